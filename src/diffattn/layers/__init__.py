@@ -1,0 +1,1 @@
+"""Attention layers and their neighbours as plain PyTorch modules. Imports torch and ops only."""

@@ -1,0 +1,125 @@
+"""Shared DIFF attention: one base projection for both maps, and a low-rank update for each."""
+
+import torch
+from torch import Tensor, nn
+
+from diffattn.errors import ConfigError
+from diffattn.layers.diff_attention import DiffAttention
+
+
+class SharedDiffAttention(DiffAttention):
+    r"""Differential attention whose maps share their projections up to a low-rank update.
+
+    .. math:: Q_i = X (W_Q + U_{q_i} Z_{q_i}^\top),\quad K_i = X (W_K + U_{k_i} Z_{k_i}^\top)
+
+    Everything after the projections is V1. The paper publishes neither rank nor initialisation;
+    ours: U like any projection, Z from N(0, 1/r), so that each update is as large as the base
+    and the two maps differ from the first step (with equal maps the head norm would cancel λ and
+    its gradient would be 0). ``W + U Zᵀ`` is never formed in training; :meth:`fold` forms it
+    for inference. Above ``r = hidden_size * D / (2 (hidden_size + D))`` it has more parameters
+    than V1.
+
+    Source: arXiv:2501.17900, Shared DIFF attention (Q and K projections).
+
+    Args:
+        hidden_size: Width of the residual stream, in channels.
+        num_heads: H, differential heads.
+        head_dim: D, width of one query or key; values are 2D wide.
+        shared_rank: r, columns of U and Z.
+        **options: Keyword arguments of :class:`DiffAttention`.
+
+    Raises:
+        ConfigError: ``shared_rank`` below 1, or head counts below 1 or not divisible.
+    """
+
+    q_down_proj: nn.Linear
+    k_down_proj: nn.Linear
+    q_up: nn.Parameter
+    k_up: nn.Parameter
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        head_dim: int,
+        *,
+        shared_rank: int,
+        num_kv_heads: int | None = None,
+        layer_idx: int = 0,
+        lambda_init: float | None = None,
+        head_norm: bool = True,
+        head_norm_affine: bool = True,
+        head_norm_eps: float = 1e-5,
+    ) -> None:
+        if shared_rank < 1:
+            raise ConfigError(
+                f"SharedDiffAttention: shared_rank must be 1 or more, got {shared_rank}."
+            )
+        self.shared_rank = shared_rank
+        super().__init__(
+            hidden_size,
+            num_heads,
+            head_dim,
+            num_kv_heads=num_kv_heads,
+            layer_idx=layer_idx,
+            lambda_init=lambda_init,
+            head_norm=head_norm,
+            head_norm_affine=head_norm_affine,
+            head_norm_eps=head_norm_eps,
+        )
+
+    def _make_query_key_projections(self) -> None:
+        rank, width = self.shared_rank, self.head_dim
+        for name, heads in (("q", self.num_heads), ("k", self.num_kv_heads)):
+            self.add_module(f"{name}_proj", nn.Linear(self.hidden_size, heads * width, bias=False))
+            down = nn.Linear(self.hidden_size, heads * 2 * rank, bias=False)
+            self.add_module(f"{name}_down_proj", down)  # U of both maps
+            up = torch.normal(0.0, rank**-0.5, (heads, 2, width, rank))
+            self.register_parameter(f"{name}_up", nn.Parameter(up))  # Z of both maps
+
+    def queries_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries ``[B, T, H, 2, D]`` and keys ``[B, T, Hkv, 2, D]`` of both maps, unrotated."""
+        q = self._project(self.q_proj(x), self.q_down_proj(x), self.q_up)
+        k = self._project(self.k_proj(x), self.k_down_proj(x), self.k_up)
+        return q, k
+
+    def _project(self, base: Tensor, low: Tensor, up: Tensor) -> Tensor:
+        """X W + (X U) Zᵀ for both maps of every head."""
+        heads = up.shape[0]
+        base = base.unflatten(-1, (heads, 1, self.head_dim))
+        low = low.unflatten(-1, (heads, 2, self.shared_rank))
+        return base + torch.einsum("bthmr,hmdr->bthmd", low, up)
+
+    @torch.no_grad()
+    def fold(self) -> DiffAttention:
+        """The V1 layer that computes the same function, with ``W + U Zᵀ`` formed once.
+
+        Returns:
+            A new :class:`DiffAttention` on the same device, in the same dtype.
+        """
+        folded = DiffAttention(
+            self.hidden_size,
+            self.num_heads,
+            self.head_dim,
+            num_kv_heads=self.num_kv_heads,
+            layer_idx=self.layer_idx,
+            lambda_init=self.lambda_init,
+            head_norm=not isinstance(self.subln, nn.Identity),
+            head_norm_affine=getattr(self.subln, "weight", None) is not None,
+            head_norm_eps=getattr(self.subln, "eps", 1e-5),
+        ).to(device=self.v_proj.weight.device)
+        state = {
+            name: value
+            for name, value in self.state_dict().items()
+            if not name.startswith(("q_", "k_"))
+        }
+        state["q_proj.weight"] = self._fold(self.q_proj, self.q_down_proj, self.q_up)
+        state["k_proj.weight"] = self._fold(self.k_proj, self.k_down_proj, self.k_up)
+        folded.load_state_dict(state, assign=True)
+        return folded.train(self.training)
+
+    def _fold(self, base: nn.Linear, down: nn.Linear, up: Tensor) -> Tensor:
+        heads = up.shape[0]
+        weight = base.weight.unflatten(0, (heads, 1, self.head_dim))
+        low = down.weight.unflatten(0, (heads, 2, self.shared_rank))
+        return (weight + torch.einsum("hmdr,hmrx->hmdx", up, low)).flatten(0, 2)

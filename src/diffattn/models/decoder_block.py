@@ -1,0 +1,93 @@
+"""One decoder block, for every attention type."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from diffattn.layers.diff_attention import DiffAttention
+from diffattn.layers.diff_attention_v2 import DiffAttentionV2
+from diffattn.layers.feed_forward import SwiGLU
+from diffattn.layers.shared_diff_attention import SharedDiffAttention
+from diffattn.layers.softmax_attention import SoftmaxAttention
+from diffattn.models import cached_attention
+from diffattn.models.configuration_diff_transformer import (
+    MAPS_WITH_LAMBDA_INIT,
+    DiffTransformerConfig,
+)
+
+_LAYERS: dict[str, Any] = {
+    "softmax": SoftmaxAttention,
+    "diff": DiffAttention,
+    "diff_v2": DiffAttentionV2,
+    "shared_diff": SharedDiffAttention,
+}
+
+
+def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:
+    """The attention layer of one block, ready for Hugging Face's kernels.
+
+    Source: arXiv:2410.05258v2, Eq. (3).
+    """
+    options: dict[str, Any] = {
+        "num_kv_heads": config.num_kv_heads,
+        "layer_idx": layer_idx,
+        "head_norm": config.uses_head_norm,
+        "head_norm_affine": config.head_norm_affine,
+        "head_norm_eps": config.head_norm_eps,
+    }
+    if config.attention_type in MAPS_WITH_LAMBDA_INIT:
+        options["lambda_init"] = config.layer_lambda_init(layer_idx)
+    if config.attention_type == "shared_diff":
+        options["shared_rank"] = config.shared_rank
+    if config.attention_type == "diff_v2":
+        options["lambda_bias"] = config.lambda_bias
+    layer = _LAYERS[config.attention_type](
+        config.hidden_size, config.num_heads, config.head_dim, **options
+    )
+    cached_attention.prepare(layer, config)
+    return layer
+
+
+class DiffTransformerBlock(GradientCheckpointingLayer):
+    r"""Pre-norm attention and SwiGLU, each with a residual.
+
+    .. math:: Y = \mathrm{MultiHead}(\mathrm{LN}(X)) + X,\quad
+              X' = \mathrm{SwiGLU}(\mathrm{LN}(Y)) + Y
+
+    Source: arXiv:2410.05258v2, Eq. (4) and (5).
+    """
+
+    def __init__(self, config: DiffTransformerConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.config = config
+        self.self_attn = build_attention(config, layer_idx)
+        self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.attention_maps = cached_attention.AttentionMapRecorder()
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Any = None,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        past_key_values: Cache | None = None,
+        record_maps: bool = False,
+        **kwargs: Any,
+    ) -> Tensor:
+        """``[B, T, hidden_size]`` to the same shape and dtype."""
+        attend = cached_attention.bind(
+            self.self_attn,
+            self.config,
+            mask=attention_mask,
+            past_key_values=past_key_values,
+            recorder=self.attention_maps if record_maps else None,
+            **kwargs,
+        )
+        attended = self.self_attn(
+            self.input_layernorm(hidden_states), position_embeddings, attend=attend
+        )
+        hidden_states = attended + hidden_states
+        return self.mlp(self.post_attention_layernorm(hidden_states)) + hidden_states

@@ -1,0 +1,283 @@
+"""The DIFF Transformer family as Hugging Face models: one file for every attention type."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GenerationMixin
+from transformers import initialization as init
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.masking_utils import create_causal_mask, create_masks_for_generate
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.utils import can_return_tuple
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from diffattn.layers.diff_attention import LAMBDA_STD, DiffAttention
+from diffattn.layers.norm import HeadNorm
+from diffattn.layers.shared_diff_attention import SharedDiffAttention
+from diffattn.models import cached_attention
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.decoder_block import DiffTransformerBlock
+
+
+@dataclass
+class DiffTransformerOutput(BaseModelOutputWithPast):
+    """Hidden states, and on request ``attention_maps``: per layer ``[B, H, maps, T, S]``."""
+
+    attention_maps: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class DiffTransformerCausalLMOutput(CausalLMOutputWithPast):
+    """Loss, logits, and on request ``attention_maps``: per layer ``[B, H, maps, T, S]``."""
+
+    attention_maps: tuple[Tensor, ...] | None = None
+
+
+class DiffTransformerPreTrainedModel(PreTrainedModel):
+    """Weights, attention implementations and what Hugging Face may do with the models."""
+
+    config_class = DiffTransformerConfig
+    config: DiffTransformerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["DiffTransformerBlock"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    _keep_in_fp32_modules_strict = ["lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"]
+    _can_record_outputs = {
+        "hidden_states": DiffTransformerBlock,
+        "attentions": OutputRecorder(cached_attention.AttentionMapRecorder, index=0),
+        "attention_maps": OutputRecorder(cached_attention.AttentionMapRecorder, index=1),
+    }
+
+    def get_correct_attn_implementation(
+        self, requested_attention: str | None, is_init_check: bool = False
+    ) -> str:
+        """Our operator unless another implementation is asked for."""
+        requested = requested_attention or cached_attention.IMPLEMENTATION
+        return super().get_correct_attn_implementation(requested, is_init_check)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        std = self.config.initializer_range
+        if isinstance(module, nn.Linear):
+            init.normal_(module.weight, std=std)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=std)
+        elif isinstance(module, nn.RMSNorm | HeadNorm):
+            if module.weight is not None:
+                init.ones_(module.weight)
+        elif isinstance(module, LlamaRotaryEmbedding):
+            super()._init_weights(module)
+        elif isinstance(module, DiffAttention):
+            for name in self._keep_in_fp32_modules_strict:
+                init.normal_(getattr(module, name), std=LAMBDA_STD)
+            if isinstance(module, SharedDiffAttention):
+                for up in (module.q_up, module.k_up):
+                    init.normal_(up, std=module.shared_rank**-0.5)
+
+    def _get_static_cache_init_shape(self) -> tuple[int, int]:
+        return self.config.cached_kv_shape
+
+
+class DiffTransformerModel(DiffTransformerPreTrainedModel):
+    """Embedding, blocks and final norm, without an output head.
+
+    Source: arXiv:2410.05258v2, section 2.
+
+    Args:
+        config: See :class:`DiffTransformerConfig`.
+    """
+
+    def __init__(self, config: DiffTransformerConfig) -> None:
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
+        self.layers = nn.ModuleList(
+            DiffTransformerBlock(config, layer_idx) for layer_idx in range(config.num_hidden_layers)
+        )
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.rotary_emb = LlamaRotaryEmbedding(config)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> DiffTransformerOutput:
+        """Hidden states of every token.
+
+        Args:
+            input_ids: int64 ``[B, T]``; or ``inputs_embeds``.
+            attention_mask: ``[B, keys]``, non-zero where a token is real.
+            position_ids: int64 ``[B or 1, T]``. Default: counted from the cache's length.
+            past_key_values: Cache to read and extend.
+            inputs_embeds: ``[B, T, hidden_size]`` in place of ``input_ids``.
+            use_cache: Make a cache if none is given.
+            **kwargs: ``output_hidden_states``; ``output_attentions`` (per layer A1 − λA2
+                ``[B, H, T, S]``); ``output_attention_maps`` (A1 and A2, ``[B, H, 2, T, S]``);
+                ``cu_seq_lens_q`` of a packed row; arguments of a Hugging Face kernel.
+
+        Returns:
+            Final hidden states, the cache, and what was asked for.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("DiffTransformer: exactly one of input_ids and inputs_embeds.")
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+        if self.config._attn_implementation == cached_attention.IMPLEMENTATION:
+            mask: Any = cached_attention.key_mask(
+                attention_mask, position_ids, past_key_values, inputs_embeds,
+                kwargs.get("cu_seq_lens_q"),
+            )  # fmt: skip
+        if position_ids is None:
+            seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+            position_ids = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device) + seen
+            position_ids = position_ids.unsqueeze(0)
+        if self.config._attn_implementation != cached_attention.IMPLEMENTATION:
+            mask = create_causal_mask(
+                config=self.config,
+                inputs_embeds=inputs_embeds,
+                attention_mask=attention_mask,
+                past_key_values=past_key_values,
+                position_ids=position_ids,
+            )
+        record_maps = kwargs.pop("output_attention_maps", False) or kwargs.get(
+            "output_attentions", self.config.output_attentions
+        )
+        position_embeddings = self.rotary_emb(inputs_embeds, position_ids=position_ids)
+        hidden_states = inputs_embeds
+        for block in self.layers:
+            hidden_states = block(
+                hidden_states,
+                attention_mask=mask,
+                position_embeddings=position_embeddings,
+                past_key_values=past_key_values,
+                record_maps=bool(record_maps),
+                **kwargs,
+            )
+        return DiffTransformerOutput(
+            last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values
+        )
+
+
+class DiffTransformerForCausalLM(DiffTransformerPreTrainedModel, GenerationMixin):
+    """Decoder with a language-model head; trains and generates as any Hugging Face model.
+
+    Source: arXiv:2410.05258v2, section 2.
+
+    Args:
+        config: See :class:`DiffTransformerConfig`.
+    """
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+
+    def __init__(self, config: DiffTransformerConfig) -> None:
+        super().__init__(config)
+        self.model = DiffTransformerModel(config)
+        self.vocab_size = config.vocab_size
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Any,
+    ) -> DiffTransformerCausalLMOutput:
+        """Logits, and the loss if labels are given.
+
+        Args:
+            input_ids: int64 ``[B, T]``.
+            attention_mask: ``[B, keys]``, non-zero where a token is real.
+            position_ids: int64 ``[B or 1, T]``.
+            past_key_values: Cache to read and extend.
+            inputs_embeds: ``[B, T, hidden_size]`` in place of ``input_ids``.
+            labels: int64 ``[B, T]``, unshifted; -100 is ignored.
+            use_cache: Make a cache if none is given.
+            logits_to_keep: Last positions to compute logits for, or their indices; 0 for all.
+            **kwargs: As in :meth:`DiffTransformerModel.forward`.
+
+        Returns:
+            Logits ``[B, T, vocab_size]``; mean cross-entropy in nats per token.
+        """
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, keep])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
+        return DiffTransformerCausalLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            attention_maps=outputs.attention_maps,
+        )
+
+    def create_masks_for_generate(self, config: Any, **kwargs: Any) -> Any:
+        """Our operator takes the padding mask as it is; Hugging Face's kernels get theirs."""
+        if self.config._attn_implementation == cached_attention.IMPLEMENTATION:
+            return kwargs["attention_mask"]
+        return create_masks_for_generate(config=config, **kwargs)
+
+    @contextmanager
+    def continuous_batching_context_manager(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Paged caches live inside Hugging Face's kernels: use sdpa while batching."""
+        implementation = self.config._attn_implementation
+        if implementation == cached_attention.IMPLEMENTATION:
+            self.set_attn_implementation("sdpa")
+        try:
+            with super().continuous_batching_context_manager(*args, **kwargs) as manager:
+                yield manager
+        finally:
+            self.set_attn_implementation(implementation)
+
+
+def _only_through_our_model(*args: Any, **kwargs: Any) -> Any:
+    """Registered under our name so that Hugging Face knows it; our models never call it."""
+    raise NotImplementedError("'diffattn' is the attention of DiffTransformer models only.")
+
+
+ALL_ATTENTION_FUNCTIONS.register(cached_attention.IMPLEMENTATION, _only_through_our_model)
+AutoConfig.register(DiffTransformerConfig.model_type, DiffTransformerConfig)
+AutoModel.register(DiffTransformerConfig, DiffTransformerModel)
+AutoModelForCausalLM.register(DiffTransformerConfig, DiffTransformerForCausalLM)

@@ -1,0 +1,1 @@
+"""Pure functions on tensors, without parameters. Imports torch only."""

@@ -1,0 +1,1 @@
+"""Differential attention: one definition, and the backends measured against it."""

@@ -1,0 +1,140 @@
+"""The public operator: documentation, validation, dispatch."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from diffattn.ops import backends
+from diffattn.ops.diff_attention import composed, reference
+from diffattn.ops.diff_attention.validation import (
+    validate_lambda,
+    validate_options,
+    validate_queries_keys,
+    validate_values,
+)
+
+_FORWARD: dict[str, Callable[..., Tensor]] = {
+    "reference": reference.forward,
+    "composed": composed.one_call,
+    "flash_diff_attn_1": composed.flash_diff_attn_1,
+    "flash_diff_attn_2": composed.flash_diff_attn_2,
+}
+
+
+def diff_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor,
+    *,
+    scale: float | None = None,
+    causal: bool = True,
+    window: int | None = None,
+    key_padding_mask: Tensor | None = None,
+    kv_lengths: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    r"""Difference of two softmax attention maps, applied to the values.
+
+    .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Args:
+        q: ``[B, T, H, 2, D]``, float16, bfloat16, float32 or float64. Axis 3 is the map: index 0
+            is added, index 1 is subtracted.
+        k: ``[B, S, Hkv, 2, D]``, dtype of ``q``, or ``[B, S, Hkv, D]`` if both maps share keys.
+            Query head i reads key/value head ``i // (H // Hkv)``, each map its own keys.
+        v: ``[B, S, Hkv, Dv]``, dtype of ``q``.
+        lam: λ, float32, broadcastable to ``[B, T, H]`` (float64 too when ``q`` is float64).
+            NaN is refused where looking is free, that is on CPU outside compiled code.
+        scale: s, dimensionless. Default ``D ** -0.5``.
+        causal: Hide key j from query i when ``j > i + L - T``, L the row's key length.
+        window: Keep only keys with ``0 <= i + L - T - j < window``, in tokens. Default: all.
+        key_padding_mask: bool ``[B, S]``, True where a key is real.
+        kv_lengths: int32 ``[B]``, L per row: keys from L on are unwritten cache. Default ``S``.
+        cu_seqlens: int32 ``[num_docs + 1]``, document borders of a packed row (B = 1, T = S, no
+            ``kv_lengths``): no attention across them.
+        backend: A name from ``backends.names("diff_attention")``, or ``"auto"``. A named backend
+            never falls back to another one.
+
+    Returns:
+        ``[B, T, H, Dv]``, dtype of ``q``; softmaxes in float32, or float64 for float64 ``q``.
+        A query that sees no key gets 0. An empty batch or length gives an empty result.
+
+    Raises:
+        ShapeError: A tensor does not have the documented shape, dtype or device.
+        BackendError: The named backend cannot run these inputs here.
+    """
+    where = "diff_attention"
+    validate_queries_keys(where, q, k)
+    validate_values(where, q, k, v)
+    validate_lambda(where, q, lam)
+    validate_options(
+        where, q, k, window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
+        cu_seqlens=cu_seqlens,
+    )  # fmt: skip
+    name = backends.resolve(where, backend, backends.describe(q, k, v))
+    # Nothing to compute: kernels differ in what they do with empty inputs, the definition does not.
+    forward = _FORWARD[name] if q.numel() and k.numel() else reference.forward
+    return forward(
+        q, k, v, lam, scale=q.shape[-1] ** -0.5 if scale is None else scale, causal=causal,
+        window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
+        cu_seqlens=cu_seqlens,
+    )  # fmt: skip
+
+
+def diff_attention_maps(
+    q: Tensor,
+    k: Tensor,
+    lam: Tensor,
+    *,
+    rows: Tensor | None = None,
+    scale: float | None = None,
+    causal: bool = True,
+    window: int | None = None,
+    key_padding_mask: Tensor | None = None,
+    kv_lengths: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""The two attention maps and their signed difference, for all or some query rows.
+
+    .. math:: A_1 = \mathrm{softmax}(s Q_1 K_1^\top),\quad
+              A_2 = \mathrm{softmax}(s Q_2 K_2^\top),\quad A_1 - \lambda A_2
+
+    Rows of A1 and A2 sum to 1, rows of the difference to :math:`1 - \lambda`; a row without any
+    visible key is 0. Memory grows with the rows asked for, not with T.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Args:
+        q: ``[B, T, H, 2, D]``.
+        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``, dtype of ``q``.
+        lam: λ, float32, broadcastable to ``[B, T, H]``.
+        rows: int64 ``[R]``, query positions in [0, T). Default: all.
+        scale: As in :func:`diff_attention`, likewise the other options.
+        causal: Bottom-right aligned.
+        window: In tokens.
+        key_padding_mask: bool ``[B, S]``.
+        kv_lengths: int32 ``[B]``.
+        cu_seqlens: int32 ``[num_docs + 1]``.
+
+    Returns:
+        A1, A2 and A1 − λA2, each ``[B, H, T or R, S]``, float32 (float64 for float64 ``q``).
+
+    Raises:
+        ShapeError: A tensor does not have the documented shape, dtype or device.
+    """
+    where = "diff_attention_maps"
+    validate_queries_keys(where, q, k)
+    validate_lambda(where, q, lam)
+    validate_options(
+        where, q, k, window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
+        cu_seqlens=cu_seqlens,
+    )  # fmt: skip
+    return reference.maps(
+        q, k, lam, rows=rows, scale=q.shape[-1] ** -0.5 if scale is None else scale,
+        causal=causal, window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
+        cu_seqlens=cu_seqlens,
+    )  # fmt: skip

@@ -1,0 +1,64 @@
+"""Rotary position embedding in the rotated-halves layout."""
+
+import torch
+from torch import Tensor
+
+from diffattn.errors import ShapeError
+
+
+def rotary_embedding(
+    positions: Tensor, head_dim: int, *, theta: float = 10_000.0
+) -> tuple[Tensor, Tensor]:
+    r"""Cosine and sine tables for :func:`apply_rotary`.
+
+    .. math:: \omega_c = \theta^{-2c/D},\quad (\cos p\,\omega_c,\ \sin p\,\omega_c)
+
+    Source: arXiv:2104.09864, Eq. (15), with channels c and c + D/2 paired.
+
+    Args:
+        positions: ``[T]`` or ``[B, T]``, integer, in tokens.
+        head_dim: D, even.
+        theta: Base of the wavelengths, dimensionless.
+
+    Returns:
+        cos and sin, each ``[T, D]`` or ``[B, T, D]``, float32.
+
+    Raises:
+        ShapeError: ``head_dim`` is odd.
+    """
+    if head_dim % 2:
+        raise ShapeError(f"rotary_embedding: head_dim must be even, got {head_dim}.")
+    channel = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device)
+    frequency = theta ** (-channel / head_dim)  # [D / 2]
+    angle = positions[..., None].float() * frequency
+    angle = torch.cat((angle, angle), dim=-1)  # [..., T, D]
+    return angle.cos(), angle.sin()
+
+
+def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate queries or keys by their position; both maps share one position.
+
+    Source: arXiv:2104.09864, Eq. (34), in the rotated-halves layout.
+
+    Args:
+        x: ``[B, T, ..., D]``, any floating dtype, any number of head axes.
+        cos: ``[T, D]`` or ``[B or 1, T, D]``.
+        sin: Like ``cos``.
+
+    Returns:
+        Shape and dtype of ``x`` (also under autocast, where the tables are wider than ``x``).
+
+    Raises:
+        ShapeError: The tables do not fit ``x``.
+    """
+    if cos.shape != sin.shape or cos.shape[-2:] != (x.shape[1], x.shape[-1]):
+        raise ShapeError(
+            f"apply_rotary: cos and sin must be [T, D] or [B, T, D] with T = {x.shape[1]} and "
+            f"D = {x.shape[-1]}, got {list(cos.shape)} and {list(sin.shape)}."
+        )
+    heads = (1,) * (x.ndim - 3)
+    lead = cos.shape[:-2] or (1,)
+    cos = cos.reshape(*lead, cos.shape[-2], *heads, cos.shape[-1])
+    sin = sin.reshape(cos.shape)
+    first, second = x.chunk(2, dim=-1)
+    return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)

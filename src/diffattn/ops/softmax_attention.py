@@ -1,0 +1,156 @@
+"""Softmax attention with the options of ``diff_attention``: the baseline, and a building block."""
+
+from typing import TypedDict, Unpack
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from diffattn.errors import ShapeError
+from diffattn.ops.diff_attention.validation import (
+    validate_heads,
+    validate_like,
+    validate_options,
+    validate_values,
+)
+from diffattn.ops.masking import masked_softmax, repeat_heads, visible_keys
+
+
+class AttentionOptions(TypedDict, total=False):
+    """Options shared by every attention function; see :func:`diffattn.diff_attention`."""
+
+    scale: float
+    causal: bool
+    window: int | None
+    key_padding_mask: Tensor | None
+    kv_lengths: Tensor | None
+    cu_seqlens: Tensor | None
+
+
+def softmax_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    causal: bool = True,
+    window: int | None = None,
+    key_padding_mask: Tensor | None = None,
+    kv_lengths: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+) -> Tensor:
+    r"""Softmax attention, on :func:`torch.nn.functional.scaled_dot_product_attention`.
+
+    .. math:: O = \mathrm{softmax}(s Q K^\top) V
+
+    Source: arXiv:1706.03762, Eq. (1).
+
+    Args:
+        q: ``[B, T, H, D]``.
+        k: ``[B, S, Hkv, D]``, dtype of ``q``.
+        v: ``[B, S, Hkv, Dv]``, dtype of ``q``.
+        scale: s, dimensionless. Default ``D ** -0.5``.
+        causal: As in :func:`diffattn.diff_attention`, likewise the other options.
+        window: In tokens.
+        key_padding_mask: bool ``[B, S]``.
+        kv_lengths: int32 ``[B]``.
+        cu_seqlens: int32 ``[num_docs + 1]``.
+
+    Returns:
+        ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0.
+
+    Raises:
+        ShapeError: A tensor does not have the documented shape, dtype or device.
+    """
+    _validate(q, k, v)
+    validate_options(
+        "softmax_attention", q, k, window=window, key_padding_mask=key_padding_mask,
+        kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
+    )  # fmt: skip
+    return attend(
+        q, k, v, scale=q.shape[-1] ** -0.5 if scale is None else scale, causal=causal,
+        window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
+        cu_seqlens=cu_seqlens,
+    )  # fmt: skip
+
+
+def softmax_attention_maps(
+    q: Tensor, k: Tensor, *, rows: Tensor | None = None, **options: Unpack[AttentionOptions]
+) -> Tensor:
+    """The attention map of the chosen query rows.
+
+    Source: arXiv:1706.03762, Eq. (1).
+
+    Args:
+        q: ``[B, T, H, D]``.
+        k: ``[B, S, Hkv, D]``.
+        rows: int64 ``[R]``. Default: all T.
+        options: As in :func:`softmax_attention`.
+
+    Returns:
+        ``[B, H, T or R, S]``, float32 (float64 for float64 ``q``).
+
+    Raises:
+        ShapeError: A tensor does not have the documented shape, dtype or device.
+    """
+    _validate(q, k, k)
+    scale = options.pop("scale", q.shape[-1] ** -0.5)
+    num_queries = q.shape[1]
+    q = q if rows is None else q[:, rows]
+    visible = visible_keys(num_queries, k.shape[1], device=q.device, rows=rows, **options)  # type: ignore[misc]
+    k = repeat_heads(k, q.shape[2])
+    logits = torch.matmul(q.transpose(1, 2), k.permute(0, 2, 3, 1)) * scale
+    return masked_softmax(logits, None if visible is None else visible[:, None])
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    causal: bool = True,
+    window: int | None = None,
+    key_padding_mask: Tensor | None = None,
+    kv_lengths: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+) -> Tensor:
+    """:func:`softmax_attention` without checks: inputs are valid and not empty."""
+    num_queries, num_keys = q.shape[1], k.shape[1]
+    masks = (window, key_padding_mask, kv_lengths, cu_seqlens)
+    # Only this form is known to the flash kernels; every other mask is passed as a tensor.
+    is_causal = (
+        causal and num_queries == num_keys and num_queries > 1 and all(m is None for m in masks)
+    )
+    visible = sees_none = None
+    if not is_causal:
+        visible = visible_keys(
+            num_queries, num_keys, device=q.device, causal=causal, window=window,
+            key_padding_mask=key_padding_mask, kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
+        )  # fmt: skip
+    if visible is not None:
+        visible = visible[:, None]  # [B or 1, 1, T, S]
+        # Kernels differ in a row without keys (0 or NaN): let it see all, then clear it.
+        sees_none = ~visible.any(-1, keepdim=True)
+        visible = visible | sees_none
+    out = F.scaled_dot_product_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=visible,
+        is_causal=is_causal, scale=scale, enable_gqa=q.shape[2] != k.shape[2],
+    )  # fmt: skip
+    if sees_none is not None:
+        out = out.masked_fill(sees_none, 0.0)
+    return out.transpose(1, 2).to(q.dtype)
+
+
+def _validate(q: Tensor, k: Tensor, v: Tensor) -> None:
+    where = "softmax_attention"
+    if q.ndim != 4 or q.shape[-1] == 0:
+        raise ShapeError(f"{where}: q must be [B, T, H, D], got {list(q.shape)}.")
+    if k.ndim != 4 or (k.shape[0], k.shape[-1]) != (q.shape[0], q.shape[-1]):
+        raise ShapeError(
+            f"{where}: k must be [B, S, Hkv, D] with B = {q.shape[0]} and D = {q.shape[-1]}, "
+            f"got {list(k.shape)}."
+        )
+    validate_heads(where, q.shape[2], k.shape[2])
+    validate_like(where, "k", k, q)
+    validate_values(where, q, k, v)

@@ -1,0 +1,90 @@
+"""JSON and JSON-lines files that are either whole or absent."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import CheckpointError
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` so that a reader never sees half a file, also if the disk fills up.
+
+    Args:
+        path: Target file; its parent folder is made if missing.
+        value: Anything ``json`` can write. NaN and infinity are refused: they are not JSON.
+
+    Raises:
+        ValueError: ``value`` holds NaN or infinity.
+        OSError: The disk is full or not writable; an existing file is left as it was.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False, sort_keys=False)
+    write_text(path, text + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace ``path`` by ``text`` in one step; on failure the old file stays."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> Any:
+    """Read one JSON file.
+
+    Raises:
+        CheckpointError: The file is missing or is not JSON.
+    """
+    path = Path(path)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: file must exist, got none.") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path}: must be JSON, got a damaged file ({error}).") from error
+
+
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one JSON object per line, whole or not at all."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows]
+    write_text(path, "".join(line + "\n" for line in lines))
+
+
+def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
+    """Append one row and flush it, so that an interrupted run keeps what it had measured."""
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Read a JSON-lines file.
+
+    Raises:
+        CheckpointError: The file is missing or a line is not a JSON object.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: file must exist, got none.") from error
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise CheckpointError(
+                f"{path}:{number}: every line must be a JSON object, got {line[:40]!r}."
+            ) from error
+    return rows
