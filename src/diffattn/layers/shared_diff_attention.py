@@ -95,7 +95,8 @@ class SharedDiffAttention(DiffAttention):
         """The V1 layer that computes the same function, with ``W + U Zᵀ`` formed once.
 
         Returns:
-            A new :class:`DiffAttention` on the same device, in the same dtype.
+            A new :class:`DiffAttention` on the same device, in the same dtype; it shares no memory
+            with this layer.
         """
         folded = DiffAttention(
             self.hidden_size,
@@ -109,7 +110,7 @@ class SharedDiffAttention(DiffAttention):
             head_norm_eps=getattr(self.subln, "eps", 1e-5),
         ).to(device=self.v_proj.weight.device)
         state = {
-            name: value
+            name: value.clone()
             for name, value in self.state_dict().items()
             if not name.startswith(("q_", "k_"))
         }

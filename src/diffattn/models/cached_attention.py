@@ -116,7 +116,8 @@ def key_mask(
         The options that are needed; the others are ``None``.
 
     Raises:
-        ConfigError: A 4-dimensional mask, or packed documents in a batch of several rows.
+        ConfigError: A 4-dimensional mask, one of another length, or packed documents in a batch
+            of several rows.
     """
     batch, num_queries = inputs_embeds.shape[:2]
     num_keys, kv_lengths = num_queries, None
@@ -139,8 +140,34 @@ def key_mask(
     if not torch.compiler.is_compiling() and bool(padding.all()):
         return KeyMask(kv_lengths=kv_lengths, cu_seqlens=cu_seqlens)
     missing = num_keys - padding.shape[1]
+    if missing < 0 or (missing and kv_lengths is None):
+        raise ConfigError(
+            f"DiffTransformer: attention_mask must cover all {num_keys} keys, cached and new, "
+            f"got {padding.shape[1]}."
+        )
     padding = nn.functional.pad(padding, (0, missing), value=True)  # kv_lengths hides the tail
     return KeyMask(padding, kv_lengths, cu_seqlens)
+
+
+def positions(
+    inputs_embeds: Tensor, past_key_values: Cache | None, cu_seqlens: Tensor | None
+) -> Tensor:
+    """Positions of the new tokens, counted from the cache's length or from each document's start.
+
+    Args:
+        inputs_embeds: ``[B, T, hidden_size]``.
+        past_key_values: Cache before this pass, or ``None``.
+        cu_seqlens: int32 ``[num_docs + 1]`` of a packed row, or ``None``.
+
+    Returns:
+        int64 ``[1, T]``.
+    """
+    seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+    index = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device)
+    if cu_seqlens is not None:
+        borders = cu_seqlens.to(index)
+        index = index - borders[torch.bucketize(index, borders[1:], right=True)]
+    return (index + seen).unsqueeze(0)
 
 
 def _document_borders(position_ids: Tensor, batch: int) -> Tensor | None:

@@ -1,12 +1,16 @@
 """Configuration of the DIFF Transformer family."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import PreTrainedConfig
 from transformers.modeling_rope_utils import RopeParameters
 
 from diffattn.errors import ConfigError
+from diffattn.models.known_names import check_known
+from diffattn.ops import backends
 from diffattn.ops.lambda_param import lambda_init as scheduled_lambda_init
 
 ATTENTION_TYPES = ("softmax", "diff", "diff_v2", "shared_diff")
@@ -18,12 +22,27 @@ else:
     Derived = int | None
 
 
+def _one_line_errors(cls: type) -> type:
+    """Raise ConfigError where the strict base class raises its two-line error of a wrong type."""
+    checked_setattr: Any = cls.__setattr__
+
+    def __setattr__(self: Any, name: str, value: Any) -> None:
+        try:
+            checked_setattr(self, name, value)
+        except StrictDataclassFieldValidationError as error:
+            raise ConfigError(f"{cls.__name__}: {error.__cause__}.") from error
+
+    cls.__setattr__ = __setattr__  # type: ignore[assignment]
+    return cls
+
+
+@_one_line_errors
 @strict
 class DiffTransformerConfig(PreTrainedConfig):
     r"""Settings of a decoder with softmax or differential attention.
 
-    LLaMA-style: pre-RMSNorm, no biases, rotary positions, SwiGLU. Values are checked on
-    construction and on assignment.
+    LLaMA-style: pre-RMSNorm, no biases, rotary positions, SwiGLU. Types are checked on
+    construction and on assignment, the rest on construction and on saving.
 
     Source: arXiv:2410.05258v2, Table 9 and Appendix D (sizes); section 2 (architecture).
 
@@ -54,7 +73,8 @@ class DiffTransformerConfig(PreTrainedConfig):
         use_cache: Return a key/value cache.
 
     Raises:
-        ConfigError: Settings that contradict each other; unknown ``attention_type``.
+        ConfigError: Settings of the wrong type or that contradict each other; unknown
+            ``attention_type``; a keyword that looks like a misspelled field.
     """
 
     model_type = "diff_transformer"
@@ -65,7 +85,7 @@ class DiffTransformerConfig(PreTrainedConfig):
         "norm": (["hidden_states"], ["hidden_states"]),
     }
 
-    attention_type: Literal["softmax", "diff", "diff_v2", "shared_diff"] = "diff"
+    attention_type: str = "diff"
     vocab_size: int = 32_000
     hidden_size: int = 768
     intermediate_size: Derived = None  # type: ignore[assignment]
@@ -91,9 +111,12 @@ class DiffTransformerConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
+        check_known("DiffTransformerConfig", "attention_type", self.attention_type, ATTENTION_TYPES)
+        self._check_keywords(kwargs)
         is_pair = self.attention_type in MAPS_WITH_LAMBDA_INIT
-        if self.num_heads < 1 or self.hidden_size < 1:
-            raise _error("num_heads and hidden_size must be 1 or more", self.num_heads)
+        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_heads"):
+            if getattr(self, name) < 1:
+                raise _error(f"{name} must be 1 or more", getattr(self, name))
         if self.num_kv_heads is None:
             self.num_kv_heads = self.num_heads
         if self.head_dim is None:
@@ -102,10 +125,29 @@ class DiffTransformerConfig(PreTrainedConfig):
             self.intermediate_size = max(64, round(self.hidden_size * 8 / 3 / 64) * 64)
         if self.shared_rank is None and self.attention_type == "shared_diff":
             self.shared_rank = max(1, self.head_dim // 4)
+        self.validate_architecture()  # here too: the base class would wrap the error
         super().__post_init__(**kwargs)
+
+    def _check_keywords(self, kwargs: dict[str, Any]) -> None:
+        """Hugging Face keeps any keyword: refuse what can only be a mistake."""
+        own = list(self.settings())
+        for name in kwargs:
+            if name in ("num_attention_heads", "num_key_value_heads"):
+                raise _error(f"{name} follows from num_heads and num_kv_heads", kwargs[name])
+            near = get_close_matches(name, own, n=1, cutoff=0.85)
+            if near:
+                raise ConfigError(
+                    f"DiffTransformerConfig: unknown field {name!r}. Did you mean {near[0]!r}?"
+                )
 
     def validate_architecture(self) -> None:
         """Check what no single field can tell; called by the strict base class."""
+        backend_names = ("auto", *backends.names("diff_attention"))
+        check_known(
+            "DiffTransformerConfig", "attention_backend", self.attention_backend, backend_names
+        )
+        if self.intermediate_size < 1:
+            raise _error("intermediate_size must be 1 or more", self.intermediate_size)
         if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
             raise _error(
                 f"num_kv_heads must divide num_heads = {self.num_heads}", self.num_kv_heads
@@ -139,6 +181,12 @@ class DiffTransformerConfig(PreTrainedConfig):
         if isinstance(self.lambda_init, list):
             return self.lambda_init[layer_idx]
         return self.lambda_init
+
+    def settings(self) -> dict[str, Any]:
+        """The fields above as plain values, without what Hugging Face adds."""
+        hidden = ("model_type", "keys_to_ignore_at_inference", "base_model_pp_plan")
+        own = [name for name in type(self).__annotations__ if name not in hidden]
+        return {name: getattr(self, name) for name in own}
 
     @property
     def uses_head_norm(self) -> bool:

@@ -18,12 +18,14 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from diffattn.errors import ConfigError
 from diffattn.layers.diff_attention import LAMBDA_STD, DiffAttention
 from diffattn.layers.norm import HeadNorm
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.models import cached_attention
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.decoder_block import DiffTransformerBlock
+from diffattn.models.known_names import check_known
 
 
 @dataclass
@@ -66,6 +68,13 @@ class DiffTransformerPreTrainedModel(PreTrainedModel):
     ) -> str:
         """Our operator unless another implementation is asked for."""
         requested = requested_attention or cached_attention.IMPLEMENTATION
+        if "/" not in requested:  # else a kernel of the hub
+            known = [
+                cached_attention.IMPLEMENTATION,
+                "eager",
+                *ALL_ATTENTION_FUNCTIONS.valid_keys(),
+            ]
+            check_known("DiffTransformer", "attn_implementation", requested, dict.fromkeys(known))
         return super().get_correct_attn_implementation(requested, is_init_check)
 
     @torch.no_grad()
@@ -88,9 +97,6 @@ class DiffTransformerPreTrainedModel(PreTrainedModel):
             if isinstance(module, SharedDiffAttention):
                 for up in (module.q_up, module.k_up):
                     init.normal_(up, std=module.shared_rank**-0.5)
-
-    def _get_static_cache_init_shape(self) -> tuple[int, int]:
-        return self.config.cached_kv_shape
 
 
 class DiffTransformerModel(DiffTransformerPreTrainedModel):
@@ -142,21 +148,21 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
             Final hidden states, the cache, and what was asked for.
         """
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("DiffTransformer: exactly one of input_ids and inputs_embeds.")
+            got = "neither" if input_ids is None else "both"
+            raise ConfigError(
+                f"DiffTransformer: input_ids or inputs_embeds must be given, got {got}."
+            )
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
-        if self.config._attn_implementation == cached_attention.IMPLEMENTATION:
+        cu_seqlens = kwargs.get("cu_seq_lens_q")
+        uses_our_operator = self.config._attn_implementation == cached_attention.IMPLEMENTATION
+        if uses_our_operator:
             mask: Any = cached_attention.key_mask(
-                attention_mask, position_ids, past_key_values, inputs_embeds,
-                kwargs.get("cu_seq_lens_q"),
-            )  # fmt: skip
+                attention_mask, position_ids, past_key_values, inputs_embeds, cu_seqlens
+            )
         if position_ids is None:
-            seen = 0 if past_key_values is None else past_key_values.get_seq_length()
-            position_ids = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device) + seen
-            position_ids = position_ids.unsqueeze(0)
-        if self.config._attn_implementation != cached_attention.IMPLEMENTATION:
+            position_ids = cached_attention.positions(inputs_embeds, past_key_values, cu_seqlens)
+        if not uses_our_operator:
             mask = create_causal_mask(
                 config=self.config,
                 inputs_embeds=inputs_embeds,
@@ -164,6 +170,9 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
                 past_key_values=past_key_values,
                 position_ids=position_ids,
             )
+        # After the masks: documents of a packed row are told apart only without a cache.
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
         record_maps = kwargs.pop("output_attention_maps", False) or kwargs.get(
             "output_attentions", self.config.output_attentions
         )
@@ -252,6 +261,11 @@ class DiffTransformerForCausalLM(DiffTransformerPreTrainedModel, GenerationMixin
             attentions=outputs.attentions,
             attention_maps=outputs.attention_maps,
         )
+
+    def _get_static_cache_init_shape(self) -> Any:
+        if super()._get_static_cache_init_shape() is None:
+            return None  # for example layers on several devices
+        return self.config.cached_kv_shape
 
     def create_masks_for_generate(self, config: Any, **kwargs: Any) -> Any:
         """Our operator takes the padding mask as it is; Hugging Face's kernels get theirs."""

@@ -1,7 +1,7 @@
 """Matched models: the same budget, another attention type."""
 
+from copy import deepcopy
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from diffattn.errors import ConfigError
@@ -11,13 +11,9 @@ from diffattn.models.configuration_diff_transformer import (
     MAPS_WITH_LAMBDA_INIT,
     DiffTransformerConfig,
 )
+from diffattn.models.known_names import check_known
 
 MATCHES = ("params", "heads", "attention_flops")
-_FIELDS = tuple(
-    name
-    for name in DiffTransformerConfig.__annotations__
-    if name not in ("model_type", "keys_to_ignore_at_inference")
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,11 +57,11 @@ def twin(
     Raises:
         ConfigError: Unknown type, match or field, or heads that cannot be halved.
     """
-    _known("attention_type", attention_type, ATTENTION_TYPES)
-    _known("match", match, MATCHES)
+    check_known("twin", "attention_type", attention_type, ATTENTION_TYPES)
+    check_known("twin", "match", match, MATCHES)
+    values = deepcopy(config.settings())
     for name in changes:
-        _known("field", name, _FIELDS)
-    values = {name: getattr(config, name) for name in _FIELDS}
+        check_known("twin", "field", name, values)
     values["attention_type"] = attention_type
     if attention_type != config.attention_type:
         factor = _softmax_heads_per_head(config.attention_type, match)
@@ -108,10 +104,3 @@ def _matching_intermediate_size(config: DiffTransformerConfig, target: int) -> i
     surplus = parameter_count(config) - target
     width = config.intermediate_size - surplus / channel
     return max(multiple, round(width / multiple) * multiple)
-
-
-def _known(what: str, name: str, known: tuple[str, ...]) -> None:
-    if name not in known:
-        near = get_close_matches(name, known, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"twin: {what} must be in {{{', '.join(known)}}}, got {name!r}.{hint}")

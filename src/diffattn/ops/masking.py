@@ -35,7 +35,7 @@ def visible_keys(
         rows: int64 ``[R]``, the queries asked for. Default: all T.
 
     Returns:
-        bool ``[B or 1, T or R, S]``, or ``None``.
+        bool ``[B or 1, T or R, S]``, or ``None``; the query axis is 1 if all queries see the same.
     """
     keys = torch.arange(num_keys, device=device)  # [S]
     queries = torch.arange(num_queries, device=device) if rows is None else rows.to(device)
@@ -61,7 +61,7 @@ def visible_keys(
     mask = conditions[0]
     for condition in conditions[1:]:
         mask = mask & condition
-    return mask.reshape((-1, *mask.shape[-2:]) if mask.ndim == 3 else (1, *mask.shape[-2:]))
+    return mask if mask.ndim == 3 else mask[None]
 
 
 def masked_softmax(logits: Tensor, visible: Tensor | None) -> Tensor:

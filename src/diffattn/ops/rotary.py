@@ -51,13 +51,15 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     Raises:
         ShapeError: The tables do not fit ``x``.
     """
-    if cos.shape != sin.shape or cos.shape[-2:] != (x.shape[1], x.shape[-1]):
+    batch, num_tokens, head_dim = x.shape[0], x.shape[1], x.shape[-1]
+    lead = cos.shape[:-2] or (1,)
+    fits = cos.shape == sin.shape and cos.shape[-2:] == (num_tokens, head_dim)
+    if not fits or lead not in ((1,), (batch,)):
         raise ShapeError(
-            f"apply_rotary: cos and sin must be [T, D] or [B, T, D] with T = {x.shape[1]} and "
-            f"D = {x.shape[-1]}, got {list(cos.shape)} and {list(sin.shape)}."
+            f"apply_rotary: cos and sin must be [T, D] or [B or 1, T, D] with B = {batch}, "
+            f"T = {num_tokens} and D = {head_dim}, got {list(cos.shape)} and {list(sin.shape)}."
         )
     heads = (1,) * (x.ndim - 3)
-    lead = cos.shape[:-2] or (1,)
     cos = cos.reshape(*lead, cos.shape[-2], *heads, cos.shape[-1])
     sin = sin.reshape(cos.shape)
     first, second = x.chunk(2, dim=-1)

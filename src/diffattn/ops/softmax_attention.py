@@ -1,6 +1,6 @@
 """Softmax attention with the options of ``diff_attention``: the baseline, and a building block."""
 
-from typing import TypedDict, Unpack
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -8,9 +8,11 @@ from torch.nn import functional as F
 
 from diffattn.errors import ShapeError
 from diffattn.ops.diff_attention.validation import (
+    validate_floating,
     validate_heads,
     validate_like,
     validate_options,
+    validate_rows,
     validate_values,
 )
 from diffattn.ops.masking import masked_softmax, repeat_heads, visible_keys
@@ -62,10 +64,11 @@ def softmax_attention(
     Raises:
         ShapeError: A tensor does not have the documented shape, dtype or device.
     """
-    _validate(q, k, v)
+    where = "softmax_attention"
+    _validate(where, q, k, v)
     validate_options(
-        "softmax_attention", q, k, window=window, key_padding_mask=key_padding_mask,
-        kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
+        where, q, k, window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
+        cu_seqlens=cu_seqlens,
     )  # fmt: skip
     return attend(
         q, k, v, scale=q.shape[-1] ** -0.5 if scale is None else scale, causal=causal,
@@ -75,7 +78,16 @@ def softmax_attention(
 
 
 def softmax_attention_maps(
-    q: Tensor, k: Tensor, *, rows: Tensor | None = None, **options: Unpack[AttentionOptions]
+    q: Tensor,
+    k: Tensor,
+    *,
+    rows: Tensor | None = None,
+    scale: float | None = None,
+    causal: bool = True,
+    window: int | None = None,
+    key_padding_mask: Tensor | None = None,
+    kv_lengths: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """The attention map of the chosen query rows.
 
@@ -83,9 +95,14 @@ def softmax_attention_maps(
 
     Args:
         q: ``[B, T, H, D]``.
-        k: ``[B, S, Hkv, D]``.
-        rows: int64 ``[R]``. Default: all T.
-        options: As in :func:`softmax_attention`.
+        k: ``[B, S, Hkv, D]``, dtype of ``q``.
+        rows: int64 ``[R]``, query positions in [0, T). Default: all.
+        scale: As in :func:`softmax_attention`, likewise the other options.
+        causal: Bottom-right aligned.
+        window: In tokens.
+        key_padding_mask: bool ``[B, S]``.
+        kv_lengths: int32 ``[B]``.
+        cu_seqlens: int32 ``[num_docs + 1]``.
 
     Returns:
         ``[B, H, T or R, S]``, float32 (float64 for float64 ``q``).
@@ -93,13 +110,23 @@ def softmax_attention_maps(
     Raises:
         ShapeError: A tensor does not have the documented shape, dtype or device.
     """
-    _validate(q, k, k)
-    scale = options.pop("scale", q.shape[-1] ** -0.5)
+    where = "softmax_attention_maps"
+    _validate(where, q, k, k)
+    validate_options(
+        where, q, k, window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
+        cu_seqlens=cu_seqlens,
+    )  # fmt: skip
     num_queries = q.shape[1]
-    q = q if rows is None else q[:, rows]
-    visible = visible_keys(num_queries, k.shape[1], device=q.device, rows=rows, **options)  # type: ignore[misc]
+    if rows is not None:
+        validate_rows(where, rows, num_queries)
+        q = q[:, rows]
+    visible = visible_keys(
+        num_queries, k.shape[1], device=q.device, rows=rows, causal=causal, window=window,
+        key_padding_mask=key_padding_mask, kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
+    )  # fmt: skip
     k = repeat_heads(k, q.shape[2])
-    logits = torch.matmul(q.transpose(1, 2), k.permute(0, 2, 3, 1)) * scale
+    q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
+    logits = torch.matmul(q.transpose(1, 2), k.permute(0, 2, 3, 1))
     return masked_softmax(logits, None if visible is None else visible[:, None])
 
 
@@ -135,15 +162,14 @@ def attend(
         visible = visible | sees_none
     out = F.scaled_dot_product_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=visible,
-        is_causal=is_causal, scale=scale, enable_gqa=q.shape[2] != k.shape[2],
+        is_causal=is_causal, scale=scale, enable_gqa=bool(q.shape[2] != k.shape[2]),
     )  # fmt: skip
     if sees_none is not None:
         out = out.masked_fill(sees_none, 0.0)
     return out.transpose(1, 2).to(q.dtype)
 
 
-def _validate(q: Tensor, k: Tensor, v: Tensor) -> None:
-    where = "softmax_attention"
+def _validate(where: str, q: Tensor, k: Tensor, v: Tensor) -> None:
     if q.ndim != 4 or q.shape[-1] == 0:
         raise ShapeError(f"{where}: q must be [B, T, H, D], got {list(q.shape)}.")
     if k.ndim != 4 or (k.shape[0], k.shape[-1]) != (q.shape[0], q.shape[-1]):
@@ -152,5 +178,6 @@ def _validate(q: Tensor, k: Tensor, v: Tensor) -> None:
             f"got {list(k.shape)}."
         )
     validate_heads(where, q.shape[2], k.shape[2])
+    validate_floating(where, q)
     validate_like(where, "k", k, q)
     validate_values(where, q, k, v)

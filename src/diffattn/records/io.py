@@ -79,12 +79,17 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: file must exist, got none.") from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: must be UTF-8, got a damaged file ({error}).") from error
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            row = None
+        if not isinstance(row, dict):
             raise CheckpointError(
                 f"{path}:{number}: every line must be a JSON object, got {line[:40]!r}."
-            ) from error
+            )
+        rows.append(row)
     return rows

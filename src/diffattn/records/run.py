@@ -99,6 +99,8 @@ def hardware() -> dict[str, Any]:
 def git_state() -> tuple[str | None, bool | None]:
     """Commit of the source tree and whether it was changed; ``None`` outside a checkout."""
     root = Path(__file__).parent
+    if _git(root, "ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None, None  # installed inside somebody else's checkout
     commit = _git(root, "rev-parse", "HEAD")
     status = _git(root, "status", "--porcelain", "--untracked-files=no")
     return commit, None if status is None else bool(status)

@@ -10,6 +10,7 @@ from diffattn.ops.diff_attention.validation import (
     validate_lambda,
     validate_options,
     validate_queries_keys,
+    validate_rows,
     validate_values,
 )
 
@@ -53,7 +54,8 @@ def diff_attention(
         causal: Hide key j from query i when ``j > i + L - T``, L the row's key length.
         window: Keep only keys with ``0 <= i + L - T - j < window``, in tokens. Default: all.
         key_padding_mask: bool ``[B, S]``, True where a key is real.
-        kv_lengths: int32 ``[B]``, L per row: keys from L on are unwritten cache. Default ``S``.
+        kv_lengths: int32 ``[B]``, L per row: keys from L on are unwritten cache and may hold any
+            finite values. Default ``S``.
         cu_seqlens: int32 ``[num_docs + 1]``, document borders of a packed row (B = 1, T = S, no
             ``kv_lengths``): no attention across them.
         backend: A name from ``backends.names("diff_attention")``, or ``"auto"``. A named backend
@@ -133,6 +135,8 @@ def diff_attention_maps(
         where, q, k, window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
         cu_seqlens=cu_seqlens,
     )  # fmt: skip
+    if rows is not None:
+        validate_rows(where, rows, q.shape[1])
     return reference.maps(
         q, k, lam, rows=rows, scale=q.shape[-1] ** -0.5 if scale is None else scale,
         causal=causal, window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,

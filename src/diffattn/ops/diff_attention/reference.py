@@ -93,7 +93,8 @@ def maps(
     if k.ndim == 4:
         k = k[:, :, :, None]  # both maps share keys: [B, S, Hkv, 1, D]
     k = repeat_heads(k, num_heads)
-    logits = torch.matmul(q.permute(0, 2, 3, 1, 4), k.permute(0, 2, 3, 4, 1)) * scale
+    # The queries are scaled, not the products: float16 holds logits of 1e4, but not 1e4 / scale.
+    logits = torch.matmul((q * scale).permute(0, 2, 3, 1, 4), k.permute(0, 2, 3, 4, 1))
     both = masked_softmax(logits, None if visible is None else visible[:, None, None])
     map_1, map_2 = both.unbind(2)  # [B, H, T, S] each
     return map_1, map_2, map_1 - lam.transpose(1, 2)[..., None] * map_2

@@ -1,5 +1,8 @@
 """Checks of what a caller passes: shapes, dtypes, devices and options."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -20,8 +23,7 @@ def validate_queries_keys(where: str, q: Tensor, k: Tensor) -> None:
             f"D = {head_dim}, got {list(k.shape)}."
         )
     validate_heads(where, num_heads, k.shape[2])
-    if q.dtype not in _FLOATS:
-        raise ShapeError(f"{where}: q must be a floating dtype, got {q.dtype}.")
+    validate_floating(where, q)
     validate_like(where, "k", k, q)
 
 
@@ -50,7 +52,7 @@ def validate_lambda(where: str, q: Tensor, lam: Tensor) -> None:
             f"{where}: lam must be broadcastable to [B, T, H] = {list(target)}, "
             f"got {list(lam.shape)}."
         )
-    if _values_are_cheap(lam) and bool(lam.isnan().any()):
+    if _look(lam, lambda values: values.isnan().any()):
         raise ShapeError(f"{where}: lam must not be NaN, got NaN.")
 
 
@@ -61,6 +63,13 @@ def validate_heads(where: str, num_heads: int, num_kv_heads: int) -> None:
             f"{where}: the number of key/value heads must divide the {num_heads} query heads, "
             f"got {num_kv_heads}."
         )
+
+
+def validate_floating(where: str, q: Tensor) -> None:
+    """Raise ShapeError unless ``q`` has a floating dtype that attention is defined for."""
+    if q.dtype not in _FLOATS:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in _FLOATS)
+        raise ShapeError(f"{where}: q must have a dtype in {{{names}}}, got {q.dtype}.")
 
 
 def validate_like(where: str, name: str, x: Tensor, q: Tensor) -> None:
@@ -84,18 +93,19 @@ def validate_options(
     """Raise ShapeError unless the masking options fit ``q`` and ``k``."""
     batch, num_queries = q.shape[:2]
     num_keys = k.shape[1]
-    if window is not None and (not isinstance(window, int) or window < 1):
+    whole = isinstance(window, int) and not isinstance(window, bool)
+    if window is not None and (not whole or window < 1):
         raise ShapeError(f"{where}: window must be an integer of 1 or more tokens, got {window!r}.")
     if key_padding_mask is not None:
         _expect(where, "key_padding_mask", key_padding_mask, torch.bool, (batch, num_keys), q)
     if kv_lengths is not None:
         _expect(where, "kv_lengths", kv_lengths, torch.int32, (batch,), q)
-        if _values_are_cheap(kv_lengths) and batch:
-            low, high = int(kv_lengths.min()), int(kv_lengths.max())
-            if low < 0 or high > num_keys:
-                raise ShapeError(
-                    f"{where}: kv_lengths must lie in [0, S = {num_keys}], got {low} to {high}."
-                )
+        lengths = _look(kv_lengths)
+        if lengths and (min(lengths) < 0 or max(lengths) > num_keys):
+            raise ShapeError(
+                f"{where}: kv_lengths must lie in [0, S = {num_keys}], "
+                f"got {min(lengths)} to {max(lengths)}."
+            )
     if cu_seqlens is not None:
         if kv_lengths is not None or batch != 1 or num_queries != num_keys:
             raise ShapeError(
@@ -112,12 +122,23 @@ def validate_options(
             raise ShapeError(
                 f"{where}: cu_seqlens must be on {q.device} like q, got {cu_seqlens.device}."
             )
-        if _values_are_cheap(cu_seqlens):
-            borders = cu_seqlens.tolist()
-            if borders[0] != 0 or borders[-1] != num_keys or borders != sorted(borders):
-                raise ShapeError(
-                    f"{where}: cu_seqlens must rise from 0 to S = {num_keys}, got {borders[:8]}."
-                )
+        borders = _look(cu_seqlens)
+        if borders and ((borders[0], borders[-1]) != (0, num_keys) or borders != sorted(borders)):
+            shown = f"{borders}" if len(borders) <= 8 else f"{borders[:7]} ... {borders[-1]}"
+            raise ShapeError(
+                f"{where}: cu_seqlens must rise from 0 to S = {num_keys}, got {shown}."
+            )
+
+
+def validate_rows(where: str, rows: Tensor, num_queries: int) -> None:
+    """Raise ShapeError unless ``rows`` names query positions."""
+    if rows.ndim != 1 or rows.dtype != torch.int64:
+        raise ShapeError(f"{where}: rows must be int64 [R], got {rows.dtype} {list(rows.shape)}.")
+    wanted = _look(rows)
+    if wanted and (min(wanted) < 0 or max(wanted) >= num_queries):
+        raise ShapeError(
+            f"{where}: rows must lie in [0, T = {num_queries}), got {min(wanted)} to {max(wanted)}."
+        )
 
 
 def _expect(
@@ -131,14 +152,16 @@ def _expect(
         raise ShapeError(f"{where}: {name} must be on {like.device} like q, got {x.device}.")
 
 
-def _values_are_cheap(x: Tensor) -> bool:
-    """Reading a value stalls a GPU and breaks a compiled graph: look only at plain CPU tensors."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling() and not _is_functional(x)
-
-
-def _is_functional(x: Tensor) -> bool:
-    """True inside torch.func transforms and fake tensors, whose values cannot be read."""
-    return type(x) not in (
-        Tensor,
-        torch.nn.Parameter,
-    ) or torch._C._functorch.is_functorch_wrapped_tensor(x)
+def _look(x: Tensor, reduce: Callable[[Tensor], Tensor] = Tensor.detach) -> Any:
+    """``reduce(x)`` as Python numbers, or ``None`` where looking costs or nothing is to be seen."""
+    # On an accelerator a look waits for the device; in a compiled graph it breaks the graph.
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
+        return None
+    if type(x) not in (Tensor, torch.nn.Parameter):  # fake tensors and other stand-ins
+        return None
+    try:
+        return reduce(x).tolist()
+    except RuntimeError:
+        # Under vmap and while tracing, a plain-looking tensor refuses to give its values, and
+        # PyTorch has no public question that tells beforehand.
+        return None

@@ -1,0 +1,296 @@
+"""Where text comes from: every source is an iterator of named documents, in a fixed order."""
+
+import hashlib
+import itertools
+import json
+import os
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diffattn.data import files
+from diffattn.errors import ConfigError
+
+# Test data is not prose or code anyone wrote to be read; encodings and pydoc_data are tables.
+_STDLIB_SKIPPED_FOLDERS = frozenset(
+    {"test", "tests", "idle_test", "encodings", "pydoc_data", "site-packages", "dist-packages"}
+)
+# Written when an interpreter is built or installed, so they differ between equal versions.
+_STDLIB_BUILD_PREFIXES = (
+    "__pycache__",
+    "config-",
+    "_sysconfigdata",
+    "sitecustomize",
+    "usercustomize",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Document:
+    """One text and the name it is known by.
+
+    Args:
+        name: Stable and unique within a corpus; decides the split the document belongs to.
+        text: Valid Unicode, not normalised: line ends and byte-order marks stay as they were.
+
+    Raises:
+        ConfigError: Name or text holds a lone surrogate, which no tokenizer can encode.
+    """
+
+    name: str
+    text: str
+
+    def __post_init__(self) -> None:
+        for field in ("name", "text"):
+            try:
+                getattr(self, field).encode()
+            except UnicodeEncodeError as error:
+                raise ConfigError(
+                    f"Document {self.name!r}: {field} must be valid Unicode, "
+                    f"got a lone surrogate at character {error.start}."
+                ) from error
+
+
+def standard_library() -> Iterator[Document]:
+    """Sources of the running interpreter's standard library: the default corpus, about 10 MB.
+
+    Every ``.py`` file below ``sysconfig``'s ``stdlib`` folder (the base interpreter's, also in a
+    virtual environment), without tests, ``encodings``, ``pydoc_data``, installed packages and
+    files that belong to one build or machine. Files that are not UTF-8 are left out: they exist
+    to test other encodings. The text differs between Python versions; ``corpus_hash`` tells.
+
+    Returns:
+        Documents in the order of their posix paths, which are their names.
+
+    Raises:
+        ConfigError: This interpreter comes without sources (zipped or compiled only).
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    names = files.relative_files(root, _outside_stdlib_corpus)
+    texts = ((name, files.read_text(root / name)) for name in names if name.endswith(".py"))
+    yield from _nonempty(
+        (Document(name=name, text=text) for name, text in texts if text and text.strip()),
+        f"standard_library: {root} must hold .py sources, got none. Name your own text files.",
+    )
+
+
+def text_files(paths: Sequence[Path], *, text_field: str = "text") -> Iterator[Document]:
+    """UTF-8 text files, and folders of them.
+
+    A folder is read recursively in the order of posix paths relative to it, which are the names
+    of its documents. Hidden files and folders and empty files are skipped; files that are not
+    UTF-8 text are skipped with one warning per folder. ``.jsonl`` files are read by
+    ``jsonl_file``. A file given itself is named by its last path component.
+
+    Args:
+        paths: Files and folders, read in the order given.
+        text_field: Key of the text in ``.jsonl`` files.
+
+    Returns:
+        One document per file, or per line of a ``.jsonl`` file.
+
+    Raises:
+        ConfigError: A path is missing, unreadable, empty, or (a file given itself) not UTF-8.
+    """
+    for path in map(Path, paths):
+        files.require_path(path)
+        if path.is_dir():
+            yield from _folder(path, text_field)
+        elif path.suffix == ".jsonl":
+            yield from jsonl_file(path, text_field)
+        else:
+            text = files.read_text(path)
+            if text is None or not text.strip():
+                got = "an empty file" if text is not None else "binary data or another encoding"
+                raise ConfigError(f"{path}: must be UTF-8 text, got {got}.")
+            yield Document(name=files.unicode_name(path.name), text=text)
+
+
+def jsonl_file(path: Path, text_field: str = "text") -> Iterator[Document]:
+    """One document per line of a JSON-lines file; blank lines and empty texts are skipped.
+
+    Args:
+        path: UTF-8 file with one JSON object per line.
+        text_field: Key of the text in each object.
+
+    Returns:
+        Documents in file order, named ``file.jsonl:LINE`` (lines count from 1).
+
+    Raises:
+        ConfigError: The file is missing, holds no text, or a line is not an object with a
+            string under ``text_field``.
+    """
+    path = Path(path)
+    files.require_path(path)
+    documents = _jsonl(path, files.unicode_name(path.name), text_field)
+    yield from _nonempty(documents, f"{path}: must hold at least one text, got an empty file.")
+
+
+def hub_dataset(
+    name: str, *, split: str = "train", text_field: str = "text", config: str | None = None
+) -> Iterator[Document]:
+    """Stream a dataset from the Hugging Face hub, or from a local folder in its format.
+
+    Args:
+        name: Name on the hub, such as ``owner/name``, or a local dataset folder.
+        split: A split of the dataset; our own train and validation parts are cut from it.
+        text_field: Column of the text.
+        config: Configuration of the dataset. Default: its only or default one.
+
+    Returns:
+        Documents in stream order, named ``NAME[:CONFIG]:SPLIT:ROW``; empty texts are skipped.
+
+    Raises:
+        ConfigError: ``datasets`` is not installed, the dataset cannot be opened or holds no text,
+            or a row has no string under ``text_field``.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise ConfigError(
+            "hub_dataset: needs the package 'datasets', got none installed. "
+            "Run: pip install 'diffattn[data]'"
+        ) from error
+    origin = ":".join(part for part in (name, config, split) if part is not None)
+    try:
+        rows = datasets.load_dataset(name, config, split=split, streaming=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ConfigError(
+            f"hub_dataset: {origin!r} must be a dataset that can be opened, got: {reason}."
+        ) from error
+    named = ((f"{origin}:{row_idx}", row) for row_idx, row in enumerate(rows))
+    texts = ((name, _text_of(row, text_field, name)) for name, row in named)
+    yield from _nonempty(
+        (Document(name=name, text=text) for name, text in texts if text.strip()),
+        f"hub_dataset: {origin!r} must hold at least one text, got none.",
+    )
+
+
+def load_corpus(source: str = "stdlib", *, text_field: str = "text") -> Iterator[Document]:
+    """Open a corpus by what a user types.
+
+    Args:
+        source: ``"stdlib"`` (``"./stdlib"`` is a folder); the path of a text file, a folder or a
+            ``.jsonl`` file; or ``"hub:NAME"`` or ``"hub:NAME:CONFIG"``.
+        text_field: Key or column of the text in JSON lines and hub datasets.
+
+    Returns:
+        Documents in a fixed order. The first one is read at once, so that a wrong source is
+        reported here and not in the middle of a run.
+
+    Raises:
+        ConfigError: The source is unknown, missing, empty or damaged.
+    """
+    documents: Iterator[Document]
+    path = Path(os.path.expanduser(source))
+    if source == "stdlib":
+        documents = standard_library()
+    elif source.startswith("hub:"):
+        name, _, config = source.removeprefix("hub:").partition(":")
+        if not name:
+            raise ConfigError(f"load_corpus: source must be 'hub:NAME[:CONFIG]', got {source!r}.")
+        documents = hub_dataset(name, text_field=text_field, config=config or None)
+    else:
+        if not source or not path.exists():
+            raise ConfigError(
+                f"load_corpus: source must be 'stdlib', 'hub:NAME' or an existing file or folder, "
+                f"got {source!r}.{files.did_you_mean(path, 'stdlib')}"
+            )
+        documents = text_files([path], text_field=text_field)
+    first = next(documents)  # every source raises rather than end without a document
+    return itertools.chain([first], documents)
+
+
+def corpus_hash(documents: Iterable[Document]) -> str:
+    """SHA-256 over names, lengths and texts: equal hashes mean the same text in the same order.
+
+    Args:
+        documents: Read to the end.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    digest = hashlib.sha256()
+    for document in documents:
+        digest.update(document_bytes(document))
+    return digest.hexdigest()
+
+
+def document_bytes(document: Document) -> bytes:
+    """Name and text in UTF-8, each after its length, so that no two documents look the same."""
+    parts = (document.name.encode(), document.text.encode())
+    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+
+
+def _folder(folder: Path, text_field: str) -> Iterator[Document]:
+    """Documents of a folder; see ``text_files``."""
+
+    def documents() -> Iterator[Document]:
+        skipped = []
+        for relative in files.relative_files(folder, lambda name: name.startswith(".")):
+            path, name = folder / relative, files.unicode_name(relative)
+            if relative.endswith(".jsonl"):
+                yield from _jsonl(path, name, text_field)
+                continue
+            text = files.read_text(path)
+            if text is None:
+                skipped.append(name)
+            elif text.strip():
+                yield Document(name=name, text=text)
+        if skipped:
+            warnings.warn(
+                f"{folder}: skipped {len(skipped)} files that are not UTF-8 text, "
+                f"the first is {skipped[0]!r}.",
+                stacklevel=2,
+            )
+
+    yield from _nonempty(documents(), f"{folder}: must hold UTF-8 text files, got none.")
+
+
+def _jsonl(path: Path, name: str, text_field: str) -> Iterator[Document]:
+    """Documents of a JSON-lines file, which may be empty."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            where = f"{path}:{number}"
+            try:
+                # Editors on Windows put a byte-order mark first, which is not JSON.
+                content = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+                row = json.loads(content) if content else None
+            except ValueError as error:
+                raise ConfigError(f"{where}: must be a JSON object, got {line[:40]!r}.") from error
+            if content:
+                text = _text_of(row, text_field, where)
+                if text.strip():
+                    yield Document(name=f"{name}:{number}", text=text)
+
+
+def _text_of(row: Any, text_field: str, where: str) -> str:
+    """Text of one row, or an error that names the fields there are."""
+    if not isinstance(row, Mapping):
+        raise ConfigError(f"{where}: must be a JSON object, got {type(row).__name__}.")
+    if text_field not in row:
+        hint = files.suggest(text_field, map(str, row))
+        raise ConfigError(f"{where}: must have field {text_field!r}, got {sorted(row)}.{hint}")
+    text = row[text_field]
+    if not isinstance(text, str):
+        raise ConfigError(
+            f"{where}: field {text_field!r} must be a string, got {type(text).__name__}."
+        )
+    return text
+
+
+def _nonempty(documents: Iterator[Document], message: str) -> Iterator[Document]:
+    """Pass documents on; raise ``message`` if there are none."""
+    first = next(documents, None)
+    if first is None:
+        raise ConfigError(message)
+    yield first
+    yield from documents
+
+
+def _outside_stdlib_corpus(name: str) -> bool:
+    return name in _STDLIB_SKIPPED_FOLDERS or name.startswith(_STDLIB_BUILD_PREFIXES)

@@ -1,0 +1,47 @@
+"""λ of every layer of a running model."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diffattn.layers.diff_attention import DiffAttention
+from diffattn.layers.diff_attention_v2 import DiffAttentionV2
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.ops.lambda_param import sigmoid_lambda
+
+
+@torch.no_grad()
+def layer_lambdas(model: DiffTransformerForCausalLM, input_ids: Tensor) -> list[float] | None:
+    """One λ per layer.
+
+    V1 and Shared DIFF: the layer's λ. V2: its mean over the tokens and heads of ``input_ids``.
+
+    Source: arXiv:2410.05258v2, Eq. (2); DIFF V2 note (January 2026) for V2.
+
+    Args:
+        model: A causal language model of ours.
+        input_ids: int64 ``[B, T]``, read by V2 only.
+
+    Returns:
+        One number per layer, or ``None`` for softmax attention.
+    """
+    layers: list[Any] = [block.self_attn for block in model.model.layers]
+    if isinstance(layers[0], DiffAttention):
+        return [float(layer.lam()) for layer in layers]
+    if not isinstance(layers[0], DiffAttentionV2):
+        return None
+    means: list[float] = []
+
+    def read(module: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
+        means.append(float(sigmoid_lambda(logits).mean()))
+
+    hooks = [layer.lambda_proj.register_forward_hook(read) for layer in layers]
+    was_training = model.training
+    try:
+        model.eval()(input_ids.to(model.device), use_cache=False)
+    finally:
+        model.train(was_training)
+        for hook in hooks:
+            hook.remove()
+    return means

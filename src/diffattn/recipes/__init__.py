@@ -1,0 +1,1 @@
+"""One experiment per file: a function that returns a full configuration."""

@@ -1,0 +1,33 @@
+"""Every recipe by name."""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+
+from diffattn.errors import ConfigError
+from diffattn.recipes.diff_transformer_3b import diff_transformer_3b
+from diffattn.recipes.diff_transformer_scaling import SCALING
+from diffattn.recipes.laptop import laptop
+from diffattn.recipes.smoke import smoke
+from diffattn.recipes.study import study
+from diffattn.training.config import RunConfig
+
+RECIPES: dict[str, Callable[[], RunConfig]] = {
+    "smoke": smoke,
+    "laptop": laptop,
+    "study": study,
+    "diff-transformer-3b": diff_transformer_3b,
+    **SCALING,
+}
+
+
+def recipe(name: str) -> RunConfig:
+    """The configuration of a recipe.
+
+    Raises:
+        ConfigError: No such recipe.
+    """
+    if name not in RECIPES:
+        near = get_close_matches(name, RECIPES, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"Unknown recipe {name!r}.{hint} See 'diffattn list recipes'.")
+    return RECIPES[name]()

@@ -1,0 +1,36 @@
+"""The main language model of the DIFF Transformer paper."""
+
+from diffattn.models.presets import preset
+from diffattn.training.config import DataConfig, RunConfig, TrainConfig
+
+
+def diff_transformer_3b() -> RunConfig:
+    """DIFF 3B: 4M tokens per step at length 4,096, 350B tokens.
+
+    Command: ``diffattn train diff-transformer-3b --set data.source=... --set data.tokenizer=...``.
+    Hardware: many GPU nodes; not run by this project. Expected: Table 8. The corpus is not
+    public: name your own.
+
+    Source: arXiv:2410.05258v2, section 3.1 and Appendix D (recipe of StableLM-3B-4E1T).
+    """
+    model = preset("3b")
+    return RunConfig(
+        name="diff-transformer-3b",
+        model=model,
+        train=TrainConfig(
+            num_steps=83_447,
+            batch_tokens=4_194_304,
+            seq_len=4_096,
+            micro_batch_sequences=4,
+            learning_rate=3.2e-4,
+            final_learning_rate=1.28e-5,
+            warmup_steps=1_000,
+            beta_2=0.95,
+            weight_decay=0.1,
+            precision="bfloat16",
+            log_every=50,
+            evaluate_every=1_000,
+            evaluation_tokens=4_194_304,
+        ),
+        data=DataConfig(vocab_size=model.vocab_size),
+    )

@@ -1,0 +1,1 @@
+"""The report of a study: reads files, never models, and works without torch."""

@@ -1,0 +1,105 @@
+"""Names, colours, number formats and verdicts: one wording everywhere in a report."""
+
+import html
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from diffattn.stats.intervals import Interval
+
+TYPE_NAMES = {
+    "softmax": "Transformer (softmax)",
+    "diff": "DIFF V1",
+    "diff_v2": "DIFF V2",
+    "shared_diff": "Shared DIFF",
+}
+# Okabe and Ito's palette: distinct under the common colour-vision deficiencies and in grey.
+_TYPE_COLORS = {
+    "softmax": "#4d4d4d",
+    "diff": "#0072b2",
+    "diff_v2": "#d55e00",
+    "shared_diff": "#009e73",
+}
+_OTHER_COLOR = "#cc79a7"
+MISSING = "—"
+
+
+def esc(value: Any) -> str:
+    """Text for HTML; everything that comes from a file passes through here."""
+    # JSON can hold half of a surrogate pair, which no UTF-8 file can.
+    return html.escape(str(value).encode("utf-8", "replace").decode("utf-8"))
+
+
+def type_name(attention_type: str) -> str:
+    """Human name of an attention type; an unknown one keeps its own name. Not escaped."""
+    return TYPE_NAMES.get(attention_type, attention_type)
+
+
+def type_color(attention_type: str) -> str:
+    """Hex colour of an attention type."""
+    return _TYPE_COLORS.get(attention_type, _OTHER_COLOR)
+
+
+def number(value: Any, digits: int = 4, *, signed: bool = False) -> str:
+    """Fixed-point number with a true minus sign; never shows a nonzero value as zero."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        return MISSING
+    sign = "+" if signed and value else ""
+    text = f"{value:{sign},.{digits}f}"
+    while value and not text.strip("+-0.,") and digits < 12:
+        digits += 1
+        text = f"{value:{sign},.{digits}f}"
+    return text.replace("-", "−")
+
+
+def count(value: Any, *, signed: bool = False) -> str:
+    """Whole number with thousands separators."""
+    return number(value, 0, signed=signed)
+
+
+def percent(part: Any, whole: Any) -> str:
+    """Signed share of ``part`` in ``whole``, e.g. ``"+0.12 %"``."""
+    if not isinstance(part, int | float) or not isinstance(whole, int | float) or not whole:
+        return MISSING
+    return f"{number(100 * part / whole, 2, signed=True)} %"
+
+
+def ratio(value: Any, baseline: Any) -> str:
+    """``value / baseline`` as a factor, e.g. ``"0.87×"``."""
+    if not isinstance(value, int | float) or not isinstance(baseline, int | float) or not baseline:
+        return MISSING
+    return f"{number(value / baseline, 2)}×"
+
+
+def mebibytes(value: Any) -> str:
+    """Bytes as MiB to one decimal."""
+    return f"{number(value / 2**20, 1)} MiB" if isinstance(value, int | float) else MISSING
+
+
+def ends(interval: Interval, *, signed: bool = False) -> str:
+    """Both ends of an interval, or why there are none."""
+    if interval.low is None or interval.high is None:
+        return "none: one seed" if interval.n == 1 else "none"
+    low, high = (number(x, signed=signed) for x in (interval.low, interval.high))
+    return f"{low} to {high}"
+
+
+def verdict(difference: Interval) -> str:
+    """What an interval of a loss difference shows, in words."""
+    if difference.low is None or difference.high is None:
+        return "one seed: no interval, no verdict"
+    if difference.low <= 0 <= difference.high:
+        return "interval includes 0: no difference shown"
+    side = "lower" if difference.high < 0 else "higher"
+    return f"{side} by {number(abs(difference.mean))}"
+
+
+def listing(items: Iterable[Any]) -> str:
+    """``"a, b and c"``."""
+    words = [str(item) for item in items]
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+
+
+def plural(quantity: int, noun: str) -> str:
+    """``"1 seed"``, ``"3 seeds"``."""
+    return f"{quantity:,} {noun}{'' if quantity == 1 else 's'}"

@@ -1,0 +1,1 @@
+"""Means, intervals and paired differences: what every runner needs to be honest."""

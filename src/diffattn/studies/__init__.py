@@ -1,0 +1,1 @@
+"""Runners put together: matched models trained, compared and reported."""

@@ -1,0 +1,167 @@
+"""The main job: train matched models on real text, compare them, write a report."""
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.records.io import read_json, write_json
+from diffattn.records.run import config_hash, package_versions, require_schema
+from diffattn.report.build import build_report
+from diffattn.studies.comparison import ComparisonConfig
+
+SCALES = ("smoke", "laptop", "study")
+_DEFAULT_SEEDS = {"smoke": (0,), "laptop": (0, 1, 2), "study": (0, 1, 2)}
+
+Say = Callable[[str], None]
+Events = Callable[[str, dict[str, Any]], None]
+
+
+def reproduce(
+    scale: str = "laptop",
+    *,
+    out: str | Path | None = None,
+    seeds: Sequence[int] | None = None,
+    settings: Sequence[str] = (),
+    match: str = "params",
+    workers: int | None = None,
+    say: Say = print,
+    tell: Events = lambda name, event: None,
+) -> Path:
+    """Train softmax, DIFF V1, DIFF V2 and Shared DIFF models on the same data, and compare them.
+
+    The same call again continues what was interrupted.
+
+    Args:
+        scale: ``"smoke"`` (a minute), ``"laptop"`` (under ten minutes) or ``"study"`` (hours).
+        out: Study folder. Default: ``runs/<scale>``.
+        seeds: Seeds of initial weights and data order. Default: 0, 1, 2; for smoke 0.
+        settings: Changes such as ``"train.num_steps=500"`` or ``"data.source=my_texts"``.
+        match: What the models keep equal; see :func:`diffattn.models.twins.twin`.
+        workers: One-thread processes side by side. Default: CPU cores, at most 2; 1 on a GPU.
+        say: Given one line per stage.
+        tell: Given progress of each run: its name, and ``step`` and ``loss``.
+
+    Returns:
+        The path of ``report.html``; beside it lie ``study.json``, ``results.json``,
+        ``costs.json``, ``maps.json``, ``data/`` and ``runs/``.
+
+    Raises:
+        ConfigError: An unknown scale or setting, or ``out`` holds another configuration.
+        CheckpointError: ``out`` holds foreign or damaged files.
+        DiffAttnError: A run failed.
+    """
+    from diffattn.studies.summary import summarise
+    from diffattn.studies.workers import run_members
+    from diffattn.training.prepare import prepare_data
+
+    config = comparison(scale, seeds=seeds, settings=settings, match=match)
+    folder = Path(out) if out is not None else Path("runs") / scale
+    _check_claim(folder, config)
+    data = prepare_data(config.base.data, folder / "data", say=say)
+    _claim(folder, config, data.facts())
+    members = config.members()
+    say(f"training {len(members)} models of {config.base.train.num_steps:,} steps each")
+    run_members(
+        members,
+        data.folder,
+        folder / "runs",
+        workers=workers or default_workers(),
+        tell=tell,
+    )
+    say("comparing")
+    summarise(config, data, folder)
+    return build_report(folder, published=published_study(scale))
+
+
+def comparison(
+    scale: str,
+    *,
+    seeds: Sequence[int] | None = None,
+    settings: Sequence[str] = (),
+    match: str = "params",
+) -> ComparisonConfig:
+    """The resolved configuration of :func:`reproduce`.
+
+    Raises:
+        ConfigError: An unknown scale or setting.
+    """
+    from diffattn.recipes.catalog import recipe
+    from diffattn.training.settings import apply_settings
+
+    if scale not in SCALES:
+        raise ConfigError(f"reproduce: scale must be in {{{', '.join(SCALES)}}}, got {scale!r}.")
+    return ComparisonConfig(
+        scale=scale,
+        base=apply_settings(recipe(scale), settings),
+        seeds=tuple(_DEFAULT_SEEDS[scale] if seeds is None else seeds),
+        match=match,
+    )
+
+
+def published_study(scale: str) -> Path | None:
+    """The committed study shown beside the user's own, if it exists and is another one."""
+    folder = Path(__file__).parent / "published" / "study"
+    return folder if scale != "study" and (folder / "results.json").exists() else None
+
+
+def default_workers() -> int:
+    """One process on a GPU, else one per core up to two."""
+    import torch
+
+    return 1 if torch.cuda.is_available() else min(2, os.cpu_count() or 1)
+
+
+def _check_claim(folder: Path, config: ComparisonConfig) -> None:
+    """Refuse a folder of another configuration before any work is done."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise ConfigError(f"reproduce: --out must be a folder, got the file {folder}.")
+    path = folder / "study.json"
+    if path.exists():
+        found = read_json(path)
+        require_schema(found, path)
+        if found.get("config_hash") != config_hash(config.resolved()):
+            raise ConfigError(
+                f"reproduce: {folder} must hold this configuration to be continued, got another "
+                f"one (scale {found.get('scale')!r}). Choose another --out."
+            )
+    elif any(entry.name != "data" for entry in folder.iterdir()):
+        raise CheckpointError(
+            f"{folder}: must be empty or hold a study (study.json), got other files. "
+            "Choose another --out."
+        )
+
+
+def _claim(folder: Path, config: ComparisonConfig, facts: dict[str, Any]) -> None:
+    """Write ``study.json``, or check that the data is still the same."""
+    resolved = config.resolved()
+    data = {
+        "source": config.base.data.source,
+        "vocab_size": config.base.data.vocab_size,
+        "python": package_versions()["python"],
+        **facts,
+    }
+    path = folder / "study.json"
+    if path.exists():
+        found = read_json(path)["data"]
+        changed = [key for key in facts if found.get(key) != facts[key]]
+        if changed:
+            raise ConfigError(
+                f"reproduce: the data of {folder} must be unchanged to continue, got another "
+                f"{changed[0]}. Choose another --out."
+            )
+        return
+    write_json(
+        path,
+        {
+            "schema": 1,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "config_hash": config_hash(resolved),
+            "data": data,
+            **resolved,
+        },
+    )

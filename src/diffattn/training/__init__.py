@@ -1,0 +1,1 @@
+"""Training on transformers.Trainer: configuration, data order, schedule, records."""

@@ -1,0 +1,154 @@
+"""What a run records while it trains: losses, λ, costs, progress."""
+
+import math
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from diffattn.errors import DiffAttnError
+from diffattn.probes.lambdas import layer_lambdas
+from diffattn.records.io import append_jsonl, read_json, read_jsonl, write_json, write_jsonl
+from diffattn.training.config import TrainConfig
+
+Progress = Callable[[int, float | None], None]
+"""Called with the steps done and the last training loss in nats per token."""
+
+
+class MetricsCallback(TrainerCallback):
+    """Appends losses, and λ at each evaluation, to ``metrics.jsonl``.
+
+    Args:
+        folder: Run directory.
+        config: Tokens per step.
+        probe: int64 ``[B, T]``, the validation tokens on which V2's λ is averaged.
+        progress: Told after every step.
+    """
+
+    def __init__(
+        self, folder: Path, config: TrainConfig, probe: torch.Tensor, progress: Progress
+    ) -> None:
+        self.path = folder / "metrics.jsonl"
+        self.config = config
+        self.probe = probe
+        self.progress = progress
+        self.loss: float | None = None
+
+    def keep_until(self, step: int) -> None:
+        """Forget rows after ``step``: they will be measured again from its checkpoint."""
+        if self.path.exists():
+            write_jsonl(self.path, (r for r in read_jsonl(self.path) if r["step"] <= step))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Report progress."""
+        self.progress(state.global_step, self.loss)
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any
+    ) -> None:
+        """Write a row of training loss."""
+        if "loss" not in logs:
+            return
+        self.loss = logs["loss"]
+        if not math.isfinite(self.loss):
+            raise DiffAttnError(
+                f"training: the loss must stay finite, got {self.loss} at step "
+                f"{state.global_step}. A lower train.learning_rate may help."
+            )
+        self._append(
+            state.global_step,
+            train_loss=self.loss,
+            learning_rate=logs["learning_rate"],
+            gradient_norm=logs["grad_norm"],
+        )
+
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: dict[str, float], **kwargs: Any
+    ) -> None:
+        """Write a row of validation loss and λ."""
+        if "eval_loss" not in metrics:
+            return
+        row: dict[str, Any] = {"validation_loss": metrics["eval_loss"]}
+        lam = layer_lambdas(kwargs["model"], self.probe)
+        if lam is not None:
+            row["lam"] = lam
+        self._append(state.global_step, **row)
+
+    def _append(self, step: int, **values: Any) -> None:
+        tokens = step * self.config.batch_tokens
+        append_jsonl(self.path, {"step": step, "tokens": tokens, **values})
+
+
+class CostCallback(TrainerCallback):
+    """Keeps time and memory apart from results, in ``costs.json``; survives a restart.
+
+    Steps are timed in CPU seconds of the process, which other load does not stretch, and the
+    median step counts, so that start-up and evaluation do not.
+
+    Args:
+        folder: Run directory.
+        run: Name of the run.
+        config: Tokens per step.
+    """
+
+    def __init__(self, folder: Path, run: str, config: TrainConfig) -> None:
+        self.path = folder / "costs.json"
+        self.run = run
+        self.config = config
+        earlier = read_json(self.path) if self.path.exists() else {}
+        self.earlier_wall = earlier.get("wall_seconds", 0.0)
+        self.earlier_cpu = earlier.get("cpu_seconds", 0.0)
+        self.earlier_peak = earlier.get("peak_bytes", 0)
+        self.start_wall, self.start_cpu = time.perf_counter(), time.process_time()
+        self.steps: list[float] = []
+        self.began = 0.0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start the step's clock."""
+        self.began = _step_clock()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stop the step's clock."""
+        self.steps.append(_step_clock() - self.began)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write what has been spent so far beside the checkpoint."""
+        self.write()
+
+    def write(self) -> None:
+        """Write ``costs.json``."""
+        step = statistics.median(self.steps) if self.steps else None
+        write_json(
+            self.path,
+            {
+                "schema": 1,
+                "run": self.run,
+                "wall_seconds": self.earlier_wall + time.perf_counter() - self.start_wall,
+                "cpu_seconds": self.earlier_cpu + time.process_time() - self.start_cpu,
+                "step_seconds": step,
+                "tokens_per_second": self.config.batch_tokens / step if step else None,
+                "peak_bytes": max(self.earlier_peak, peak_bytes()),
+            },
+        )
+
+
+def peak_bytes() -> int:
+    """Most memory held at once: of the GPU if there is one, else of this process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _step_clock() -> float:
+    """CPU seconds of this process; on a GPU wall seconds after its work is done."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        return time.perf_counter()
+    return time.process_time()

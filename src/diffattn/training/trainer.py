@@ -1,0 +1,232 @@
+"""One training run, from a configuration to a run directory."""
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, SequentialSampler, Subset
+from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
+
+from diffattn.data.tokens import TokenDataset
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.models.accounting import flops_per_token, parameter_count
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.ops import backends
+from diffattn.probes.lambdas import layer_lambdas
+from diffattn.records.io import read_json, write_json
+from diffattn.records.run import RunRecord
+from diffattn.training.callbacks import CostCallback, MetricsCallback, Progress
+from diffattn.training.config import RunConfig, TrainConfig
+from diffattn.training.prepare import PreparedData
+from diffattn.training.schedule import optimizer_and_scheduler
+
+# Written last by transformers.Trainer: a checkpoint that has it is whole.
+_LAST_FILE = "trainer_state.json"
+
+
+def train(
+    config: RunConfig,
+    data: PreparedData,
+    folder: Path,
+    *,
+    facts: dict[str, Any] | None = None,
+    progress: Progress = lambda step, loss: None,
+) -> dict[str, Any]:
+    """Train one model and write its run directory; continue it if it was interrupted.
+
+    ``folder`` gets ``run.json`` before step 0, then ``metrics.jsonl``, ``costs.json``, ``model/``
+    (weights and tokenizer) and, last, ``results.json``. Checkpoints are removed at the end.
+
+    Args:
+        config: Model, training and data.
+        data: Tokens; see :func:`diffattn.training.prepare.prepare_data`.
+        folder: Run directory.
+        facts: More to record about the model, for example its difference to a baseline.
+        progress: Told after every step.
+
+    Returns:
+        What ``results.json`` holds: losses in nats per token and in bits per byte, λ.
+
+    Raises:
+        ConfigError: The data is too short for one sequence.
+        CheckpointError: ``folder`` holds another run.
+        DiffAttnError: The loss is no longer finite.
+    """
+    folder = Path(folder)
+    record = _record(config, data, facts or {})
+    _claim(folder, record)
+    if (folder / "results.json").exists():
+        return read_json(folder / "results.json")
+
+    set_seed(config.train.seed)
+    model = DiffTransformerForCausalLM(config.model)
+    validation = TokenDataset(data.validation, config.train.seq_len)
+    probe = torch.stack([validation[i]["input_ids"] for i in range(min(8, len(validation)))])
+    metrics = MetricsCallback(folder, config.train, probe, progress)
+    costs = CostCallback(folder, config.name, config.train)
+    trainer = _OrderedTrainer(
+        model=model,
+        args=_arguments(config.train, folder),
+        train_dataset=training_order(TokenDataset(data.train, config.train.seq_len), config.train),
+        eval_dataset=_spread(validation, config.train.evaluation_tokens // config.train.seq_len),
+        optimizers=optimizer_and_scheduler(model, config.train),
+        callbacks=[metrics, costs],
+    )
+    trainer.remove_callback(PrinterCallback)  # the caller shows progress
+    checkpoint = _last_checkpoint(folder / "checkpoints")
+    metrics.keep_until(int(checkpoint.name.split("-")[1]) if checkpoint else -1)
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+    loss = trainer.evaluate(validation, metric_key_prefix="full")["full_loss"]
+    initial = (
+        [config.model.layer_lambda_init(i) for i in range(config.model.num_hidden_layers)]
+        if config.model.attention_type in ("diff", "shared_diff")
+        else None
+    )
+    model.save_pretrained(folder / "model")
+    data.tokenizer.save_pretrained(folder / "model")
+    costs.write()
+    results = {
+        "schema": 1,
+        "run": config.name,
+        "validation_loss": loss,
+        "validation_bits_per_byte": loss / math.log(2) / data.bytes_per_token,
+        "lam": layer_lambdas(model, probe),
+        "lambda_init": initial,
+        "tokens": config.train.num_steps * config.train.batch_tokens,
+    }
+    write_json(folder / "results.json", results)
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    return results
+
+
+def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> Subset[Any]:
+    """The windows of every step, in order: a fresh permutation for each pass over the data.
+
+    It depends on ``data_seed`` and the dataset alone, so every member of a comparison reads the
+    same tokens at the same step.
+
+    Args:
+        dataset: Map-style, of n windows.
+        config: Steps, batch and ``data_seed``.
+
+    Returns:
+        A dataset of ``num_steps * batch_sequences`` windows, to be read front to back.
+    """
+    size = len(dataset)  # type: ignore[arg-type]
+    wanted = config.num_steps * config.batch_sequences
+    generator = torch.Generator().manual_seed(config.data_seed)
+    passes = [torch.randperm(size, generator=generator) for _ in range(-(-wanted // size))]
+    return Subset(dataset, torch.cat(passes)[:wanted].tolist())
+
+
+class _OrderedTrainer(Trainer):
+    """transformers.Trainer that reads its dataset front to back."""
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
+        return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)
+
+
+def _arguments(config: TrainConfig, folder: Path) -> TrainingArguments:
+    micro = config.micro_batch_sequences or config.batch_sequences
+    on_cpu = not (torch.cuda.is_available() or torch.backends.mps.is_available())
+    return TrainingArguments(
+        output_dir=str(folder / "checkpoints"),
+        per_device_train_batch_size=micro,
+        per_device_eval_batch_size=micro,
+        gradient_accumulation_steps=config.batch_sequences // micro,
+        max_steps=config.num_steps,
+        max_grad_norm=config.max_grad_norm,
+        bf16=config.precision == "bfloat16",
+        seed=config.seed,
+        use_cpu=on_cpu,
+        dataloader_pin_memory=not on_cpu,
+        logging_strategy="steps",
+        logging_steps=config.log_every,
+        logging_first_step=True,
+        logging_nan_inf_filter=False,
+        eval_strategy="steps",
+        eval_steps=config.evaluate_every,
+        eval_on_start=True,
+        prediction_loss_only=True,
+        save_strategy="steps",
+        save_steps=config.evaluate_every,
+        save_total_limit=2,
+        report_to="none",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+    )
+
+
+def _record(config: RunConfig, data: PreparedData, facts: dict[str, Any]) -> RunRecord:
+    resolved = config.resolved()
+    resolved["data"] |= data.facts()
+    return RunRecord(
+        name=config.name,
+        config=resolved,
+        seed=config.train.seed,
+        backends=_chosen_backends(config),
+        device=_device(),
+        model={
+            "parameters": parameter_count(config.model),
+            "non_embedding_parameters": parameter_count(config.model, embeddings=False),
+            "train_flops_per_token": flops_per_token(
+                config.model, config.train.seq_len, training=True
+            ),
+            **facts,
+        },
+    )
+
+
+def _chosen_backends(config: RunConfig) -> dict[str, str]:
+    """Which backend the operator will run on, for the shapes of this run."""
+    model = config.model
+    if model.attention_type == "softmax":
+        return {"softmax_attention": "scaled_dot_product_attention"}
+    dtype = torch.bfloat16 if config.train.precision == "bfloat16" else torch.float32
+    inputs = backends.Inputs(
+        device=_device(),
+        dtype=dtype,
+        num_queries=config.train.seq_len,
+        num_keys=config.train.seq_len,
+        head_dim=model.head_dim,
+        value_dim=model.cached_kv_shape[1],
+    )
+    return {"diff_attention": backends.resolve("diff_attention", model.attention_backend, inputs)}
+
+
+def _device() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _claim(folder: Path, record: RunRecord) -> None:
+    """Write ``run.json``, or check that the folder already holds this very run."""
+    if (folder / "run.json").exists():
+        found = RunRecord.read(folder)
+        if (found.config, found.seed) != (record.config, record.seed):
+            raise CheckpointError(
+                f"{folder}: must hold run {record.name!r} with the same settings, got another "
+                f"run ({found.name!r}). Choose another folder."
+            )
+    elif folder.exists() and any(folder.iterdir()):
+        raise CheckpointError(f"{folder}: must be empty or a run directory, got other files.")
+    else:
+        record.write(folder)
+
+
+def _spread(dataset: TokenDataset, count: int) -> Subset[Any]:
+    """``count`` windows spread evenly over the dataset, at least one."""
+    if len(dataset) < 1:
+        raise ConfigError("training: validation data must hold one sequence or more, got none.")
+    count = max(1, min(count, len(dataset)))
+    return Subset(dataset, [i * len(dataset) // count for i in range(count)])
+
+
+def _last_checkpoint(folder: Path) -> Path | None:
+    whole = [path.parent for path in folder.glob(f"checkpoint-*/{_LAST_FILE}")]
+    return max(whole, key=lambda path: int(path.name.split("-")[1]), default=None)
