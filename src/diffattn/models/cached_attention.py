@@ -136,15 +136,15 @@ def key_mask(
             "DiffTransformer: under attn_implementation 'diffattn' attention_mask must be "
             f"[B, keys], got {list(attention_mask.shape)}. Use 'sdpa' or 'eager' for other masks."
         )
-    padding = attention_mask.to(inputs_embeds.device, torch.bool)
-    if not torch.compiler.is_compiling() and bool(padding.all()):
-        return KeyMask(kv_lengths=kv_lengths, cu_seqlens=cu_seqlens)
-    missing = num_keys - padding.shape[1]
+    missing = num_keys - attention_mask.shape[1]
     if missing < 0 or (missing and kv_lengths is None):
         raise ConfigError(
             f"DiffTransformer: attention_mask must cover all {num_keys} keys, cached and new, "
-            f"got {padding.shape[1]}."
+            f"got {attention_mask.shape[1]}."
         )
+    padding = attention_mask.to(inputs_embeds.device, torch.bool)
+    if not torch.compiler.is_compiling() and bool(padding.all()):
+        return KeyMask(kv_lengths=kv_lengths, cu_seqlens=cu_seqlens)
     padding = nn.functional.pad(padding, (0, missing), value=True)  # kv_lengths hides the tail
     return KeyMask(padding, kv_lengths, cu_seqlens)
 

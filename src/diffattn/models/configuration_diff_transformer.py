@@ -44,7 +44,7 @@ class DiffTransformerConfig(PreTrainedConfig):
     LLaMA-style: pre-RMSNorm, no biases, rotary positions, SwiGLU. Types are checked on
     construction and on assignment, the rest on construction and on saving.
 
-    Source: arXiv:2410.05258v2, Table 9 and Appendix D (sizes); section 2 (architecture).
+    Source: arXiv:2410.05258v2, section 2 (architecture), Appendices D and E (sizes).
 
     Args:
         attention_type: ``"softmax"``, ``"diff"`` (V1), ``"diff_v2"`` or ``"shared_diff"``.

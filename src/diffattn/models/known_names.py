@@ -18,6 +18,6 @@ def check_known(where: str, what: str, name: str, known: Iterable[str]) -> None:
     known = tuple(known)
     if name in known:
         return
-    near = get_close_matches(str(name), known, n=1)
+    near = get_close_matches(name, known, n=1) or [k for k in known if name and name in k]
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise ConfigError(f"{where}: {what} must be in {{{', '.join(known)}}}, got {name!r}.{hint}")

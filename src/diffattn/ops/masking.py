@@ -47,10 +47,10 @@ def visible_keys(
     if causal or window is not None:
         distance = queries[:, None] + (length - num_queries) - keys  # [B or none, T, S]
         # One query at the end of the keys sees all of them: no mask keeps decoding fast.
-        if kv_lengths is not None or num_queries > 1 or rows is not None:
+        if kv_lengths is not None or num_queries > 1:
             conditions.append(distance >= 0)
         if window is not None:
-            conditions.append((distance >= 0) & (distance < window))
+            conditions.append(distance < window)
     if key_padding_mask is not None:
         conditions.append(key_padding_mask[:, None, :])
     if cu_seqlens is not None:
@@ -70,8 +70,8 @@ def masked_softmax(logits: Tensor, visible: Tensor | None) -> Tensor:
     if visible is None:
         return logits.softmax(-1, dtype=dtype)
     sees_none = ~visible.any(-1, keepdim=True)
-    # A row of -inf alone would give NaN, also in the gradient: let such a row see all keys,
-    # then clear it.
+    # A row of -inf alone gives NaN on the way forth and back, which anomaly detection reports:
+    # let such a row see all keys, then clear it.
     logits = logits.masked_fill(~(visible | sees_none), -torch.inf)
     return logits.softmax(-1, dtype=dtype).masked_fill(sees_none, 0.0)
 

@@ -13,7 +13,7 @@ def rotary_embedding(
 
     .. math:: \omega_c = \theta^{-2c/D},\quad (\cos p\,\omega_c,\ \sin p\,\omega_c)
 
-    Source: arXiv:2104.09864, Eq. (15), with channels c and c + D/2 paired.
+    Source: arXiv:2104.09864, section 3.2.2, with channels c and c + D/2 paired.
 
     Args:
         positions: ``[T]`` or ``[B, T]``, integer, in tokens.
@@ -38,7 +38,7 @@ def rotary_embedding(
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate queries or keys by their position; both maps share one position.
 
-    Source: arXiv:2104.09864, Eq. (34), in the rotated-halves layout.
+    Source: arXiv:2104.09864, section 3.4.2, in the rotated-halves layout.
 
     Args:
         x: ``[B, T, ..., D]``, any floating dtype, any number of head axes.

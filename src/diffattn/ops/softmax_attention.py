@@ -146,7 +146,8 @@ def attend(
     num_queries, num_keys = q.shape[1], k.shape[1]
     masks = (window, key_padding_mask, kv_lengths, cu_seqlens)
     # Only this form is known to the flash kernels; every other mask is passed as a tensor.
-    is_causal = (
+    # A comparison of traced lengths is symbolic; the kernel takes a plain bool.
+    is_causal = bool(
         causal and num_queries == num_keys and num_queries > 1 and all(m is None for m in masks)
     )
     visible = sees_none = None

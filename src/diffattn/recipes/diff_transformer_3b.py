@@ -8,8 +8,8 @@ def diff_transformer_3b() -> RunConfig:
     """DIFF 3B: 4M tokens per step at length 4,096, 350B tokens.
 
     Command: ``diffattn train diff-transformer-3b --set data.source=... --set data.tokenizer=...``.
-    Hardware: many GPU nodes; not run by this project. Expected: Table 8. The corpus is not
-    public: name your own.
+    Hardware: many GPU nodes; not run by this project. Duration: weeks. Expected: Table 8. The
+    corpus is not public: name your own.
 
     Source: arXiv:2410.05258v2, section 3.1 and Appendix D (recipe of StableLM-3B-4E1T).
     """

@@ -63,9 +63,33 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
-    """Append one row and flush it, so that an interrupted run keeps what it had measured."""
-    with Path(path).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+    """Append one row, so that an interrupted run keeps what it had measured.
+
+    Raises:
+        ValueError: ``row`` holds NaN or infinity.
+        OSError: The disk is full or not writable; the rows before stay.
+    """
+    path = Path(path)
+    line = (json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    before = path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("ab", buffering=0) as file:
+            written = file.write(line)
+            if written < len(line):
+                file.write(line[written:])  # raises what stopped the first write
+    except OSError:
+        if path.exists():
+            os.truncate(path, before)  # half a row would spoil the file
+        raise
+
+
+def cut_jsonl(path: Path) -> None:
+    """Cut off the half row that a killed writer may have left at the end of a file."""
+    path = Path(path)
+    text = path.read_bytes()
+    whole = text.rfind(b"\n") + 1
+    if whole < len(text):
+        os.truncate(path, whole)
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
@@ -93,3 +117,11 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
             )
         rows.append(row)
     return rows
+
+
+def is_empty_folder(path: Path, *, besides: str | None = None) -> bool:
+    """Whether nothing but ``besides`` and hidden files, such as our temporary ones, lies there."""
+    path = Path(path)
+    return path.is_dir() and all(
+        entry.name == besides or entry.name.startswith(".") for entry in path.iterdir()
+    )

@@ -97,13 +97,17 @@ def hardware() -> dict[str, Any]:
 
 
 def git_state() -> tuple[str | None, bool | None]:
-    """Commit of the source tree and whether it was changed; ``None`` outside a checkout."""
-    root = Path(__file__).parent
-    if _git(root, "ls-files", "--error-unmatch", Path(__file__).name) is None:
+    """Commit of the source tree and whether it was changed; ``None`` outside a checkout.
+
+    Changed means any tracked file, or a new file in the package itself.
+    """
+    package = Path(__file__).parent.parent
+    if _git(package, "ls-files", "--error-unmatch", "records/run.py") is None:
         return None, None  # installed inside somebody else's checkout
-    commit = _git(root, "rev-parse", "HEAD")
-    status = _git(root, "status", "--porcelain", "--untracked-files=no")
-    return commit, None if status is None else bool(status)
+    commit = _git(package, "rev-parse", "HEAD")
+    changed = _git(package, "status", "--porcelain", "--untracked-files=no")
+    added = _git(package, "ls-files", "--others", "--exclude-standard", ".")
+    return commit, None if changed is None or added is None else bool(changed or added)
 
 
 def _git(root: Path, *arguments: str) -> str | None:

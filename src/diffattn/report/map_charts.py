@@ -1,7 +1,7 @@
 """Attention maps of one example: A₁, A₂ and their signed difference side by side."""
 
 from collections.abc import Sequence
-from html import unescape
+from html import escape, unescape
 from typing import Any
 
 import numpy as np
@@ -184,4 +184,4 @@ def _visible(token: Any, longest: int | None = None) -> str:
     text = str(token).translate(_VISIBLE) or "∅"
     if longest is not None and len(text) > longest:
         text = text[: longest - 1] + "…"
-    return esc(text)
+    return escape(text, quote=False)  # plotly knows the names of <, > and &, not of quotes

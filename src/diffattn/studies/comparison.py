@@ -5,6 +5,7 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.models.known_names import check_known
 from diffattn.models.twins import MATCHES
 from diffattn.training.config import RunConfig
 
@@ -37,11 +38,12 @@ class ComparisonConfig:
                 f"got {self.base.model.attention_type!r}."
             )
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
-            raise ConfigError(f"ComparisonConfig: seeds must be distinct, got {list(self.seeds)}.")
-        if self.match not in MATCHES:
             raise ConfigError(
-                f"ComparisonConfig: match must be in {{{', '.join(MATCHES)}}}, got {self.match!r}."
+                f"ComparisonConfig: seeds must be distinct whole numbers, one or more, "
+                f"got {list(self.seeds)}."
             )
+        check_known("ComparisonConfig", "match", self.match, MATCHES)
+        self.members()  # whatever is wrong with one of them is wrong now
 
     def members(self) -> list[Member]:
         """The runs, seed by seed, so that an early stop leaves whole pairs."""

@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from diffattn.data.corpora import corpus_hash, load_corpus
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.records.io import read_json, write_json
+from diffattn.models.known_names import check_known
+from diffattn.records.io import is_empty_folder, read_json, write_json
 from diffattn.records.run import config_hash, package_versions, require_schema
 from diffattn.report.build import build_report
 from diffattn.studies.comparison import ComparisonConfig
@@ -54,26 +56,27 @@ def reproduce(
         DiffAttnError: A run failed.
     """
     from diffattn.studies.summary import summarise
-    from diffattn.studies.workers import run_members
+    from diffattn.studies.workers import run_members, unfinished
     from diffattn.training.prepare import prepare_data
+    from diffattn.training.trainer import require_enough
 
     config = comparison(scale, seeds=seeds, settings=settings, match=match)
+    workers = default_workers() if workers is None else workers
+    if workers < 1:
+        raise ConfigError(f"reproduce: workers must be 1 or more, got {workers}.")
     folder = Path(out) if out is not None else Path("runs") / scale
     _check_claim(folder, config)
     data = prepare_data(config.base.data, folder / "data", say=say)
-    _claim(folder, config, data.facts())
     members = config.members()
-    say(f"training {len(members)} models of {config.base.train.num_steps:,} steps each")
-    run_members(
-        members,
-        data.folder,
-        folder / "runs",
-        workers=workers or default_workers(),
-        tell=tell,
-    )
+    require_enough(config.base, data)
+    _claim(folder, config, data.facts())
+    waiting = unfinished(members, folder / "runs")
+    if waiting:
+        say(f"training {len(waiting)} models of {config.base.train.num_steps:,} steps each")
+    run_members(waiting, data.folder, folder / "runs", workers=workers, tell=tell)
     say("comparing")
     summarise(config, data, folder)
-    return build_report(folder, published=published_study(scale))
+    return build_report(folder, published=published_beside(folder))
 
 
 def comparison(
@@ -91,8 +94,7 @@ def comparison(
     from diffattn.recipes.catalog import recipe
     from diffattn.training.settings import apply_settings
 
-    if scale not in SCALES:
-        raise ConfigError(f"reproduce: scale must be in {{{', '.join(SCALES)}}}, got {scale!r}.")
+    check_known("reproduce", "scale", scale, SCALES)
     return ComparisonConfig(
         scale=scale,
         base=apply_settings(recipe(scale), settings),
@@ -101,10 +103,15 @@ def comparison(
     )
 
 
-def published_study(scale: str) -> Path | None:
-    """The committed study shown beside the user's own, if it exists and is another one."""
+def published_beside(study: Path) -> Path | None:
+    """The committed study, to be shown beside another one; ``None`` beside itself."""
+    path = Path(study) / "study.json"
+    found = read_json(path)
+    require_schema(found, path)
+    if found.get("scale") == "study":
+        return None
     folder = Path(__file__).parent / "published" / "study"
-    return folder if scale != "study" and (folder / "results.json").exists() else None
+    return folder if (folder / "results.json").exists() else None
 
 
 def default_workers() -> int:
@@ -115,29 +122,36 @@ def default_workers() -> int:
 
 
 def _check_claim(folder: Path, config: ComparisonConfig) -> None:
-    """Refuse a folder of another configuration before any work is done."""
+    """Refuse a folder of another configuration or text before any work is done."""
     if not folder.exists():
         return
     if not folder.is_dir():
         raise ConfigError(f"reproduce: --out must be a folder, got the file {folder}.")
     path = folder / "study.json"
-    if path.exists():
-        found = read_json(path)
-        require_schema(found, path)
-        if found.get("config_hash") != config_hash(config.resolved()):
-            raise ConfigError(
-                f"reproduce: {folder} must hold this configuration to be continued, got another "
-                f"one (scale {found.get('scale')!r}). Choose another --out."
+    if not path.exists():
+        if not is_empty_folder(folder, besides="data"):
+            raise CheckpointError(
+                f"{folder}: must be empty or hold a study (study.json), got other files. "
+                "Choose another --out."
             )
-    elif any(entry.name != "data" for entry in folder.iterdir()):
-        raise CheckpointError(
-            f"{folder}: must be empty or hold a study (study.json), got other files. "
-            "Choose another --out."
+        return
+    found = _read_study(path)
+    if found.get("config_hash") != config_hash(config.resolved()):
+        raise ConfigError(
+            f"reproduce: {folder} must hold this configuration to be continued, got another "
+            f"one (scale {found.get('scale')!r}). Choose another --out."
         )
+    data = config.base.data
+    documents = load_corpus(data.source, text_field=data.text_field)
+    _require_same_data(folder, found, {"corpus_hash": corpus_hash(documents)})
 
 
 def _claim(folder: Path, config: ComparisonConfig, facts: dict[str, Any]) -> None:
     """Write ``study.json``, or check that the data is still the same."""
+    path = folder / "study.json"
+    if path.exists():
+        _require_same_data(folder, _read_study(path), facts)
+        return
     resolved = config.resolved()
     data = {
         "source": config.base.data.source,
@@ -145,16 +159,6 @@ def _claim(folder: Path, config: ComparisonConfig, facts: dict[str, Any]) -> Non
         "python": package_versions()["python"],
         **facts,
     }
-    path = folder / "study.json"
-    if path.exists():
-        found = read_json(path)["data"]
-        changed = [key for key in facts if found.get(key) != facts[key]]
-        if changed:
-            raise ConfigError(
-                f"reproduce: the data of {folder} must be unchanged to continue, got another "
-                f"{changed[0]}. Choose another --out."
-            )
-        return
     write_json(
         path,
         {
@@ -165,3 +169,20 @@ def _claim(folder: Path, config: ComparisonConfig, facts: dict[str, Any]) -> Non
             **resolved,
         },
     )
+
+
+def _read_study(path: Path) -> dict[str, Any]:
+    found = read_json(path)
+    require_schema(found, path)
+    if not isinstance(found.get("data"), dict):
+        raise CheckpointError(f"{path}: data must be a dict, got {found.get('data')!r}.")
+    return dict(found)
+
+
+def _require_same_data(folder: Path, found: dict[str, Any], facts: dict[str, Any]) -> None:
+    changed = [key for key in facts if found["data"].get(key) != facts[key]]
+    if changed:
+        raise ConfigError(
+            f"reproduce: the data of {folder} must be unchanged to continue, got another "
+            f"{changed[0]}. Choose another --out."
+        )

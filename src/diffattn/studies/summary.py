@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.models.loading import load_model
 from diffattn.probes.maps import example_maps
 from diffattn.records.io import read_json, write_json
 from diffattn.stats.intervals import Interval, mean_interval
@@ -136,7 +136,7 @@ def _maps(config: ComparisonConfig, data: PreparedData, folder: Path) -> dict[st
     layers: dict[str, Any] = {}
     for name in config.types:
         run = f"{name}-seed{config.seeds[0]}"
-        model = DiffTransformerForCausalLM.from_pretrained(folder / "runs" / run / "model")
+        model, _ = load_model(str(folder / "runs" / run / "model"))
         maps = example_maps(model, ids[None], layer=layer, head=0)
         entry: dict[str, Any] = {"run": run, "layer": layer, "head": 0}
         entry["map_1"] = _rounded(maps.map_1)

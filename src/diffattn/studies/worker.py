@@ -1,11 +1,15 @@
 """One run of a comparison in a process of its own: ``python -m diffattn.studies.worker``.
 
-Reads a job from standard input and writes one JSON line per event to standard output.
+Reads a job, one line, from standard input and writes one JSON line per event to standard output.
+Ends when its standard input does: then the process that waits for it is gone.
 """
 
 import json
+import os
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +31,35 @@ def job(config: Any, facts: dict[str, Any], data: Path, folder: Path) -> str:
 
 def main() -> int:
     """Run the job on standard input; 0 done, 1 failed."""
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a library may print goes to the log
+    order = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+    def tell(**event: Any) -> None:
+        print(json.dumps(event), file=events, flush=True)
+
+    try:
+        _train(order, tell)
+    except DiffAttnError as error:
+        tell(error=f"{order['name']}: {error}")
+        return 1
+    except OSError as error:  # a full disk, a folder that may not be written
+        tell(error=f"{order['name']}: files must be writable, got {error}.")
+        return 1
+    tell(done=True)
+    return 0
+
+
+def _train(order: dict[str, Any], tell: Callable[..., None]) -> None:
     import torch
-    from transformers.utils import logging
 
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
     from diffattn.training.config import DataConfig, RunConfig, TrainConfig
     from diffattn.training.prepare import open_data
     from diffattn.training.trainer import train
 
-    order = json.load(sys.stdin)
     torch.set_num_threads(1)
-    logging.disable_progress_bar()
     settings = order["config"]
     config = RunConfig(
         name=order["name"],
@@ -51,23 +73,16 @@ def main() -> int:
         nonlocal last
         if time.monotonic() - last > 0.5 or step == config.train.num_steps:
             last = time.monotonic()
-            _tell(step=step, loss=loss)
+            tell(step=step, loss=loss)
 
-    try:
-        data = open_data(Path(order["data"]))
-        train(config, data, Path(order["folder"]), facts=order["facts"], progress=progress)
-    except DiffAttnError as error:
-        _tell(error=str(error))
-        return 1
-    except OSError as error:  # a full disk, a folder that may not be written
-        _tell(error=f"{config.name}: files must be writable, got {error}.")
-        return 1
-    _tell(done=True)
-    return 0
+    data = open_data(Path(order["data"]))
+    train(config, data, Path(order["folder"]), facts=order["facts"], progress=progress)
 
 
-def _tell(**event: Any) -> None:
-    print(json.dumps(event), flush=True)
+def _end_with_parent() -> None:
+    while os.read(0, 1):  # not sys.stdin, whose lock would be held when the interpreter ends
+        pass
+    os._exit(1)
 
 
 if __name__ == "__main__":

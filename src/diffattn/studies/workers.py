@@ -1,5 +1,6 @@
 """Runs side by side, one single-threaded process each."""
 
+import contextlib
 import json
 import os
 import queue
@@ -18,10 +19,15 @@ Events = Callable[[str, dict[str, Any]], None]
 """Called with a run's name and its event: ``step`` and ``loss``, ``done``, or ``error``."""
 
 
+def unfinished(members: Sequence[Member], folder: Path) -> list[Member]:
+    """The members without a ``results.json`` in ``folder``, in their order."""
+    return [m for m in members if not (folder / m.config.name / "results.json").exists()]
+
+
 def run_members(
     members: Sequence[Member], data: Path, folder: Path, *, workers: int, tell: Events
 ) -> None:
-    """Train every member that is not finished, ``workers`` at a time.
+    """Train the members, ``workers`` at a time.
 
     A process per run keeps peak memory and CPU time its own. If one fails the others finish
     what they started, and the next call continues from their checkpoints.
@@ -37,7 +43,7 @@ def run_members(
         DiffAttnError: A run failed; its log is ``<folder>/<name>.log``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    waiting = [m for m in members if not (folder / m.config.name / "results.json").exists()]
+    waiting = list(members)
     events: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
     active: dict[str, subprocess.Popen[str]] = {}
     failures: list[str] = []
@@ -52,7 +58,7 @@ def run_members(
                 if "error" in event:
                     failures.append(event["error"])
                 continue
-            active.pop(name)
+            _hang_up(active.pop(name))
             if event["exit"] != 0 and not failures:
                 failures.append(
                     f"{name}: the run must end by itself, got exit status {event['exit']}. "
@@ -63,6 +69,7 @@ def run_members(
             process.terminate()
         for process in active.values():
             process.wait()
+            _hang_up(process)
     if failures:
         raise DiffAttnError(failures[0])
 
@@ -71,26 +78,34 @@ def _start(
     member: Member, data: Path, folder: Path, events: "queue.Queue[tuple[str, dict[str, Any]]]"
 ) -> "subprocess.Popen[str]":
     name = member.config.name
-    log = (folder / f"{name}.log").open("w", encoding="utf-8")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "diffattn.studies.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
-        start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the others
-    )
-    log.close()
-    assert process.stdin is not None
-    process.stdin.write(job(member.config, member.facts, data, folder / name))
-    process.stdin.close()
+    with (folder / f"{name}.log").open("w", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "diffattn.studies.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+            start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the others
+        )
 
     def listen() -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            events.put((name, json.loads(line)))
+        with process.stdout:
+            for line in process.stdout:
+                with contextlib.suppress(json.JSONDecodeError):  # half a line of a killed worker
+                    events.put((name, json.loads(line)))
         events.put((name, {"exit": process.wait()}))
 
     threading.Thread(target=listen, daemon=True).start()
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it has died already: its exit says so
+        process.stdin.write(job(member.config, member.facts, data, folder / name) + "\n")
+        process.stdin.flush()  # and left open: its end tells the worker that nobody waits for it
     return process
+
+
+def _hang_up(process: "subprocess.Popen[str]") -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()

@@ -5,7 +5,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,14 @@ from transformers import TrainerCallback
 
 from diffattn.errors import DiffAttnError
 from diffattn.probes.lambdas import layer_lambdas
-from diffattn.records.io import append_jsonl, read_json, read_jsonl, write_json, write_jsonl
+from diffattn.records.io import (
+    append_jsonl,
+    cut_jsonl,
+    read_json,
+    read_jsonl,
+    write_json,
+    write_jsonl,
+)
 from diffattn.training.config import TrainConfig
 
 Progress = Callable[[int, float | None], None]
@@ -43,11 +50,14 @@ class MetricsCallback(TrainerCallback):
     def keep_until(self, step: int) -> None:
         """Forget rows after ``step``: they will be measured again from its checkpoint."""
         if self.path.exists():
+            cut_jsonl(self.path)
             write_jsonl(self.path, (r for r in read_jsonl(self.path) if r["step"] <= step))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Report progress."""
+        """Report progress; log before every checkpoint, whose losses so far it does not keep."""
         self.progress(state.global_step, self.loss)
+        if control.should_save:
+            control.should_log = True
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any
@@ -56,11 +66,6 @@ class MetricsCallback(TrainerCallback):
         if "loss" not in logs:
             return
         self.loss = logs["loss"]
-        if not math.isfinite(self.loss):
-            raise DiffAttnError(
-                f"training: the loss must stay finite, got {self.loss} at step "
-                f"{state.global_step}. A lower train.learning_rate may help."
-            )
         self._append(
             state.global_step,
             train_loss=self.loss,
@@ -81,8 +86,33 @@ class MetricsCallback(TrainerCallback):
         self._append(state.global_step, **row)
 
     def _append(self, step: int, **values: Any) -> None:
+        require_finite(step, values)
         tokens = step * self.config.batch_tokens
         append_jsonl(self.path, {"step": step, "tokens": tokens, **values})
+
+
+def require_finite(step: int, values: Mapping[str, Any]) -> None:
+    """Stop a run that has diverged.
+
+    Args:
+        step: Steps done.
+        values: Name to a measured number, a list of them, or ``None``.
+
+    Raises:
+        DiffAttnError: A number is NaN or infinite.
+    """
+    for name, value in values.items():
+        for number in value if isinstance(value, list) else [value]:
+            if number is not None and not math.isfinite(number):
+                raise diverged(name, number, step)
+
+
+def diverged(what: str, got: object, step: int) -> DiffAttnError:
+    """The error of a run whose numbers have left the range of floats."""
+    return DiffAttnError(
+        f"training: {what} must stay finite, got {str(got).rstrip('.')} at step {step}. "
+        "A lower train.learning_rate may help."
+    )
 
 
 class CostCallback(TrainerCallback):
@@ -103,6 +133,7 @@ class CostCallback(TrainerCallback):
         self.config = config
         earlier = read_json(self.path) if self.path.exists() else {}
         self.earlier_wall = earlier.get("wall_seconds", 0.0)
+        self.earlier_step = earlier.get("step_seconds")
         self.earlier_cpu = earlier.get("cpu_seconds", 0.0)
         self.earlier_peak = earlier.get("peak_bytes", 0)
         self.start_wall, self.start_cpu = time.perf_counter(), time.process_time()
@@ -123,7 +154,7 @@ class CostCallback(TrainerCallback):
 
     def write(self) -> None:
         """Write ``costs.json``."""
-        step = statistics.median(self.steps) if self.steps else None
+        step = statistics.median(self.steps) if self.steps else self.earlier_step
         write_json(
             self.path,
             {

@@ -1,7 +1,8 @@
 """Settings of one training run."""
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args, get_origin
 
 from diffattn.errors import ConfigError
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -23,6 +24,7 @@ class DataConfig:
     """Share of the documents held out."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         if not 0 < self.validation_fraction < 1:
             raise ConfigError(
                 f"DataConfig: validation_fraction must be between 0 and 1, "
@@ -70,38 +72,44 @@ class TrainConfig:
     """Order of the training windows; equal for every member of a comparison."""
 
     def __post_init__(self) -> None:
-        for name in ("num_steps", "batch_tokens", "seq_len", "log_every", "evaluate_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"TrainConfig: {name} must be 1 or more, got {getattr(self, name)}."
-                )
-        if self.seq_len < 2:
-            raise ConfigError(f"TrainConfig: seq_len must be 2 or more, got {self.seq_len}.")
-        if self.batch_tokens % self.seq_len:
-            raise ConfigError(
-                f"TrainConfig: batch_tokens must be a multiple of seq_len={self.seq_len}, "
-                f"got {self.batch_tokens}."
-            )
-        if not 0 <= self.warmup_steps < self.num_steps:
-            raise ConfigError(
-                f"TrainConfig: warmup_steps must be less than num_steps={self.num_steps}, "
-                f"got {self.warmup_steps}."
-            )
-        if not 0 <= self.final_learning_rate <= self.learning_rate:
-            raise ConfigError(
-                f"TrainConfig: final_learning_rate must lie in [0, learning_rate="
-                f"{self.learning_rate}], got {self.final_learning_rate}."
-            )
+        _check_types(self)
+        for name in ("num_steps", "batch_tokens", "log_every", "evaluate_every"):
+            self._check(name, getattr(self, name) >= 1, "1 or more")
+        for name in ("seq_len", "evaluation_tokens"):
+            self._check(name, getattr(self, name) >= 2, "2 or more")
+        for name in ("weight_decay", "max_grad_norm"):
+            self._check(name, getattr(self, name) >= 0, "0 or more")
+        for name in ("beta_1", "beta_2"):
+            self._check(name, 0 <= getattr(self, name) < 1, "0 or more and less than 1")
+        for name in ("seed", "data_seed"):
+            self._check(name, 0 <= getattr(self, name) < 2**32, "from 0 to 2**32 - 1")
+        self._check(
+            "batch_tokens",
+            self.batch_tokens % self.seq_len == 0,
+            f"a multiple of seq_len={self.seq_len}",
+        )
+        self._check(
+            "warmup_steps",
+            0 <= self.warmup_steps < self.num_steps,
+            f"0 or more and less than num_steps={self.num_steps}",
+        )
+        self._check("learning_rate", self.learning_rate > 0, "more than 0")
+        self._check(
+            "final_learning_rate",
+            0 <= self.final_learning_rate <= self.learning_rate,
+            f"in [0, learning_rate={self.learning_rate}]",
+        )
         micro = self.micro_batch_sequences
-        if micro is not None and (micro < 1 or self.batch_sequences % micro):
-            raise ConfigError(
-                f"TrainConfig: micro_batch_sequences must divide {self.batch_sequences}, "
-                f"got {micro}."
-            )
-        if self.precision not in ("float32", "bfloat16"):
-            raise ConfigError(
-                f"TrainConfig: precision must be float32 or bfloat16, got {self.precision!r}."
-            )
+        self._check(
+            "micro_batch_sequences",
+            micro is None or (micro >= 1 and self.batch_sequences % micro == 0),
+            f"a divisor of {self.batch_sequences}, the sequences of a batch",
+        )
+        self._check("precision", self.precision in ("float32", "bfloat16"), "float32 or bfloat16")
+
+    def _check(self, name: str, holds: bool, must: str) -> None:
+        if not holds:
+            raise ConfigError(f"TrainConfig: {name} must be {must}, got {getattr(self, name)!r}.")
 
     @property
     def batch_sequences(self) -> int:
@@ -119,7 +127,7 @@ class RunConfig:
     data: DataConfig
 
     def __post_init__(self) -> None:
-        if self.model.vocab_size < self.data.vocab_size and self.data.tokenizer is None:
+        if self.model.vocab_size < self.data.vocab_size:
             raise ConfigError(
                 f"RunConfig: model.vocab_size must be at least data.vocab_size="
                 f"{self.data.vocab_size}, got {self.model.vocab_size}."
@@ -132,3 +140,21 @@ class RunConfig:
             "train": asdict(self.train),
             "data": asdict(self.data),
         }
+
+
+def _check_types(config: DataConfig | TrainConfig) -> None:
+    """Every field holds its declared type: what comes from a command line need not."""
+    for field in fields(config):
+        if get_origin(field.type) is Literal:
+            continue
+        value = getattr(config, field.name)
+        kinds = get_args(field.type) or (field.type,)
+        allowed = (*kinds, int) if float in kinds else kinds
+        where = f"{type(config).__name__}: {field.name} must be"
+        if isinstance(value, bool) or not isinstance(value, allowed):
+            names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
+            raise ConfigError(f"{where} {names}, got {value!r}.")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{where} finite, got {value}.")
+        if isinstance(value, str) and value.encode("utf-8", "replace").decode() != value:
+            raise ConfigError(f"{where} valid UTF-8, got {value!r}.")

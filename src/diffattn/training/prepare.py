@@ -1,16 +1,23 @@
 """From a data configuration to token files that every run of a comparison shares."""
 
+import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from diffattn.data.corpora import corpus_hash, load_corpus
+from diffattn.data.corpora import Document, corpus_hash, load_corpus
 from diffattn.data.tokenizer import load_tokenizer, train_tokenizer
 from diffattn.data.tokens import PackedTokens, pack
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.records.io import read_json, write_json
+from diffattn.records.io import is_empty_folder, read_json, write_json
+from diffattn.records.lock import sole_writer
+from diffattn.records.run import require_schema
 from diffattn.training.config import DataConfig
+
+# Written first, so that a folder without it is not ours.
+_MARKER = "data.json"
+_TOKENIZER = "tokenizer"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,6 +25,7 @@ class PreparedData:
     """A tokenizer and memory-mapped tokens."""
 
     folder: Path
+    config: DataConfig
     tokenizer: Any
     train: PackedTokens
     validation: PackedTokens
@@ -55,37 +63,27 @@ def prepare_data(
     Raises:
         ConfigError: The corpus is missing or empty, the tokenizer unknown or larger than
             ``vocab_size``.
-        CheckpointError: ``folder`` holds tokens of another corpus or tokenizer.
+        CheckpointError: ``folder`` holds tokens of another corpus or tokenizer, foreign files, or
+            another process is writing to it.
+        OSError: The disk is full or not writable; the same call again finishes the work.
     """
     folder = Path(folder)
     documents = list(load_corpus(config.source, text_field=config.text_field))
-    digest = corpus_hash(documents)
-    tokenizer_folder = folder / "tokenizer"
-    marker = folder / "tokenizer.json"
-    wanted = {"corpus_hash": digest, "name": config.tokenizer, "vocab_size": config.vocab_size}
-    if marker.exists():
-        if read_json(marker) != wanted:
-            raise CheckpointError(
-                f"{folder}: must hold data of this corpus and tokenizer, got another one's "
-                f"(the corpus or its settings changed). Choose another --out."
-            )
-        tokenizer = load_tokenizer(str(tokenizer_folder))
-    else:
-        if config.tokenizer is None:
-            say(f"training a byte-level BPE of {config.vocab_size:,} entries on {config.source}")
-            tokenizer = train_tokenizer(documents, vocab_size=config.vocab_size)
+    wanted = {"schema": 1, "config": asdict(config), "corpus_hash": corpus_hash(documents)}
+    _check_claim(folder, wanted)
+    tokenizer = None
+    if not (folder / _TOKENIZER).exists():
+        tokenizer = _new_tokenizer(config, documents, say)
+    folder.mkdir(parents=True, exist_ok=True)
+    with sole_writer(folder):
+        if tokenizer is None:
+            say(f"checking {len(documents):,} documents")
+            tokenizer = _saved_tokenizer(folder)
         else:
-            tokenizer = load_tokenizer(config.tokenizer)
-        if len(tokenizer) > config.vocab_size:
-            raise ConfigError(
-                f"data.vocab_size must be at least the tokenizer's {len(tokenizer):,} entries, "
-                f"got {config.vocab_size:,}."
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        tokenizer.save_pretrained(tokenizer_folder)
-        write_json(marker, wanted)
-    say(f"packing {len(documents):,} documents")
-    pack(documents, tokenizer, folder, validation_fraction=config.validation_fraction)
+            write_json(folder / _MARKER, wanted)
+            _save_tokenizer(tokenizer, folder)
+            say(f"packing {len(documents):,} documents")
+        pack(documents, tokenizer, folder, validation_fraction=config.validation_fraction)
     return open_data(folder)
 
 
@@ -96,9 +94,70 @@ def open_data(folder: Path) -> PreparedData:
         CheckpointError: Files are missing or damaged.
     """
     folder = Path(folder)
+    path = folder / _MARKER
+    marker = read_json(path)
+    require_schema(marker, path)
+    try:
+        config = DataConfig(**marker["config"])
+    except (KeyError, TypeError, ConfigError) as error:
+        raise CheckpointError(f"{path}: must hold data settings, got {error}.") from error
     return PreparedData(
         folder=folder,
-        tokenizer=load_tokenizer(str(folder / "tokenizer")),
+        config=config,
+        tokenizer=_saved_tokenizer(folder),
         train=PackedTokens(folder, "train"),
         validation=PackedTokens(folder, "validation"),
     )
+
+
+def _check_claim(folder: Path, wanted: dict[str, Any]) -> None:
+    """Refuse a folder of other data or of somebody else before anything is written."""
+    if (folder / _MARKER).exists():
+        if read_json(folder / _MARKER) != wanted:
+            raise CheckpointError(
+                f"{folder}: must hold data of this corpus and tokenizer, got another one's "
+                f"(the corpus or its settings changed). Choose another folder."
+            )
+    elif folder.exists() and not is_empty_folder(folder):
+        raise CheckpointError(
+            f"{folder}: must be an empty folder or hold packed data ({_MARKER}), got something "
+            "else. Choose another folder."
+        )
+
+
+def _new_tokenizer(
+    config: DataConfig, documents: list[Document], say: Callable[[str], None]
+) -> Any:
+    if config.tokenizer is None:
+        say(f"training a byte-level BPE of {config.vocab_size:,} entries on {config.source}")
+        tokenizer = train_tokenizer(documents, vocab_size=config.vocab_size)
+    else:
+        tokenizer = load_tokenizer(config.tokenizer)
+    entries = max(tokenizer.get_vocab().values()) + 1  # ids may have gaps
+    if entries > config.vocab_size:
+        raise ConfigError(
+            f"data.vocab_size must be at least the tokenizer's {entries:,} entries, "
+            f"got {config.vocab_size:,}."
+        )
+    return tokenizer
+
+
+def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Whole or not at all."""
+    temporary = folder / f".{_TOKENIZER}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)  # of a killed process
+    try:
+        tokenizer.save_pretrained(temporary)
+        temporary.replace(folder / _TOKENIZER)
+    # The Rust writer raises bare Exception for a full disk.
+    except Exception as error:
+        raise OSError(f"{folder / _TOKENIZER}: must be writable, got {error}.") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _saved_tokenizer(folder: Path) -> Any:
+    try:
+        return load_tokenizer(str(folder / _TOKENIZER))
+    except ConfigError as error:  # there it is our file, not the caller's setting
+        raise CheckpointError(str(error)) from error

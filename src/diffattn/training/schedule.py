@@ -25,7 +25,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, ob
 def learning_rate_factor(step: int, config: TrainConfig) -> float:
     """Learning rate at a step as a share of the peak: linear warm-up, linear decay to the floor.
 
-    Source: arXiv:2410.05258v2, Table 9 (linear decay with warm-up).
+    Source: arXiv:2410.05258v2, Appendix D (linear decay with warm-up).
 
     Args:
         step: Optimizer steps done, from 0. The first step already moves.

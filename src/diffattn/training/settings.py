@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
@@ -10,13 +11,21 @@ from diffattn.errors import ConfigError
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.training.config import RunConfig
 
+# Values that follow another one as long as they are its default.
+_DERIVED = {
+    "model.num_heads": "num_kv_heads",
+    "model.hidden_size": "intermediate_size",
+    "model.head_dim": "shared_rank",
+}
+
 
 def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
     """The configuration with changes such as ``"train.num_steps=500"`` applied.
 
     Sections are ``model``, ``train`` and ``data``. Values are JSON (``2e-3``, ``true``, ``null``,
-    ``[0.2, 0.3]``), else text. The model's vocabulary and context follow ``data.vocab_size`` and
-    ``train.seq_len`` unless they are set too.
+    ``[0.2, 0.3]``), else text. Unless they are set too, the model's vocabulary and context follow
+    ``data.vocab_size`` and ``train.seq_len``, and its defaults of ``num_kv_heads``,
+    ``intermediate_size`` and ``shared_rank`` follow what they are derived from.
 
     Raises:
         ConfigError: No ``=``, an unknown key, or a value of the wrong kind.
@@ -26,22 +35,14 @@ def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
         "train": dataclasses.asdict(config.train),
         "data": dataclasses.asdict(config.data),
     }
-    known = [f"{section}.{field}" for section, fields in values.items() for field in fields]
-    changed: dict[str, Any] = {}
-    for setting in settings:
-        key, separator, text = setting.partition("=")
-        key = key.strip()
-        if not separator:
-            raise ConfigError(f"--set: must be KEY=VALUE, got {setting!r}.")
-        if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"--set: unknown key {key!r}.{hint} Keys: {', '.join(known)}.")
-        changed[key] = _parse(text.strip())
+    changed = _read(settings, values)
     if "data.vocab_size" in changed:
         changed.setdefault("model.vocab_size", changed["data.vocab_size"])
     if "train.seq_len" in changed:
         changed.setdefault("model.max_position_embeddings", changed["train.seq_len"])
+    for key, follower in _DERIVED.items():
+        if key in changed and _is_default(values["model"], follower):
+            changed.setdefault(f"model.{follower}", None)
     for key, value in changed.items():
         section, field = key.split(".", 1)
         values[section][field] = value
@@ -53,11 +54,40 @@ def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
     )
 
 
-def _parse(text: str) -> Any:
+def _read(settings: Iterable[str], values: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Keys and parsed values, in the order given; the last of equal keys counts."""
+    known = [f"{section}.{field}" for section, fields in values.items() for field in fields]
+    changed: dict[str, Any] = {}
+    for setting in settings:
+        key, separator, text = setting.partition("=")
+        key = key.strip()
+        if not separator:
+            raise ConfigError(f"--set: must be KEY=VALUE, got {setting!r}.")
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"--set: unknown key {key!r}.{hint} Keys: {', '.join(known)}.")
+        changed[key] = _parse(key, text.strip())
+    return changed
+
+
+def _parse(key: str, text: str) -> Any:
+    def finite(number: str) -> float:
+        if math.isfinite(float(number)):
+            return float(number)
+        raise ConfigError(f"--set: {key} must be finite, got {number}.")
+
     try:
-        return json.loads(text)
+        value = json.loads(text, parse_float=finite, parse_constant=finite)
     except json.JSONDecodeError:
         return text
+    # A folder may be called 2024, and true is a word.
+    is_text = key in ("data.source", "data.text_field", "data.tokenizer")
+    return value if value is None or not is_text or isinstance(value, str) else text
+
+
+def _is_default(model: dict[str, Any], field: str) -> bool:
+    return DiffTransformerConfig(**model | {field: None}).settings()[field] == model[field]
 
 
 def _build(section: str, kind: type, values: dict[str, Any]) -> Any:

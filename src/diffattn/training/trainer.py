@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,31 @@ from torch.utils.data import Dataset, SequentialSampler, Subset
 from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
 
 from diffattn.data.tokens import TokenDataset
-from diffattn.errors import CheckpointError, ConfigError
+from diffattn.errors import CheckpointError, ConfigError, ShapeError
 from diffattn.models.accounting import flops_per_token, parameter_count
+from diffattn.models.loading import without_bars
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops import backends
 from diffattn.probes.lambdas import layer_lambdas
-from diffattn.records.io import read_json, write_json
+from diffattn.records.io import is_empty_folder, read_json, write_json
+from diffattn.records.lock import sole_writer
 from diffattn.records.run import RunRecord
-from diffattn.training.callbacks import CostCallback, MetricsCallback, Progress
+from diffattn.training.callbacks import (
+    CostCallback,
+    MetricsCallback,
+    Progress,
+    diverged,
+    require_finite,
+)
+from diffattn.training.checkpoints import (
+    CheckpointCallback,
+    checkpoint_step,
+    last_checkpoint,
+    written_whole,
+)
 from diffattn.training.config import RunConfig, TrainConfig
 from diffattn.training.prepare import PreparedData
 from diffattn.training.schedule import optimizer_and_scheduler
-
-# Written last by transformers.Trainer: a checkpoint that has it is whole.
-_LAST_FILE = "trainer_state.json"
 
 
 def train(
@@ -52,55 +64,83 @@ def train(
 
     Raises:
         ConfigError: The data is too short for one sequence.
-        CheckpointError: ``folder`` holds another run.
-        DiffAttnError: The loss is no longer finite.
+        CheckpointError: ``folder`` holds another run, or another process is at work there.
+        DiffAttnError: The loss is no longer finite, or a file could not be written whole; the
+            same call continues.
+        OSError: The disk is full or not writable; the same call continues.
     """
     folder = Path(folder)
-    record = _record(config, data, facts or {})
-    _claim(folder, record)
-    if (folder / "results.json").exists():
-        return read_json(folder / "results.json")
+    require_enough(config, data)
+    _claim(folder, _record(config, data, facts or {}))
+    with sole_writer(folder), without_bars():
+        if not (folder / "results.json").exists():
+            _run(config, data, folder, progress)
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    return read_json(folder / "results.json")
 
+
+def require_enough(config: RunConfig, data: PreparedData) -> None:
+    """Refuse data that a run cannot read: too short, or with tokens the model does not know.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    for split in (data.train, data.validation):
+        TokenDataset(split, config.train.seq_len)
+        if split.metadata["vocab_size"] > config.model.vocab_size:
+            raise ConfigError(
+                f"training: model.vocab_size must be at least the data's "
+                f"{split.metadata['vocab_size']}, got {config.model.vocab_size}."
+            )
+
+
+def _run(config: RunConfig, data: PreparedData, folder: Path, progress: Progress) -> None:
+    """Train from the start or from the last checkpoint, and write ``results.json``."""
     set_seed(config.train.seed)
-    model = DiffTransformerForCausalLM(config.model)
+    model = DiffTransformerForCausalLM(deepcopy(config.model))
     validation = TokenDataset(data.validation, config.train.seq_len)
     probe = torch.stack([validation[i]["input_ids"] for i in range(min(8, len(validation)))])
     metrics = MetricsCallback(folder, config.train, probe, progress)
     costs = CostCallback(folder, config.name, config.train)
+    checkpoint = last_checkpoint(folder / "checkpoints")
     trainer = _OrderedTrainer(
         model=model,
-        args=_arguments(config.train, folder),
+        args=_arguments(config.train, folder / "checkpoints", fresh=checkpoint is None),
         train_dataset=training_order(TokenDataset(data.train, config.train.seq_len), config.train),
         eval_dataset=_spread(validation, config.train.evaluation_tokens // config.train.seq_len),
         optimizers=optimizer_and_scheduler(model, config.train),
-        callbacks=[metrics, costs],
+        callbacks=[metrics, costs, CheckpointCallback(folder / "checkpoints")],
     )
     trainer.remove_callback(PrinterCallback)  # the caller shows progress
-    checkpoint = _last_checkpoint(folder / "checkpoints")
-    metrics.keep_until(int(checkpoint.name.split("-")[1]) if checkpoint else -1)
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-
-    loss = trainer.evaluate(validation, metric_key_prefix="full")["full_loss"]
+    metrics.keep_until(checkpoint_step(checkpoint) if checkpoint else -1)
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        loss = trainer.evaluate(validation, metric_key_prefix="full")["full_loss"]
+        lam = layer_lambdas(model, probe)
+    except ShapeError as error:  # the operator meets a λ that is no number before any loss does
+        got = f"an error of the operator ({error})"
+        raise diverged("the model", got, trainer.state.global_step) from error
+    require_finite(config.train.num_steps, {"validation_loss": loss, "lam": lam})
     initial = (
         [config.model.layer_lambda_init(i) for i in range(config.model.num_hidden_layers)]
         if config.model.attention_type in ("diff", "shared_diff")
         else None
     )
-    model.save_pretrained(folder / "model")
-    data.tokenizer.save_pretrained(folder / "model")
+    model.config.use_cache = config.model.use_cache  # transformers switches it off in training
+    with written_whole(folder / "model"):
+        model.save_pretrained(folder / "model")
+        data.tokenizer.save_pretrained(folder / "model")
     costs.write()
     results = {
         "schema": 1,
         "run": config.name,
         "validation_loss": loss,
         "validation_bits_per_byte": loss / math.log(2) / data.bytes_per_token,
-        "lam": layer_lambdas(model, probe),
+        "lam": lam,
         "lambda_init": initial,
         "tokens": config.train.num_steps * config.train.batch_tokens,
     }
     write_json(folder / "results.json", results)
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    return results
 
 
 def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> Subset[Any]:
@@ -129,12 +169,16 @@ class _OrderedTrainer(Trainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
         return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)
 
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        with written_whole(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"):
+            super()._save_checkpoint(model, trial)
 
-def _arguments(config: TrainConfig, folder: Path) -> TrainingArguments:
+
+def _arguments(config: TrainConfig, folder: Path, *, fresh: bool) -> TrainingArguments:
     micro = config.micro_batch_sequences or config.batch_sequences
     on_cpu = not (torch.cuda.is_available() or torch.backends.mps.is_available())
-    return TrainingArguments(
-        output_dir=str(folder / "checkpoints"),
+    arguments = TrainingArguments(
+        output_dir=str(folder),
         per_device_train_batch_size=micro,
         per_device_eval_batch_size=micro,
         gradient_accumulation_steps=config.batch_sequences // micro,
@@ -150,15 +194,17 @@ def _arguments(config: TrainConfig, folder: Path) -> TrainingArguments:
         logging_nan_inf_filter=False,
         eval_strategy="steps",
         eval_steps=config.evaluate_every,
-        eval_on_start=True,
+        eval_on_start=fresh,
         prediction_loss_only=True,
         save_strategy="steps",
         save_steps=config.evaluate_every,
-        save_total_limit=2,
         report_to="none",
         disable_tqdm=True,
         remove_unused_columns=False,
     )
+    # On several GPUs transformers would multiply the batch by their number.
+    arguments._n_gpu = min(1, arguments.n_gpu)
+    return arguments
 
 
 def _record(config: RunConfig, data: PreparedData, facts: dict[str, Any]) -> RunRecord:
@@ -213,7 +259,7 @@ def _claim(folder: Path, record: RunRecord) -> None:
                 f"{folder}: must hold run {record.name!r} with the same settings, got another "
                 f"run ({found.name!r}). Choose another folder."
             )
-    elif folder.exists() and any(folder.iterdir()):
+    elif folder.exists() and not is_empty_folder(folder, besides="data"):
         raise CheckpointError(f"{folder}: must be empty or a run directory, got other files.")
     else:
         record.write(folder)
@@ -221,12 +267,5 @@ def _claim(folder: Path, record: RunRecord) -> None:
 
 def _spread(dataset: TokenDataset, count: int) -> Subset[Any]:
     """``count`` windows spread evenly over the dataset, at least one."""
-    if len(dataset) < 1:
-        raise ConfigError("training: validation data must hold one sequence or more, got none.")
     count = max(1, min(count, len(dataset)))
     return Subset(dataset, [i * len(dataset) // count for i in range(count)])
-
-
-def _last_checkpoint(folder: Path) -> Path | None:
-    whole = [path.parent for path in folder.glob(f"checkpoint-*/{_LAST_FILE}")]
-    return max(whole, key=lambda path: int(path.name.split("-")[1]), default=None)

@@ -1,0 +1,51 @@
+# Two commands do everything: `make reproduce` and `make test`. Both install what they need into
+# .venv, once, and are safe to repeat.
+
+PYTHON ?= python3
+# For example --index-url with the index of PyTorch's CPU builds, to save the CUDA libraries.
+PIP_TORCH_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+export OMP_NUM_THREADS := 1
+export TOKENIZERS_PARALLELISM := false
+export HF_HUB_OFFLINE ?= 1
+
+.PHONY: help install reproduce smoke lint test test-scheduled screenshot clean
+
+help:
+	@echo "make reproduce       install, train the four attention types on real text, write a report (10 minutes)"
+	@echo "make test            install, lint, check types, run the tests and the smoke run"
+	@echo "make test-scheduled  the slow tests: compiled models and kill trials"
+	@echo "make clean           remove .venv and runs/"
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_TORCH_ARGS) torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,data]'
+	touch $(INSTALLED)
+
+reproduce: $(INSTALLED)
+	$(BIN)/diffattn reproduce --scale laptop --out runs/laptop
+
+smoke: $(INSTALLED)
+	rm -rf runs/smoke
+	$(BIN)/diffattn reproduce --scale smoke --out runs/smoke
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest -m "not scheduled" -n 2 --dist loadfile
+	$(MAKE) --no-print-directory smoke
+
+test-scheduled: $(INSTALLED)
+	$(BIN)/python -m pytest -m scheduled
+
+clean:
+	rm -rf $(VENV) runs

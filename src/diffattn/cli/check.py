@@ -1,0 +1,86 @@
+"""``diffattn check``."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+
+def check(
+    json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Show which backends run on this machine, how exact they are, and why others do not run."""
+    from diffattn.records.run import hardware, package_versions
+
+    rows = _backends()
+    if json_:
+        facts = {"versions": package_versions(), "hardware": hardware(), "backends": rows}
+        typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+    else:
+        from diffattn.cli.tables import print_table
+
+        typer.echo(
+            ", ".join(f"{name} {version}" for name, version in package_versions().items()) + "\n"
+        )
+        print_table([_shown(row) for row in rows])
+        typer.echo("Largest error: float32 output and gradients against the reference in float64.")
+    if any(row["wrong"] for row in rows):
+        raise typer.Exit(1)
+
+
+def _shown(row: dict[str, Any]) -> dict[str, str]:
+    return {
+        "backend": row["backend"],
+        "device": row["device"],
+        "runs": "yes" if row["runs"] else "no",
+        "largest error": "" if row["error"] is None else f"{row['error']:.1e}",
+        "verdict": "wrong" if row["wrong"] else row["why_not"] or "right",
+    }
+
+
+def _backends() -> list[dict[str, Any]]:
+    """Try every backend on every device here, forward and backward, on a small input."""
+    import torch
+
+    from diffattn.errors import BackendError
+    from diffattn.ops import backends
+    from diffattn.ops.diff_attention.api import diff_attention
+
+    def run(dtype: torch.dtype, device: str, backend: str) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        shapes = ((2, 64, 4, 2, 32), (2, 64, 2, 2, 32), (2, 64, 2, 64), (4,))
+        q, k, v, lam = (
+            torch.randn(shape, generator=generator, dtype=torch.float64)
+            .to(device, torch.float32 if dtype != torch.float64 and shape == (4,) else dtype)
+            .requires_grad_()
+            for shape in shapes
+        )
+        out = diff_attention(q, k, v, lam, backend=backend)
+        gradients = torch.autograd.grad(out.square().sum(), (q, k, v, lam))
+        return [x.detach().double().cpu() for x in (out, *gradients)]
+
+    exact = run(torch.float64, "cpu", "reference")
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    rows = []
+    for name in backends.names("diff_attention"):
+        for device in devices:
+            error, why_not = None, ""
+            try:
+                found = run(torch.float32, device, name)
+                error = max(
+                    float((a - b).abs().max() / b.abs().max())
+                    for a, b in zip(found, exact, strict=True)
+                )
+            except BackendError as refusal:
+                why_not = str(refusal)
+            rows.append(
+                {
+                    "backend": name,
+                    "device": device,
+                    "runs": error is not None,
+                    "error": error,
+                    "why_not": why_not,
+                    "wrong": error is not None and not error < 1e-4,
+                }
+            )
+    return rows

@@ -1,0 +1,48 @@
+"""``diffattn generate``."""
+
+import math
+from typing import Annotated
+
+import typer
+
+
+def generate(
+    model: Annotated[str, typer.Argument(help="run directory, model folder or hub name")],
+    prompt: Annotated[str, typer.Option(help="text to continue")],
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="length of the continuation")] = 64,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="of the sampling")] = 0,
+) -> None:
+    """Continue a text; tokens appear as they are made."""
+    import torch
+    from transformers import TextStreamer, set_seed
+
+    from diffattn.errors import ConfigError
+    from diffattn.models.loading import load_model
+
+    if not math.isfinite(temperature):
+        raise ConfigError(f"generate: --temperature must be finite, got {temperature}.")
+    if prompt.encode("utf-8", "replace").decode() != prompt:
+        raise ConfigError("generate: --prompt must be valid UTF-8, got other bytes.")
+    network, tokenizer = load_model(model)
+    network.to("cuda" if torch.cuda.is_available() else "cpu")
+    inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
+    length = inputs["input_ids"].shape[1]
+    limit = getattr(network.config, "max_position_embeddings", None)
+    if length == 0:
+        raise ConfigError("generate: --prompt must hold one token or more, got none.")
+    if limit is not None and length + max_new_tokens > limit:
+        raise ConfigError(
+            f"generate: prompt and continuation must fit the model's {limit} tokens, "
+            f"got {length} + {max_new_tokens}."
+        )
+    set_seed(seed)
+    sampling = {"do_sample": True, "temperature": temperature} if temperature else {}
+    network.generate(
+        **inputs.to(network.device),
+        max_new_tokens=max_new_tokens,
+        streamer=TextStreamer(tokenizer, skip_special_tokens=True),
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        **({"do_sample": False} | sampling),
+    )

@@ -1,0 +1,90 @@
+"""``diffattn list``."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+KINDS = ("recipes", "presets", "types", "backends")
+
+
+def list_(
+    kind: Annotated[str, typer.Argument(help="recipes, presets, types or backends")],
+    json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Show what there is, by name."""
+    from diffattn.models.known_names import check_known
+
+    check_known("list", "kind", kind, KINDS)
+    rows = {
+        "recipes": _recipes,
+        "presets": _presets,
+        "types": _types,
+        "backends": _backends,
+    }[kind]()
+    if json_:
+        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    from diffattn.cli.tables import print_table
+
+    print_table(rows)
+
+
+def _recipes() -> list[dict[str, Any]]:
+    from diffattn.recipes.catalog import RECIPES, recipe
+
+    rows = []
+    for name, make in RECIPES.items():
+        config = recipe(name)
+        documentation = getattr(make, "func", make).__doc__ or ""
+        rows.append(
+            {
+                "recipe": name,
+                "type": config.model.attention_type,
+                "steps": config.train.num_steps,
+                "tokens": config.train.num_steps * config.train.batch_tokens,
+                "what": documentation.strip().splitlines()[0],
+            }
+        )
+    return rows
+
+
+def _presets() -> list[dict[str, Any]]:
+    """Sizes as DIFF V1, and how many parameters each matched twin has more or fewer."""
+    from diffattn.models.presets import preset_table
+
+    return [
+        {
+            "preset": row.name,
+            "paper": row.paper_name,
+            "parameters": row.total,
+            "without embeddings": row.non_embedding,
+            **{f"{twin} twin": residual for twin, residual in row.twin_residuals.items()},
+        }
+        for row in preset_table()
+    ]
+
+
+def _types() -> list[dict[str, Any]]:
+    return [
+        {"type": "softmax", "layer": "SoftmaxAttention", "source": "arXiv:1706.03762"},
+        {"type": "diff", "layer": "DiffAttention", "source": "arXiv:2410.05258v2"},
+        {"type": "diff_v2", "layer": "DiffAttentionV2", "source": "DIFF V2 note, January 2026"},
+        {"type": "shared_diff", "layer": "SharedDiffAttention", "source": "arXiv:2501.17900"},
+    ]
+
+
+def _backends() -> list[dict[str, Any]]:
+    from diffattn.ops import backends
+
+    return [
+        {
+            "backend": backend.name,
+            "what": backend.summary,
+            "devices": "all" if backend.devices is None else ", ".join(backend.devices),
+            "dtypes": ", ".join(str(dtype).removeprefix("torch.") for dtype in backend.dtypes),
+            "widths": backend.widths,
+            "gradient": backend.gradient,
+        }
+        for backend in backends.table("diff_attention")
+    ]

@@ -1,0 +1,44 @@
+"""``diffattn pack``."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def pack(
+    source: Annotated[
+        str, typer.Argument(help="stdlib, a text file, folder or JSONL file, or hub:NAME[:CONFIG]")
+    ],
+    out: Annotated[Path, typer.Option(help="folder of the token files")],
+    tokenizer: Annotated[
+        str | None, typer.Option(help="name or folder of a tokenizer [trains one]")
+    ] = None,
+    vocab_size: Annotated[
+        int, typer.Option(help="entries of the tokenizer, at most; the model's vocabulary")
+    ] = 8_192,
+    validation_fraction: Annotated[float, typer.Option(help="share of documents held out")] = 0.05,
+    text_field: Annotated[str, typer.Option(help="field of JSONL or hub rows")] = "text",
+    json_: Annotated[bool, typer.Option("--json", help="print hashes and counts as JSON")] = False,
+) -> None:
+    """Turn text into memory-mapped token files, split by document."""
+    from diffattn.training.config import DataConfig
+    from diffattn.training.prepare import prepare_data
+
+    config = DataConfig(
+        source=source,
+        tokenizer=tokenizer,
+        vocab_size=vocab_size,
+        validation_fraction=validation_fraction,
+        text_field=text_field,
+    )
+    data = prepare_data(config, out, say=lambda line: typer.echo(line, err=True))
+    facts = data.facts()
+    if json_:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    typer.echo(
+        f"{facts['train_tokens']:,} training tokens, {facts['validation_tokens']:,} validation "
+        f"tokens, {data.bytes_per_token:.2f} bytes per token, in {out}"
+    )

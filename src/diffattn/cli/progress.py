@@ -1,0 +1,114 @@
+"""Progress with time left: bars on a terminal, sparse lines elsewhere. Always on stderr."""
+
+import math
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+_SECONDS_BETWEEN_LINES = 20.0
+
+
+class RunsProgress:
+    """Steps of one or several runs, and the time until all are done.
+
+    Args:
+        total_steps: Steps of all runs together.
+        done_steps: Steps that earlier calls have finished already.
+        steps_per_run: Steps of one run.
+    """
+
+    def __init__(self, total_steps: int, done_steps: int, steps_per_run: int) -> None:
+        self.total = total_steps
+        self.steps_per_run = steps_per_run
+        self.finished_before = done_steps
+        self.steps: dict[str, int] = {}
+        self.resumed_at: dict[str, int] = {}
+        self.began: float | None = None
+        self.last_line = -math.inf
+        self.shown = -1
+        self.console = Console(stderr=True)
+        self.bars: Progress | None = None
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> "RunsProgress":
+        if self.console.is_terminal:
+            self.bars = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed:.0f}/{task.total:.0f} steps"),
+                TextColumn("{task.fields[note]}"),
+                TimeRemainingColumn(),
+                console=self.console,
+            )
+            self.bars.start()
+            self.tasks["all"] = self.bars.add_task(
+                "all runs", total=self.total, completed=self.finished_before, note=""
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.bars is not None:
+            self.bars.stop()
+
+    def say(self, line: str) -> None:
+        """Show one line about a stage."""
+        if self.bars is not None:
+            self.bars.console.print(line, highlight=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def tell(self, name: str, event: dict[str, Any]) -> None:
+        """Take one event of a run: ``step`` and ``loss``, ``done`` or ``error``."""
+        if "step" in event:
+            # The first steps of a run are not timed: they come with its start-up.
+            self.began = time.monotonic() if self.began is None else self.began
+            self.resumed_at.setdefault(name, event["step"])
+            self.steps[name] = event["step"]
+        elif event.get("done"):
+            self.resumed_at.setdefault(name, self.steps_per_run)
+            self.steps[name] = self.steps_per_run
+        if name in self.steps:
+            self._draw(name, event.get("loss"))
+
+    def _draw(self, name: str, loss: float | None) -> None:
+        done = self.finished_before + sum(self.steps.values())
+        note = "" if loss is None else f"loss {loss:.3f}"
+        if self.bars is not None:
+            if name not in self.tasks:
+                self.tasks[name] = self.bars.add_task(name, total=self.steps_per_run, note=note)
+            self.bars.update(self.tasks[name], completed=self.steps[name], note=note)
+            self.bars.update(self.tasks["all"], completed=done)
+            if self.steps[name] >= self.steps_per_run:
+                self.bars.update(self.tasks[name], visible=False)
+            return
+        now = time.monotonic()
+        is_new = done > self.shown
+        if not is_new or (now - self.last_line < _SECONDS_BETWEEN_LINES and done < self.total):
+            return
+        self.last_line, self.shown = now, done
+        left = f", {self._time_left(done, now)}" if done < self.total else ""
+        line = f"{done}/{self.total} steps ({done / self.total:.0%}){left}; {name} {note}"
+        print(line.rstrip(), file=sys.stderr, flush=True)
+
+    def _time_left(self, done: int, now: float) -> str:
+        measured = done - self.finished_before - sum(self.resumed_at.values())
+        if self.began is None or measured <= 0:
+            return "time left unknown"
+        return f"about {_duration((now - self.began) / measured * (self.total - done))} left"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

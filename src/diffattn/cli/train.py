@@ -1,0 +1,74 @@
+"""``diffattn train``."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="a name from 'diffattn list recipes'")],
+    out: Annotated[Path, typer.Option(help="run directory; must not exist, unless --resume")],
+    attention: Annotated[
+        str | None,
+        typer.Option(help="train the recipe's twin: softmax, diff, diff_v2 or shared_diff"),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="e.g. train.learning_rate=1e-3"),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="folder of 'diffattn pack' [packs into OUT/data]")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="continue the run in OUT")] = False,
+    dry_run: Annotated[
+        bool, typer.Option(help="print the resolved configuration and stop")
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="print results.json at the end")] = False,
+) -> None:
+    """Train one recipe and write a run directory."""
+    from diffattn.cli.progress import RunsProgress
+    from diffattn.errors import ConfigError
+    from diffattn.recipes import catalog
+    from diffattn.training.prepare import open_data, prepare_data
+    from diffattn.training.settings import apply_settings
+
+    packed = None if data is None else open_data(data)
+    config = catalog.recipe(recipe)
+    if packed is not None:  # the model's vocabulary follows the data's
+        config = apply_settings(config, [f"data.vocab_size={packed.config.vocab_size}"])
+        config = replace(config, data=packed.config)
+    config = apply_settings(config, set_ or [])
+    if packed is not None and config.data != packed.config:
+        raise ConfigError("train: --data fixes the data settings, got --set data.* too.")
+    if attention is not None:
+        config = replace(config, model=config.model.twin(attention).config)
+    if dry_run:
+        typer.echo(json.dumps(config.resolved(), indent=2, ensure_ascii=False))
+        return
+    if out.exists() and not resume:
+        raise ConfigError(f"train: --out must not exist, got {out}. Add --resume to continue it.")
+    if resume and not any((out / name).exists() for name in ("run.json", "data")):
+        raise ConfigError(f"train: --resume needs a run in {out}, got none.")
+
+    from diffattn.training.trainer import train as run
+
+    steps = config.train.num_steps
+    with RunsProgress(steps, 0, steps) as progress:
+        if packed is None:
+            packed = prepare_data(config.data, out / "data", say=progress.say)
+        results = run(
+            config,
+            packed,
+            out,
+            progress=lambda step, loss: progress.tell(config.name, {"step": step, "loss": loss}),
+        )
+    if json_:
+        typer.echo(json.dumps(results, indent=2))
+        return
+    typer.echo(
+        f"{config.name}: validation loss {results['validation_loss']:.4f} nats per token, "
+        f"{results['validation_bits_per_byte']:.4f} bits per byte.\nModel: {out / 'model'}"
+    )

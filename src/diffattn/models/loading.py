@@ -1,0 +1,99 @@
+"""Open a checkpoint: a run directory of ours, a model folder, or a name on the hub."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+from diffattn.errors import CheckpointError
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+
+def load_model(name_or_path: str) -> tuple[Any, Any]:
+    """A causal language model, ours or any other, and its tokenizer.
+
+    Args:
+        name_or_path: A run directory (with ``model/``), a model folder, or a hub name.
+
+    Returns:
+        The model in evaluation mode, and the tokenizer.
+
+    Raises:
+        CheckpointError: Nothing is there, or the files are damaged or of another kind.
+    """
+    folder = Path(name_or_path)
+    if (folder / "model" / "config.json").exists():
+        folder = folder / "model"
+    is_hub_name = len(folder.parts) == 2 and not folder.parent.exists()
+    if not folder.exists() and not is_hub_name:
+        raise CheckpointError(
+            f"{name_or_path}: must be a run directory, a model folder or a hub name, got nothing."
+        )
+    if folder.exists() and not (folder / "config.json").exists():
+        raise CheckpointError(
+            f"{name_or_path}: must hold a model (config.json, or model/config.json), got none."
+        )
+    with _quiet(), _damage(f"{name_or_path}: must be a whole checkpoint"):
+        model, report = AutoModelForCausalLM.from_pretrained(
+            str(folder),
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # else the names stand in a log alone
+            trust_remote_code=False,
+        )
+    _require_all_weights(name_or_path, model, report)
+    with _quiet(), _damage(f"{name_or_path}: must hold a tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+    return model.eval(), tokenizer
+
+
+@contextmanager
+def _damage(must: str) -> Iterator[None]:
+    """CheckpointError in place of whatever transformers raises."""
+    try:
+        yield
+    # For damaged files it may be anything: its Rust parsers raise bare Exception.
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(" .:")
+        raise CheckpointError(f"{must}, got: {reason}.") from error
+
+
+def _require_all_weights(name_or_path: str, model: Any, report: Any) -> None:
+    """Refuse what transformers only logs: weights made up or left out."""
+    missing = sorted(report["missing_keys"])
+    reshaped = sorted(name for name, *_ in report["mismatched_keys"])
+    unknown = sorted(report["unexpected_keys"])
+    if not isinstance(model, DiffTransformerForCausalLM):
+        unknown = []  # heads for other tasks, which other models may carry
+    for names, what in ((missing, "no"), (reshaped, "another shape of"), (unknown, "also")):
+        if names:
+            raise CheckpointError(
+                f"{name_or_path}: must hold exactly the weights of its config, got {what} "
+                f"{names[0]} ({len(names)} such names)."
+            )
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Without transformers' own progress bars."""
+    had_bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if had_bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without bars and the report of a loading: what matters of it becomes an error."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with without_bars():
+            yield
+    finally:
+        logging.set_verbosity(verbosity)

@@ -1,0 +1,1 @@
+"""Inputs, assertions and marks shared by tests and benchmarks. Imports ops only."""

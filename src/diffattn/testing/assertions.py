@@ -1,0 +1,112 @@
+"""Assertions whose tolerances follow from rounding. Each raises; none returns a verdict."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from diffattn.testing.inputs import DiffAttentionInputs
+from diffattn.testing.rounding import term_magnitudes
+
+
+def assert_close_to_reference(
+    op: Callable[..., Tensor],
+    inputs: DiffAttentionInputs,
+    *,
+    backend: str,
+    gradients: bool = True,
+) -> None:
+    r"""Output and gradients of ``backend`` stay within twice the error that rounding alone causes.
+
+    .. math:: |x - x_{64}| \le 2\,(\max|x_\mathrm{ref} - x_{64}| + \epsilon \max|x|)
+
+    x_ref is the reference in the dtype of ``inputs``, x_64 the reference in float64 on the same
+    numbers, for the output and for the gradient of every tensor. max \|x\| is taken over what a
+    backend may round on its way to x: O1 and λ O2, however small their difference; see
+    :func:`diffattn.testing.rounding.term_magnitudes`.
+
+    Args:
+        op: Called as ``op(q, k, v, lam, backend=..., **options)``.
+        inputs: Arguments in the dtype to test.
+        backend: Name of the backend to test.
+        gradients: Compare the gradients too.
+
+    Raises:
+        AssertionError: A value has another shape or dtype than the reference gives, is not finite,
+            or is further off than its budget.
+    """
+    exact = _run(op, inputs.map_tensors(Tensor.double), "reference", gradients)
+    rounded = _run(op, inputs, "reference", gradients)
+    actual = _run(op, inputs, backend, gradients)
+    magnitudes = term_magnitudes(inputs, _weights(exact["output"]))
+    eps = torch.finfo(inputs.q.dtype).eps
+    failures = []
+    for name, want in exact.items():
+        got, reference = actual[name], rounded[name]
+        if (got.shape, got.dtype) != (reference.shape, reference.dtype):
+            failures.append(
+                f"{name}: must be {reference.dtype} {list(reference.shape)}, "
+                f"got {got.dtype} {list(got.shape)}"
+            )
+            continue
+        budget = 2 * (_largest(reference.double() - want) + eps * _largest(magnitudes[name]))
+        error = _largest(got.double() - want)
+        # Written so that NaN fails, whether it is in the result or in the budget.
+        if not (math.isfinite(budget) and error <= budget):
+            failures.append(f"{name}: error {error:.3e}, budget {budget:.3e}")
+    if failures:
+        raise AssertionError(
+            f"backend {backend!r} in {inputs.q.dtype} is further from the float64 reference than "
+            f"rounding explains: {'; '.join(failures)}."
+        )
+
+
+def assert_equal_to_rounding(
+    actual: Tensor, expected: Tensor, *, steps: float, magnitude: float
+) -> None:
+    r"""Two evaluations of one formula differ by at most ``steps`` roundings of ``magnitude``.
+
+    .. math:: |x - y| \\le n\\,\\epsilon\\,M
+
+    With u = eps / 2 each evaluation is off by at most n u M: n roundings on the way to a value, no
+    partial result above M. See :func:`diffattn.testing.rounding.rounding_steps` for attention.
+
+    Args:
+        actual: Any shape.
+        expected: Shape of ``actual``; may have a wider dtype.
+        steps: n, roundings on the longest way to one value.
+        magnitude: M, bound of the absolute values on that way.
+
+    Raises:
+        AssertionError: The shapes differ or a value is further off.
+    """
+    if actual.shape != expected.shape:
+        raise AssertionError(f"must be {list(expected.shape)}, got {list(actual.shape)}.")
+    tolerance = steps * torch.finfo(actual.dtype).eps * magnitude
+    error = _largest(actual.double() - expected.double())
+    if not error <= tolerance:
+        raise AssertionError(f"error {error:.3e}, {steps:g} roundings allow {tolerance:.3e}.")
+
+
+def _run(
+    op: Callable[..., Tensor], inputs: DiffAttentionInputs, backend: str, gradients: bool
+) -> dict[str, Tensor]:
+    """The output, and the gradients of a fixed weighted sum of it."""
+    tensors = inputs.tensors()
+    out = op(*tensors.values(), backend=backend, **inputs.options)
+    results = {"output": out.detach()}
+    if gradients:
+        found = torch.autograd.grad(out, list(tensors.values()), _weights(out))
+        results |= {f"gradient of {n}": g for n, g in zip(tensors, found, strict=True)}
+    return results
+
+
+def _weights(out: Tensor) -> Tensor:
+    """The gradient given to every run: numbers that each tested dtype holds exactly."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(-8, 9, out.shape, generator=generator).to(out) / 8
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.detach().abs().max()) if x.numel() else 0.0

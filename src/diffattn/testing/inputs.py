@@ -1,0 +1,170 @@
+"""Deterministic inputs of ``diff_attention``: one table of cases for every backend."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpCase:
+    """Shapes and options of one call. Counts of tokens, heads and channels, except where said."""
+
+    name: str
+    num_queries: int
+    num_keys: int | None = None
+    """S. Default: T."""
+    batch: int = 2
+    num_heads: int = 4
+    num_kv_heads: int = 4
+    head_dim: int = 8
+    value_dim: int = 16
+    shared_keys: bool = False
+    lam_axes: str = ""
+    """Axes of λ that have their full size, out of ``"bth"``: ``""`` scalar, ``"t"`` [T, 1]."""
+    scale: float | None = None
+    causal: bool = True
+    window: int | None = None
+    padding: tuple[tuple[int, int], ...] | None = None
+    """Per batch row, the padded keys on the left and on the right."""
+    kv_lengths: tuple[int, ...] | None = None
+    documents: tuple[int, ...] | None = None
+    """Lengths of the packed documents."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiffAttentionInputs:
+    """Arguments of one call; ``q, k, v, lam`` are leaves that require a gradient."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    lam: Tensor
+    options: dict[str, Any]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The differentiable arguments by name, in the order of the call."""
+        return {"q": self.q, "k": self.k, "v": self.v, "lam": self.lam}
+
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> "DiffAttentionInputs":
+        """New leaves, each ``change`` of the old one; the options stay."""
+        leaves: dict[str, Any] = {
+            name: change(x.detach()).requires_grad_(x.requires_grad)
+            for name, x in self.tensors().items()
+        }
+        return replace(self, **leaves)
+
+
+def make_diff_attention_inputs(
+    case: OpCase,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+) -> DiffAttentionInputs:
+    """Normal deviates in the shapes of ``case``; λ around 0.4, also below 0 and above 1.
+
+    Args:
+        case: A case of :data:`OP_CASES`, or any other.
+        dtype: Of q, k and v. λ is float32, float64 for float64.
+        device: Where the tensors lie; the values do not depend on it.
+        seed: Another seed gives other values in the same shapes.
+
+    Returns:
+        Arguments of :func:`diffattn.diff_attention`.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    batch, num_queries, num_heads, dim = case.batch, case.num_queries, case.num_heads, case.head_dim
+    num_keys = num_queries if case.num_keys is None else case.num_keys
+    keys = (batch, num_keys, case.num_kv_heads)
+    lam_shape = [
+        size if axis in case.lam_axes else 1
+        for axis, size in zip("bth", (batch, num_queries, num_heads), strict=True)
+    ]
+    while lam_shape and lam_shape[0] == 1:
+        del lam_shape[0]  # λ comes in its smallest shape: [], [H], [T, 1], ...
+    shapes = {
+        "q": (batch, num_queries, num_heads, 2, dim),
+        "k": (*keys, dim) if case.shared_keys else (*keys, 2, dim),
+        "v": (*keys, case.value_dim),
+        "lam": tuple(lam_shape),
+    }
+    lam_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+    leaves = {}
+    for name, shape in shapes.items():
+        x = torch.randn(shape, generator=generator, dtype=torch.float64)
+        x = (0.4 + 0.6 * x).to(lam_dtype) if name == "lam" else x.to(dtype)
+        leaves[name] = x.to(device).requires_grad_()
+    return DiffAttentionInputs(**leaves, options=_options(case, num_keys, torch.device(device)))
+
+
+def _options(case: OpCase, num_keys: int, device: torch.device) -> dict[str, Any]:
+    """The options that differ from their defaults, so that a new option needs no new test."""
+    options: dict[str, Any] = {}
+    if case.scale is not None:
+        options["scale"] = case.scale
+    if not case.causal:
+        options["causal"] = False
+    if case.window is not None:
+        options["window"] = case.window
+    if case.padding is not None:
+        column = torch.arange(num_keys)
+        real = [(column >= left) & (column < num_keys - right) for left, right in case.padding]
+        options["key_padding_mask"] = torch.stack(real).to(device)
+    if case.kv_lengths is not None:
+        options["kv_lengths"] = torch.tensor(case.kv_lengths, dtype=torch.int32, device=device)
+    if case.documents is not None:
+        borders = torch.tensor((0, *case.documents)).cumsum(0)
+        options["cu_seqlens"] = borders.to(device, torch.int32)
+    return options
+
+
+_V2: dict[str, Any] = {"shared_keys": True, "value_dim": 8}
+_GQA: dict[str, Any] = {"num_kv_heads": 2}
+_MQA: dict[str, Any] = {"num_kv_heads": 1}
+
+OP_CASES: tuple[OpCase, ...] = (
+    OpCase(name="v1-mha-T1", num_queries=1),
+    OpCase(name="v1-mha-T63", num_queries=63, lam_axes="h"),
+    OpCase(name="v1-gqa-T100", num_queries=100, **_GQA),
+    OpCase(name="v1-mqa-T128", num_queries=128, batch=1, lam_axes="bth", **_MQA),
+    OpCase(name="v2-mha-T63", num_queries=63, lam_axes="bth", **_V2),
+    OpCase(name="v2-gqa-T128", num_queries=128, batch=1, lam_axes="bth", **_V2, **_GQA),
+    OpCase(name="v2-mqa-T100", num_queries=100, lam_axes="t", **_V2, **_MQA),
+    OpCase(name="v1-odd-widths", num_queries=17, head_dim=6, value_dim=10, scale=0.7, **_GQA),
+    OpCase(name="v1-decode", num_queries=1, num_keys=63, **_GQA),
+    OpCase(name="v2-decode", num_queries=1, num_keys=100, lam_axes="bth", **_V2, **_GQA),
+    OpCase(name="v1-T<S", num_queries=63, num_keys=100, lam_axes="t", **_GQA),
+    OpCase(name="v2-T>S", num_queries=100, num_keys=63, **_V2),
+    OpCase(name="v1-cross-T<S", num_queries=17, num_keys=63, causal=False, **_MQA),
+    OpCase(name="v1-cross-T>S", num_queries=63, num_keys=17, causal=False, lam_axes="bh"),
+    OpCase(name="v1-window", num_queries=63, window=9, **_GQA),
+    OpCase(name="v2-window-noncausal", num_queries=63, num_keys=70, causal=False, window=9, **_V2),
+    OpCase(name="v1-window-1", num_queries=17, window=1),
+    OpCase(name="v1-padding", num_queries=63, padding=((11, 0), (0, 7)), **_GQA),
+    OpCase(
+        name="v2-padding-noncausal", num_queries=63, causal=False, padding=((63, 0), (3, 4)), **_V2
+    ),
+    OpCase(name="v1-kv_lengths", num_queries=17, num_keys=63, kv_lengths=(63, 40), **_GQA),
+    OpCase(
+        name="v1-kv_lengths-short", num_queries=17, num_keys=30, kv_lengths=(0, 9), lam_axes="h"
+    ),
+    OpCase(name="v2-kv_lengths-decode", num_queries=1, num_keys=63, kv_lengths=(1, 50), **_V2),
+    OpCase(name="v1-kv_lengths-noncausal", num_queries=5, num_keys=9, causal=False,
+           kv_lengths=(0, 6)),
+    OpCase(name="v1-packed", num_queries=100, batch=1, documents=(1, 30, 0, 63, 6), **_GQA),
+    OpCase(name="v2-packed-noncausal", num_queries=63, batch=1, causal=False, documents=(20, 43),
+           **_V2),
+    OpCase(name="v1-window-padding-kv_lengths", num_queries=17, num_keys=40, window=12,
+           padding=((5, 0), (0, 2)), kv_lengths=(40, 21), lam_axes="bth", **_GQA),
+    OpCase(name="v2-packed-window-padding", num_queries=63, batch=1, window=7,
+           padding=((2, 5),), documents=(31, 32), lam_axes="th", **_V2, **_GQA),
+    OpCase(name="v1-padding-kv_lengths-noncausal", num_queries=17, num_keys=40, causal=False,
+           padding=((5, 0), (0, 2)), kv_lengths=(4, 33), **_MQA),
+)  # fmt: skip
+"""T = 1, 63, 100, 128; MHA, GQA, MQA; keys of each map (V1) and shared keys (V2); every option."""

@@ -1,0 +1,71 @@
+"""Checkpoints that are either whole or do not count."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.records.io import read_json
+
+
+class CheckpointCallback(TrainerCallback):
+    """Keeps the two newest checkpoints.
+
+    transformers' own limit goes by modification times, and warns where they are coarse.
+
+    Args:
+        folder: Where the checkpoints lie.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Remove older checkpoints."""
+        found = sorted(self.folder.glob("checkpoint-*"), key=checkpoint_step)
+        for path in found[:-2]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def checkpoint_step(path: Path) -> int:
+    """Steps done at a checkpoint, which its name tells."""
+    return int(path.name.split("-")[1])
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint; one that a killed process left half-written does not count."""
+    found = sorted(folder.glob("checkpoint-*"), key=checkpoint_step)
+    return next((path for path in reversed(found) if _is_whole(path)), None)
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether the file that transformers.Trainer writes last is there and can be read."""
+    try:
+        read_json(checkpoint / "trainer_state.json")
+    except CheckpointError:
+        return False
+    return True
+
+
+@contextmanager
+def written_whole(folder: Path) -> Iterator[None]:
+    """Remove what was written if it could not all be, and say so in one line.
+
+    Raises:
+        DiffAttnError: Something went wrong, as a rule a full disk.
+    """
+    try:
+        yield
+    # safetensors and torch raise these for a full disk, the tokenizer's Rust writer bare Exception.
+    except Exception as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        reason = str(error).strip().split("\n")[0]
+        free = shutil.disk_usage(folder.parent).free
+        raise DiffAttnError(
+            f"{folder}: must be written whole, got: {reason} ({free:,} bytes were free after "
+            "that). The same command continues the run."
+        ) from error

@@ -1,0 +1,43 @@
+"""One thread, no network, fixed seeds, and the devices of this machine."""
+
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+
+# Also for the processes that tests start. cuBLAS asks for its setting in deterministic mode.
+os.environ |= {
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+}
+torch.set_num_threads(1)
+
+DEVICES = [pytest.param("cpu", id="cpu")]
+if torch.cuda.is_available():
+    DEVICES.append(pytest.param("cuda", id="cuda", marks=pytest.mark.gpu))
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave the scheduled tier out unless marks are chosen on the command line."""
+    if config.option.markexpr:
+        return
+    skip = pytest.mark.skip(reason="scheduled tier: run with -m scheduled")
+    for item in items:
+        if item.get_closest_marker("scheduled"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    """Every device of this machine in turn."""
+    return torch.device(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _seeds():
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  libraries draw from the global generator
+    torch.manual_seed(0)

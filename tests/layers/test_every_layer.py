@@ -1,0 +1,223 @@
+"""What all attention layers have in common."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from diffattn.errors import ConfigError, ShapeError
+from diffattn.layers.diff_attention import DiffAttention
+from diffattn.layers.diff_attention_v2 import DiffAttentionV2
+from diffattn.layers.norm import HeadNorm
+from diffattn.layers.shared_diff_attention import SharedDiffAttention
+from diffattn.layers.softmax_attention import SoftmaxAttention
+from diffattn.ops.diff_attention.api import diff_attention
+from diffattn.ops.rotary import rotary_embedding
+from diffattn.ops.softmax_attention import softmax_attention
+
+HIDDEN, LENGTH, DIM = 12, 7, 4
+LAYERS = {
+    "softmax": SoftmaxAttention,
+    "diff": DiffAttention,
+    "diff_v2": DiffAttentionV2,
+    "shared_diff": partial(SharedDiffAttention, shared_rank=2),
+}
+DIFFERENTIAL = [name for name in LAYERS if name != "softmax"]
+every_layer = pytest.mark.parametrize("kind", LAYERS)
+
+
+def make(kind, **options):
+    return LAYERS[kind](HIDDEN, 4, DIM, **({"num_kv_heads": 2} | options))
+
+
+def operator(kind):
+    return softmax_attention if kind == "softmax" else diff_attention
+
+
+def listener(kind, heard):
+    """The layer's own operator, writing down what it is called with."""
+
+    def attend(q, k, v, *lam):
+        heard.update(q=q, k=k, v=v, lam=lam[0] if lam else None)
+        return operator(kind)(q, k, v, *lam)
+
+    return attend
+
+
+@every_layer
+def test_shapes_given_to_attend(kind, device):
+    layer, heard = make(kind, head_norm=True).to(device), {}
+    x = torch.randn(3, LENGTH, HIDDEN, device=device)
+    assert layer(x, attend=listener(kind, heard)).shape == x.shape
+    shapes = {name: t if t is None else tuple(t.shape) for name, t in heard.items()}
+    maps = {"softmax": (), "diff_v2": ()}.get(kind, (2,))
+    value_dim = DIM if kind in ("softmax", "diff_v2") else 2 * DIM
+    assert shapes == {
+        "q": (3, LENGTH, 4, *(() if kind == "softmax" else (2,)), DIM),
+        "k": (3, LENGTH, 2, *maps, DIM),
+        "v": (3, LENGTH, 2, value_dim),
+        "lam": {"softmax": None, "diff_v2": (3, LENGTH, 4)}.get(kind, ()),
+    }
+
+
+@every_layer
+@pytest.mark.parametrize("head_norm", [True, False])
+def test_no_future_token_changes_the_past(kind, head_norm, device):
+    """Not through attention and not through the norm of the heads, bit for bit."""
+    layer = make(kind, head_norm=head_norm).to(device)
+    tables = rotary_embedding(torch.arange(LENGTH, device=device), DIM)
+    x = torch.randn(2, LENGTH, HIDDEN, device=device)
+    before = layer(x, tables)
+    for token in range(1, LENGTH):
+        changed = x.clone()
+        changed[:, token:] = 50 * torch.randn_like(changed[:, token:])
+        after = layer(changed, tables)
+        assert torch.equal(after[:, :token], before[:, :token])
+        assert not torch.equal(after[:, token:], before[:, token:])
+
+
+@every_layer
+def test_positions_matter_only_if_given(kind, assert_matches_formula):
+    """Without them a layer sees a set: permuted earlier tokens give the same last output."""
+    layer, order = make(kind), torch.tensor([3, 0, 2, 1, 4, 5])
+
+    def last(layer, x, rotary):
+        return layer(x, rotary)[:, -1:]
+
+    def last_of_permuted(layer, x, rotary):
+        return layer(x[:, order], rotary)[:, -1:]
+
+    assert_matches_formula(layer, last, call=last_of_permuted, gradients=False)
+    x = torch.randn(2, 6, HIDDEN, dtype=torch.float64)
+    tables = tuple(t.double() for t in rotary_embedding(torch.arange(6), DIM))
+    assert (last(layer, x, tables) - last_of_permuted(layer, x, tables)).abs().max() > 1e-3
+
+
+@every_layer
+def test_wrong_positions_are_refused(kind):
+    with pytest.raises(ShapeError, match="cos and sin must be"):
+        make(kind)(torch.randn(2, LENGTH, HIDDEN), rotary_embedding(torch.arange(LENGTH + 1), DIM))
+
+
+@every_layer
+@pytest.mark.parametrize("head_norm", [True, False])
+@pytest.mark.parametrize("affine", [True, False])
+def test_head_norm_is_a_switch_of_every_type(kind, head_norm, affine):
+    layer = make(kind, head_norm=head_norm, head_norm_affine=affine, head_norm_eps=0.25)
+    assert isinstance(layer.subln, HeadNorm if head_norm else nn.Identity)
+    assert ("subln.weight" in layer.state_dict()) == (head_norm and affine)
+    if head_norm:
+        assert layer.subln.eps == 0.25
+        expected = 1 - layer.lambda_init if kind in ("diff", "shared_diff") else 1.0
+        assert layer.subln.factor == expected
+
+
+@every_layer
+def test_head_norm_defaults_are_the_papers(kind):
+    layer = make(kind)
+    assert isinstance(layer.subln, HeadNorm) == (kind in ("diff", "shared_diff"))
+
+
+@every_layer
+def test_bfloat16_module_keeps_lambda_in_float32(kind, device):
+    layer, heard = make(kind).to(device, torch.bfloat16), {}
+    x = torch.randn(2, LENGTH, HIDDEN, device=device, dtype=torch.bfloat16)
+    tables = rotary_embedding(torch.arange(LENGTH, device=device), DIM)
+    out = layer(x, tables, attend=listener(kind, heard))
+    assert out.dtype == torch.bfloat16
+    assert heard["q"].dtype == heard["k"].dtype == heard["v"].dtype == torch.bfloat16
+    if kind == "softmax":
+        assert heard["lam"] is None
+    else:
+        assert heard["lam"].dtype == torch.float32
+        rounded = heard["lam"].bfloat16().float()
+        assert not torch.equal(heard["lam"], rounded)  # its digits are float32's too
+    out.float().square().sum().backward()
+    for name, p in layer.named_parameters():
+        assert p.grad.isfinite().all(), name
+        assert (p.grad != 0).any(), name
+
+
+@pytest.mark.parametrize("kind", DIFFERENTIAL)
+def test_autocast_keeps_lambda_in_float32(kind, device):
+    layer, plain, cast = make(kind).to(device), {}, {}
+    x = torch.randn(2, LENGTH, HIDDEN, device=device)
+    layer(x, attend=listener(kind, plain))
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        out = layer(x, attend=listener(kind, cast))
+    assert out.dtype == torch.bfloat16
+    assert cast["q"].dtype == torch.bfloat16
+    assert cast["lam"].dtype == torch.float32
+    if kind == "diff_v2":  # its logits are a product in bfloat16, σ of them is not
+        assert not torch.equal(cast["lam"], cast["lam"].bfloat16().float())
+        logits = layer.lambda_proj(x)
+        size = (x.abs() @ layer.lambda_proj.weight.abs().T).max()
+        # Both factors and the logit are rounded; σ has slope at most 1 / 4.
+        bound = 3 / 2 * torch.finfo(torch.bfloat16).eps * size / 4
+        assert (cast["lam"] - torch.sigmoid(logits)).abs().max() <= bound
+    else:
+        assert torch.equal(cast["lam"], plain["lam"])
+    out.float().square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+
+
+@every_layer
+def test_masks_are_bound_to_attend(kind, assert_matches_formula):
+    """A padded row equals its real tokens alone."""
+    mask = torch.ones(2, 6, dtype=torch.bool)
+    mask[1, :3] = False
+    masked = partial(operator(kind), key_padding_mask=mask)
+
+    def padded(layer, x, rotary):
+        return layer(x, attend=masked)[1:, 3:]
+
+    def alone(layer, x, rotary):
+        return layer(x[1:, 3:])
+
+    layer = make(kind)
+    assert_matches_formula(layer, alone, call=padded, gradients=False)
+    x = torch.randn(2, 6, HIDDEN, dtype=torch.float64)
+    assert (padded(layer, x, None) - layer(x)[1:, 3:]).abs().max() > 1e-3
+
+
+@every_layer
+def test_empty_batch_and_length(kind):
+    layer = make(kind)
+    for shape in ((0, LENGTH, HIDDEN), (2, 0, HIDDEN)):
+        assert layer(torch.zeros(shape)).shape == shape
+
+
+@every_layer
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_kv_heads": 3}, "num_kv_heads must divide num_heads = 4, got 3."),
+        ({"num_kv_heads": 0}, "num_kv_heads must divide num_heads = 4, got 0."),
+        ({"num_kv_heads": 8}, "num_kv_heads must divide num_heads = 4, got 8."),
+        ({"num_kv_heads": -2}, "num_kv_heads must divide num_heads = 4, got -2."),
+        ({"num_heads": 0}, "num_heads and head_dim must be 1 or more, got 0 and 4."),
+        ({"head_dim": 0}, "num_heads and head_dim must be 1 or more, got 4 and 0."),
+    ],
+)
+def test_bad_head_counts(kind, options, message):
+    sizes = {"hidden_size": HIDDEN, "num_heads": 4, "head_dim": DIM, "num_kv_heads": 2} | options
+    name = type(make(kind)).__name__
+    with pytest.raises(ConfigError) as error:
+        LAYERS[kind](**sizes)
+    assert str(error.value) == f"{name}: {message}"
+
+
+@every_layer
+def test_key_value_heads_default_to_the_heads(kind):
+    assert make(kind, num_kv_heads=None).num_kv_heads == 4
+
+
+@every_layer
+def test_compiles_to_one_graph(kind):
+    torch.compiler.reset()
+    layer = make(kind, head_norm=True)
+    tables = rotary_embedding(torch.arange(LENGTH), DIM)
+    x = torch.randn(2, LENGTH, HIDDEN)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(x, tables), layer(x, tables))

@@ -1,0 +1,203 @@
+"""SharedDiffAttention: its formula, its start, its folding, and what it never forms."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from diffattn.errors import ConfigError
+from diffattn.layers.diff_attention import DiffAttention
+from diffattn.layers.shared_diff_attention import SharedDiffAttention
+from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
+from diffattn.ops.lambda_param import lambda_init
+from diffattn.ops.rotary import rotary_embedding
+
+HIDDEN, LENGTH, DIM, RANK = 12, 6, 4, 3
+
+
+@pytest.fixture
+def formula(formulas):
+    """Q_i = X (W + U_i Z_iᵀ) with the weight of each map of each head formed on the way."""
+
+    def weight(proj, down, up, head, i):
+        dim, rank = up.shape[2:]
+        base = proj.weight[head * dim : (head + 1) * dim].T  # [hidden, D]
+        start = (2 * head + i) * rank
+        return base + down.weight[start : start + rank].T @ up[head, i].T
+
+    def run(layer, x, rotary, *, factor=None, eps=None):
+        group = layer.num_heads // layer.num_kv_heads
+        v = (x @ layer.v_proj.weight.T).split(2 * layer.head_dim, dim=-1)
+        lam = formulas.lam(layer)
+        outs = []
+        for head in range(layer.num_heads):
+            kv_head = head // group
+            maps = []
+            for i in (0, 1):
+                q = x @ weight(layer.q_proj, layer.q_down_proj, layer.q_up, head, i)
+                k = x @ weight(layer.k_proj, layer.k_down_proj, layer.k_up, kv_head, i)
+                maps.append(
+                    formulas.causal_map(formulas.rotate(q, rotary), formulas.rotate(k, rotary))
+                )
+            out = (maps[0] - lam * maps[1]) @ v[kv_head]
+            if factor is not None:
+                norm_weight = dict(layer.named_parameters()).get("subln.weight")
+                out = formulas.rms_norm(out, norm_weight, eps, factor)
+            outs.append(out)
+        return torch.cat(outs, dim=-1) @ layer.o_proj.weight.T
+
+    return run
+
+
+def make(num_heads=4, **options):
+    return SharedDiffAttention(HIDDEN, num_heads, DIM, shared_rank=RANK, **options)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1], ids=["mha", "gqa", "mqa"])
+@pytest.mark.parametrize("rotary", [False, True], ids=["no positions", "rotary"])
+def test_equals_the_formula(kv_heads, rotary, formula, assert_matches_formula):
+    layer = make(num_kv_heads=kv_heads, layer_idx=1)
+    tables = rotary_embedding(torch.arange(LENGTH), DIM) if rotary else None
+    factor = 1 - lambda_init(1)
+    assert_matches_formula(layer, lambda *args: formula(*args, factor=factor, eps=1e-5), tables)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("eps", [1e-5, 0.3])
+def test_head_norm_options(affine, eps, formula, assert_matches_formula):
+    layer = make(2, head_norm_affine=affine, head_norm_eps=eps, lambda_init=0.9)
+    if affine:
+        torch.nn.init.uniform_(layer.subln.weight, 0.5, 2.0)
+    assert_matches_formula(layer, lambda *args: formula(*args, factor=1 - 0.9, eps=eps))
+
+
+def test_without_head_norm_there_is_no_factor(formula, assert_matches_formula):
+    assert_matches_formula(make(2, head_norm=False, lambda_init=0.9), formula)
+
+
+def test_maps_differ_at_step_0_and_lambda_learns():
+    """With equal maps the head norm would cancel 1 − λ, and with it the gradient of λ."""
+    layer = make().double()
+    x = torch.randn(2, LENGTH, HIDDEN, dtype=torch.float64)
+    q, k = layer.queries_keys(x)
+    map_1, map_2, _ = diff_attention_maps(q, k, layer.lam())
+    assert (map_1 - map_2).abs().amax((0, 2, 3)).min() > 0.01  # in every head
+    layer(x).square().sum().backward()
+    alive = layer.lambda_q1.grad.abs().max()
+    assert alive > 1e-4
+    layer.zero_grad()
+    with torch.no_grad():
+        layer.q_up.zero_()
+        layer.k_up.zero_()
+    layer.subln.eps = 1e-12
+    layer(x).square().sum().backward()
+    assert layer.lambda_q1.grad.abs().max() < 1e-6 * alive
+
+
+def test_updates_start_as_large_as_the_base():
+    """U Z has the mean square of W: r products of N(0, 1/r) with a projection's entries."""
+    layer = SharedDiffAttention(64, 8, 16, shared_rank=8)
+    x = torch.randn(64, 1, 64)
+    base = layer.q_proj(x).square().mean()
+    update = (layer.queries_keys(x)[0] - layer.q_proj(x).unflatten(-1, (8, 1, 16))).square().mean()
+    # 2,048 entries of Z show their mean square to 3 %, 64 tokens the rest to 5 %: five deviations.
+    assert 0.75 < update / base < 1.3
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"head_norm_affine": False}, {"head_norm": False}, {"head_norm_eps": 0.1},
+     {"lambda_init": 0.9}, {"layer_idx": 3}],
+    ids=str,
+)  # fmt: skip
+def test_folded_equals_unfolded(kv_heads, options, assert_matches_formula):
+    layer = make(num_kv_heads=kv_heads, **options)
+    if options.get("head_norm_affine", True) and options.get("head_norm", True):
+        torch.nn.init.uniform_(layer.subln.weight, 0.5, 2.0)
+    assert type(layer.fold()) is DiffAttention
+    assert layer.fold().layer_idx == layer.layer_idx
+    tables = rotary_embedding(torch.arange(LENGTH), DIM)
+    assert_matches_formula(
+        layer, lambda layer, x, rotary: layer.fold()(x, rotary), tables, gradients=False
+    )
+
+
+def test_folded_layer_stands_alone():
+    layer = make().bfloat16().eval()
+    folded = layer.fold()
+    before = {name: x.clone() for name, x in folded.state_dict().items()}
+    assert not folded.training
+    assert {x.dtype for x in folded.parameters()} == {torch.bfloat16}
+    assert all(p.requires_grad for p in folded.parameters())
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.add_(1.0)
+    for name, x in folded.state_dict().items():
+        assert torch.equal(x, before[name])
+
+
+class Sizes(TorchDispatchMode):
+    """Number of elements of every tensor that an operation makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(x, torch.Tensor):
+                self.made.add(x.numel())
+        return out
+
+
+def test_training_never_forms_the_folded_weight():
+    """Not in the projections and not in their gradients; odd sizes tell tensors apart."""
+    hidden, heads, dim = 31, 3, 7
+    layer = SharedDiffAttention(hidden, heads, dim, shared_rank=2)
+    folded = heads * 2 * dim * hidden
+    projections = [p for name, p in layer.named_parameters() if name.startswith(("q_", "k_"))]
+    assert len(projections) == 6
+    assert all(p.numel() < folded for p in projections)
+    x = torch.randn(2, 5, hidden, requires_grad=True)
+    with Sizes() as training:
+        q, k = layer.queries_keys(x)
+        (q.sum() + k.sum()).backward()
+    assert not {folded, folded // heads, folded // (2 * heads)} & training.made
+    with Sizes() as folding:
+        layer.fold()
+    assert folded in folding.made
+
+
+@pytest.mark.parametrize("rank", [1, 2, 8])
+def test_parameter_count_and_break_even(rank):
+    """More than V1 from r = hidden · D / (2 (hidden + D)) on, just under D / 2."""
+    hidden, heads, kv_heads, dim = 48, 4, 2, 16
+    layer = SharedDiffAttention(hidden, heads, dim, num_kv_heads=kv_heads, shared_rank=rank)
+    v1 = DiffAttention(hidden, heads, dim, num_kv_heads=kv_heads)
+    count, v1_count = (sum(p.numel() for p in x.parameters()) for x in (layer, v1))
+    base = hidden * (heads + kv_heads) * dim  # W_Q and W_K
+    updates = 2 * (heads + kv_heads) * rank * (hidden + dim)  # U and Z of two maps
+    v_and_o = hidden * kv_heads * 2 * dim + heads * 2 * dim * hidden
+    assert count == base + updates + v_and_o + 4 * dim + 2 * dim
+    assert (count < v1_count) == (rank < hidden * dim / (2 * (hidden + dim)))
+
+
+@pytest.mark.parametrize("rank", [0, -1])
+def test_rank_below_one_is_refused(rank):
+    with pytest.raises(
+        ConfigError, match=rf"^SharedDiffAttention: shared_rank must be 1 or more, got {rank}\.$"
+    ):
+        SharedDiffAttention(HIDDEN, 2, DIM, shared_rank=rank)
+
+
+def test_attend_gets_v1_shapes():
+    layer = make(4, num_kv_heads=2)
+    seen = {}
+
+    def attend(q, k, v, lam):
+        seen.update(q=q.shape, k=k.shape, v=v.shape, lam=lam.shape)
+        return diff_attention(q, k, v, lam)
+
+    layer(torch.randn(2, LENGTH, HIDDEN), attend=attend)
+    assert seen == {"q": (2, 6, 4, 2, 4), "k": (2, 6, 2, 2, 4), "v": (2, 6, 2, 8), "lam": ()}

@@ -1,0 +1,196 @@
+"""Tiny models of every attention type, and what rounding may do to them."""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import ContinuousBatchingConfig, GenerationConfig
+
+from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES, DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+# Four heads everywhere, over two key/value heads under GQA: fewer would hide a wrong head order.
+# hidden_size differs from every heads * width, so that no axis can stand in for another.
+TINY = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_heads": 4,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "attention_backend": "auto",
+}
+CASES = [(kind, kv_heads) for kind in ATTENTION_TYPES for kv_heads in (4, 2)]
+
+
+def _case_id(case: tuple[str, int]) -> str:
+    return f"{case[0]}-{'mha' if case[1] == 4 else 'gqa'}"
+
+
+@pytest.fixture(params=ATTENTION_TYPES)
+def attention_type(request) -> str:
+    return request.param
+
+
+@pytest.fixture(params=CASES, ids=_case_id)
+def config(request) -> DiffTransformerConfig:
+    """Every attention type, MHA and GQA."""
+    kind, kv_heads = request.param
+    return DiffTransformerConfig(attention_type=kind, num_kv_heads=kv_heads, **TINY)
+
+
+@pytest.fixture(scope="session")
+def make_config() -> Callable[..., DiffTransformerConfig]:
+    """``make_config(attention_type, **changes)``: tiny, two key/value heads."""
+
+    def make(attention_type: str = "diff", **changes: Any) -> DiffTransformerConfig:
+        fields = {"attention_type": attention_type, "num_kv_heads": 2} | TINY | changes
+        return DiffTransformerConfig(**fields)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def build() -> Callable[..., DiffTransformerForCausalLM]:
+    """``build(config, seed=0)``: a model in evaluation mode with weights far from the start."""
+
+    def make(config: DiffTransformerConfig, seed: int = 0) -> DiffTransformerForCausalLM:
+        torch.manual_seed(seed)
+        model = DiffTransformerForCausalLM(config)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if ".lambda_" in name and parameter.ndim == 1:
+                    parameter.normal_(0.0, 0.5)  # λ differs clearly from λ_init
+                elif parameter.ndim == 1:
+                    parameter.normal_(1.0, 0.2)  # norms
+                else:  # attention logits of a few units: maps far from uniform
+                    parameter.normal_(0.0, 1.4 * parameter.shape[-1] ** -0.5)
+        return model.eval()
+
+    return make
+
+
+@pytest.fixture
+def model(config, build) -> DiffTransformerForCausalLM:
+    return build(config)
+
+
+@pytest.fixture(scope="session")
+def ids() -> Tensor:
+    """int64 ``[2, 11]``, no token twice in a row and none 0 (which pads)."""
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randperm(60, generator=generator)[:11] + 1 for _ in range(2)]
+    return torch.stack(rows)
+
+
+@pytest.fixture(scope="session")
+def implementation() -> Callable[..., Any]:
+    """``with implementation(model, "sdpa")``: another attention implementation for a while."""
+
+    @contextmanager
+    def use(model: DiffTransformerForCausalLM, name: str) -> Iterator[None]:
+        before = model.config._attn_implementation
+        model.set_attn_implementation(name)
+        try:
+            yield
+        finally:
+            model.set_attn_implementation(before)
+
+    return use
+
+
+@pytest.fixture(scope="session")
+def paged() -> Callable[..., dict[str, Any]]:
+    """``paged(max_new_tokens)``: options of ``generate_batch``; a small cache in pages of four."""
+
+    def options(max_new_tokens: int) -> dict[str, Any]:
+        known = signature(ContinuousBatchingConfig).parameters
+        page = "page_size" if "page_size" in known else "block_size"  # renamed after 5.17
+        return {
+            "generation_config": GenerationConfig(
+                max_new_tokens=max_new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0
+            ),
+            "continuous_batching_config": ContinuousBatchingConfig(
+                num_blocks=32, max_batch_tokens=32, **{page: 4}
+            ),
+        }
+
+    return options
+
+
+@pytest.fixture(scope="session")
+def assert_only_rounding() -> Callable[..., None]:
+    r"""``assert_only_rounding(actual, model, compute)``: ``actual`` is ``compute(model)``, rounded.
+
+    ``compute`` returns tensors, for example logits or gradients. Their exact values come from
+    the reference operator in float64. Two evaluations of one formula in the same precision err by
+    amounts of the same size: they round at the same places, in another order. So the budget is
+    2 (e + ε), relative to each tensor's largest value: e is the worst error of the reference
+    operator in the model's own dtype, over four models whose weights differ by a unit in the last
+    place or less (one run alone may be right by luck), and ε that unit. ``ulps`` says by how many
+    units the inputs of ``actual`` are off already.
+    """
+
+    def check(
+        actual: Sequence[Tensor],
+        model: DiffTransformerForCausalLM,
+        compute: Any,
+        *,
+        ulps: float = 1.0,
+    ) -> None:
+        exact = compute(_with_reference(model).double())
+        epsilon = ulps * torch.finfo(model.dtype).eps
+        runs = [compute(_nudged(_with_reference(model), epsilon, seed)) for seed in range(4)]
+        budget = 2 * (max(_relative_error(run, exact) for run in runs) + epsilon)
+        error = _relative_error(actual, exact)
+        assert error <= budget, f"error {error:.2e} exceeds the rounding budget {budget:.2e}"
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def logits_of() -> Callable[..., Any]:
+    """``logits_of(**inputs)``: a ``compute`` for :func:`assert_only_rounding`."""
+
+    def bind(**inputs: Any) -> Callable[[DiffTransformerForCausalLM], list[Tensor]]:
+        @torch.no_grad()
+        def compute(model: DiffTransformerForCausalLM) -> list[Tensor]:
+            return [model(**inputs).logits]
+
+        return compute
+
+    return bind
+
+
+def _with_reference(model: DiffTransformerForCausalLM) -> DiffTransformerForCausalLM:
+    model = copy.deepcopy(model)
+    model.set_attn_implementation("diffattn")
+    model.config.attention_backend = "reference"
+    return model
+
+
+def _nudged(
+    model: DiffTransformerForCausalLM, epsilon: float, seed: int
+) -> DiffTransformerForCausalLM:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        shift = 2 * torch.rand(parameter.shape, generator=generator, dtype=torch.float64) - 1
+        wide = parameter.data.double() * (1 + epsilon * shift)
+        parameter.data = wide.to(parameter.dtype)
+    return model
+
+
+def _relative_error(actual: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
+    """Largest error of any tensor, in units of that tensor's largest value."""
+    errors = []
+    for a, x in zip(actual, exact, strict=True):
+        assert a.shape == x.shape
+        assert a.isfinite().all()
+        errors.append(float((a - x).abs().max() / x.abs().max()))
+    return max(errors)

@@ -1,0 +1,108 @@
+"""Counts in closed form against built models and PyTorch's own FLOP counter."""
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from diffattn.models.accounting import ATTENTION_UNITS, flops_per_token, parameter_count
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+NUM_TOKENS = 16
+
+OPTIONS = [
+    {},
+    {"head_norm": True},
+    {"head_norm": False},
+    {"head_norm": True, "head_norm_affine": False},
+    {"tie_word_embeddings": False},
+]
+
+
+def built_parameters(config, *, embeddings=True):
+    with torch.device("meta"):
+        model = DiffTransformerForCausalLM(config)
+    ours = model if embeddings else model.model
+    skipped = 0 if embeddings else model.model.embed_tokens.weight.numel()
+    return sum(parameter.numel() for parameter in ours.parameters()) - skipped
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_parameter_count_is_the_built_models(config, options):
+    for name, value in options.items():
+        setattr(config, name, value)
+    assert parameter_count(config) == built_parameters(config)
+    without = parameter_count(config, embeddings=False)
+    assert without == built_parameters(config, embeddings=False)
+
+
+def test_parameter_count_with_a_bias_on_lambda(make_config):
+    config = make_config("diff_v2", lambda_bias=True)
+    assert parameter_count(config) == built_parameters(config)
+    assert parameter_count(config) - parameter_count(make_config("diff_v2")) == 2 * 4
+
+
+@pytest.mark.parametrize("rank", [1, 4, 8])
+def test_parameter_count_follows_the_rank(make_config, rank):
+    config = make_config("shared_diff", shared_rank=rank)
+    assert parameter_count(config) == built_parameters(config)
+
+
+# Which backend does the work that ATTENTION_UNITS counts, in units of H D per pair: the reference
+# for V1 and Shared (both maps combined before V), the paper's two calls for V2 (each map meets V).
+BACKENDS = {
+    "softmax": "auto",
+    "diff": "reference",
+    "shared_diff": "reference",
+    "diff_v2": "flash_diff_attn_1",
+}
+
+
+def counted_flops(model, *, training=False):
+    """FLOPs of one row of NUM_TOKENS tokens as PyTorch counts them.
+
+    The counter knows matrix products alone, as we do: neither counts norms, rotary positions,
+    softmax, SwiGLU's product, λ or the embedding's look-up. The fused CPU kernel is unknown to it,
+    so attention runs as plain matrix products. transformers 5.17 makes its rotary angles by a
+    matrix product, later versions do not: left out.
+    """
+    ids = torch.arange(1, NUM_TOKENS + 1).unsqueeze(0)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        logits = model(ids, use_cache=False).logits
+        if training:
+            logits.sum().backward()
+    by_module = counter.get_flop_counts()
+    rotary = [sum(ops.values()) for name, ops in by_module.items() if name.endswith("rotary_emb")]
+    return counter.get_total_flops() - sum(rotary)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["forward", "training"])
+def test_flops_are_the_counters_but_for_hidden_pairs(config, build, training):
+    """Exactly one difference: these backends compute all T² pairs and mask, of which we count
+    the T (T + 1) / 2 visible ones. Backward has two products of equal size for each one.
+    """
+    config.attention_backend = BACKENDS[config.attention_type]
+    per_pair = 2 * ATTENTION_UNITS[config.attention_type] * config.num_heads * config.head_dim
+    hidden_pairs = NUM_TOKENS * (NUM_TOKENS - 1) // 2
+    masked = (3 if training else 1) * config.num_hidden_layers * hidden_pairs * per_pair
+    ours = NUM_TOKENS * flops_per_token(config, NUM_TOKENS, training=training)
+    assert counted_flops(build(config), training=training) == ours + masked
+
+
+def test_v2_combined_before_the_values_takes_three_units(make_config, build):
+    """V2's 4 units are its authors' two calls; combining the maps first saves one."""
+    counts = {
+        backend: counted_flops(build(make_config("diff_v2", attention_backend=backend)))
+        for backend in ("reference", "flash_diff_attn_1")
+    }
+    one_unit = 2 * 2 * NUM_TOKENS**2 * 4 * 8  # FLOPs, layers, pairs, heads, width
+    assert counts["flash_diff_attn_1"] - counts["reference"] == one_unit
+
+
+def test_flops_count_the_visible_pairs_only(config):
+    """Over twice the tokens a token meets seq_len / 2 more keys, at the type's units each."""
+    per_key = 2 * ATTENTION_UNITS[config.attention_type] * config.num_heads * config.head_dim
+    difference = flops_per_token(config, 32) - flops_per_token(config, 16)
+    assert difference == config.num_hidden_layers * per_key * 8
+    assert flops_per_token(config) == flops_per_token(config, config.max_position_embeddings)
+    assert flops_per_token(config, training=True) == 3 * flops_per_token(config)

@@ -1,0 +1,136 @@
+"""Maps on request: the differential one as ``attentions``, the raw ones as ``attention_maps``."""
+
+import pytest
+import torch
+
+from diffattn.errors import ConfigError
+
+WITH_MAPS = ["diffattn", "eager"]
+NUM_MAPS = {"softmax": 1, "diff": 2, "diff_v2": 2, "shared_diff": 2}
+
+
+@pytest.fixture
+def lambdas(model, ids):
+    """λ of each layer ``[B, H, T]``, read off the layers as they run."""
+    values, hooks = [], []
+    for layer in model.model.layers:
+        attention = layer.self_attn
+        if model.config.attention_type == "diff_v2":
+            hook = attention.lambda_proj.register_forward_hook(
+                lambda module, inputs, logits: values.append(logits.sigmoid().transpose(1, 2))
+            )
+            hooks.append(hook)
+        else:
+            lam = attention.lam() if hasattr(attention, "lam") else torch.zeros(())
+            values.append(lam.detach().expand(2, 4, 11))
+    with torch.no_grad():
+        model(ids)
+    for hook in hooks:
+        hook.remove()
+    return values
+
+
+@pytest.mark.parametrize("name", WITH_MAPS)
+def test_attentions_are_the_differential_maps(model, ids, implementation, lambdas, name):
+    with implementation(model, name), torch.no_grad():
+        out = model(ids, output_attentions=True, output_attention_maps=True)
+    assert len(out.attentions) == len(out.attention_maps) == len(lambdas) == 2
+    num_maps = NUM_MAPS[model.config.attention_type]
+    # Sums of 11 float32 numbers of absolute sum 1 + |λ|, each off by at most four roundings
+    # (exponential, division, product with λ, difference), as is each entry.
+    epsilon = torch.finfo(torch.float32).eps
+    for signed, raw, lam in zip(out.attentions, out.attention_maps, lambdas, strict=True):
+        assert signed.shape == (2, 4, 11, 11)
+        assert raw.shape == (2, 4, num_maps, 11, 11)
+        budget = 4 * 11 * epsilon * (1 + lam.abs())
+        assert (raw >= 0).all()
+        assert ((raw.sum(-1) - 1).abs() <= 4 * 11 * epsilon).all()
+        assert ((signed.sum(-1) - (1 - lam)).abs() <= budget).all()
+        expected = raw[:, :, 0] - (lam[..., None] * raw[:, :, 1] if num_maps == 2 else 0)
+        assert ((signed - expected).abs() <= budget[..., None]).all()
+        hidden = torch.ones(11, 11, dtype=torch.bool).triu(1)
+        assert (raw[..., hidden] == 0).all()
+        assert (signed[..., hidden] == 0).all()
+
+
+def test_the_maps_are_the_ones_that_act(model, ids):
+    """The layer's output is what its differential map does to V."""
+    attention = model.model.layers[0].self_attn
+    seen = {}
+    attention.v_proj.register_forward_hook(lambda module, inputs, v: seen.update(v=v))
+    attention.o_proj.register_forward_pre_hook(lambda module, inputs: seen.update(heads=inputs[0]))
+    attention.subln = torch.nn.Identity()
+    with torch.no_grad():
+        signed = model(ids, output_attentions=True).attentions[0]
+    num_kv_heads = model.config.num_kv_heads
+    v = seen["v"].unflatten(-1, (num_kv_heads, -1)).repeat_interleave(4 // num_kv_heads, dim=2)
+    heads = torch.einsum("bhts,bshd->bthd", signed, v).flatten(2)
+    budget = 4 * 11 * torch.finfo(torch.float32).eps * signed.abs().sum(-1).max() * v.abs().max()
+    assert (heads - seen["heads"]).abs().max() <= budget
+
+
+@pytest.mark.parametrize("name", WITH_MAPS)
+def test_implementations_give_the_same_maps(model, ids, implementation, assert_only_rounding, name):
+    @torch.no_grad()
+    def compute(m):
+        out = m(ids, output_attentions=True, output_attention_maps=True)
+        return [*out.attentions, *out.attention_maps]
+
+    with implementation(model, name):
+        assert_only_rounding(compute(model), model, compute)
+
+
+def test_maps_of_the_test_models_are_far_from_uniform(model, ids):
+    """Else a swapped head or map would not show in this file."""
+    with torch.no_grad():
+        maps = model(ids, output_attention_maps=True).attention_maps
+    assert all(raw[..., -1, :].max() > 0.3 for raw in maps)
+
+
+@pytest.mark.parametrize("name", WITH_MAPS)
+def test_maps_do_not_change_the_logits(model, ids, implementation, name):
+    with implementation(model, name), torch.no_grad():
+        plain = model(ids)
+        mapped = model(ids, output_attentions=True, output_attention_maps=True)
+    assert torch.equal(plain.logits, mapped.logits)
+    assert plain.attentions is None
+    assert plain.attention_maps is None
+
+
+def test_only_what_is_asked_for_is_returned(model, ids):
+    with torch.no_grad():
+        signed = model(ids, output_attentions=True)
+        raw = model(ids, output_attention_maps=True)
+    assert signed.attention_maps is None
+    assert len(signed.attentions) == 2
+    assert raw.attentions is None
+    assert len(raw.attention_maps) == 2
+
+
+@pytest.mark.parametrize("option", ["output_attentions", "output_attention_maps"])
+def test_kernels_without_maps_refuse(model, ids, implementation, option):
+    message = "attention maps need attn_implementation 'diffattn' or 'eager', got 'sdpa'"
+    with implementation(model, "sdpa"), pytest.raises(ConfigError, match=message):
+        model(ids, **{option: True})
+    with torch.no_grad():
+        assert len(model(ids, output_attentions=True).attentions) == 2  # and works again
+
+
+def test_maps_while_generating(model, ids):
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=3, do_sample=False,
+        output_attentions=True, return_dict_in_generate=True, pad_token_id=0,
+    )  # fmt: skip
+    shapes = [step[0].shape for step in out.attentions]
+    assert shapes == [(2, 4, 11, 11), (2, 4, 1, 12), (2, 4, 1, 13)]
+
+
+def test_padding_is_invisible_in_the_maps(model, ids, implementation):
+    mask = torch.ones_like(ids)
+    mask[0, :4] = 0
+    for name in WITH_MAPS:
+        with implementation(model, name), torch.no_grad():
+            out = model(ids, attention_mask=mask, output_attention_maps=True)
+        for raw in out.attention_maps:
+            assert (raw[0, :, :, 4:, :4] == 0).all()
+            assert (raw[1, :, :, 10, :4] > 0).all()

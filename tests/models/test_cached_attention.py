@@ -1,0 +1,197 @@
+"""Caches: decoding in steps equals one pass, and caches hold what the configuration says."""
+
+import pytest
+import torch
+from transformers import DynamicCache, StaticCache
+from transformers.generation.continuous_batching.cache import PagedAttentionCache
+
+from diffattn.errors import ConfigError
+from diffattn.models.cached_attention import KeyMask, key_mask, positions
+
+CHUNKS = {"single": [1] * 11, "prefill": [8, 1, 1, 1], "chunks": [3, 5, 1, 2]}
+IMPLEMENTATIONS = ["diffattn", "sdpa", "eager"]
+RUNS = [
+    *(pytest.param("diffattn", chunks, id=f"diffattn-{name}") for name, chunks in CHUNKS.items()),
+    *(pytest.param(name, CHUNKS["chunks"], id=f"{name}-chunks") for name in ("sdpa", "eager")),
+]
+
+
+def make_cache(kind, config, length=16):
+    if kind == "dynamic":
+        return DynamicCache(config=config)
+    return StaticCache(config=config, max_cache_len=length)
+
+
+@torch.no_grad()
+def in_steps(model, ids, cache, chunks, **inputs):
+    logits, start = [], 0
+    for size in chunks:
+        stop = start + size
+        step = {name: value[:, :stop] for name, value in inputs.items()}
+        if "position_ids" in step:
+            step["position_ids"] = step["position_ids"][:, start:]
+        logits.append(model(ids[:, start:stop], past_key_values=cache, **step).logits)
+        start = stop
+    assert int(cache.get_seq_length()) == ids.shape[1]
+    return torch.cat(logits, dim=1)
+
+
+@pytest.mark.parametrize(("name", "chunks"), RUNS)
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_steps_equal_the_full_pass(
+    model, ids, implementation, assert_only_rounding, logits_of, kind, name, chunks
+):
+    with implementation(model, name):
+        stepwise = in_steps(model, ids, make_cache(kind, model.config), chunks)
+    assert_only_rounding([stepwise], model, logits_of(input_ids=ids))
+
+
+@pytest.mark.parametrize("chunks", CHUNKS.values(), ids=CHUNKS)
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_steps_under_left_padding_equal_the_unpadded_row(
+    model, ids, assert_only_rounding, logits_of, kind, chunks
+):
+    mask = torch.ones_like(ids)
+    mask[0, :4] = 0
+    places = (mask.cumsum(-1) - 1).clamp(min=0)
+    stepwise = in_steps(
+        model, ids, make_cache(kind, model.config), chunks, attention_mask=mask, position_ids=places
+    )
+    assert_only_rounding([stepwise[:1, 4:]], model, logits_of(input_ids=ids[:1, 4:]))
+    assert_only_rounding([stepwise[1:]], model, logits_of(input_ids=ids[1:]))
+
+
+def test_a_model_makes_its_own_cache(model, ids, assert_only_rounding, logits_of):
+    with torch.no_grad():
+        first = model(ids[:, :6])
+        second = model(ids[:, 6:], past_key_values=first.past_key_values)
+        assert model(ids, use_cache=False).past_key_values is None
+    logits = torch.cat([first.logits, second.logits], dim=1)
+    assert_only_rounding([logits], model, logits_of(input_ids=ids))
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_caches_hold_what_the_configuration_says(model, ids, implementation, kind, name):
+    """V1 and Shared: both maps' keys side by side, 2D wide, as V is; others: heads of D."""
+    config, cache = model.config, make_cache(kind, model.config)
+    with implementation(model, name), torch.no_grad():
+        model(ids, past_key_values=cache)
+    wide = config.attention_type in ("diff", "shared_diff")
+    assert config.cached_kv_shape == (config.num_kv_heads, 16 if wide else 8)
+    length = 11 if kind == "dynamic" else 16
+    for layer in cache.layers:
+        num_heads, width = config.cached_kv_shape
+        assert layer.keys.shape == (2, num_heads, length, width)
+        assert layer.values.shape == (2, num_heads, length, width)
+
+
+def test_paged_caches_hold_the_physical_heads(
+    attention_type, make_config, build, ids, paged, monkeypatch
+):
+    """A paged cache sizes itself from the configuration and stores what the kernel gets."""
+    model = build(make_config(attention_type))
+    calls, update = [], PagedAttentionCache.update
+
+    def spy(self, key_states, value_states, *args, **kwargs):
+        calls.append((key_states.shape, value_states.shape))
+        return update(self, key_states, value_states, *args, **kwargs)
+
+    monkeypatch.setattr(PagedAttentionCache, "update", spy)
+    model.generate_batch([ids[0].tolist()], **paged(max_new_tokens=2))
+    expected = (model.config.num_key_value_heads, model.config.head_dim)
+    assert len(calls) >= 4  # two layers, prefill and one step or more
+    for keys, values in calls:
+        assert (keys[1], keys[3]) == (values[1], values[3]) == expected
+
+
+def test_a_static_cache_can_be_made_before_the_first_token(
+    model, ids, assert_only_rounding, logits_of
+):
+    num_heads, width = model._get_static_cache_init_shape()
+    cache = make_cache("static", model.config)
+    cache.early_initialization(2, num_heads, width, torch.float32, torch.device("cpu"))
+    storage = [layer.keys.data_ptr() for layer in cache.layers]
+    stepwise = in_steps(model, ids, cache, CHUNKS["chunks"])
+    assert [layer.keys.data_ptr() for layer in cache.layers] == storage
+    assert_only_rounding([stepwise], model, logits_of(input_ids=ids))
+
+
+def test_layers_on_several_devices_get_no_early_cache(model):
+    model.hf_device_map = {"model.layers.0": 0, "model.layers.1": 1}
+    assert model._get_static_cache_init_shape() is None
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 11, 11), (2, 11, 11)])
+def test_other_masks_are_refused(model, ids, shape):
+    message = r"attention_mask must be \[B, keys\], got \[2, .*Use 'sdpa' or 'eager'"
+    with pytest.raises(ConfigError, match=message):
+        model(ids, attention_mask=torch.ones(shape))
+
+
+def test_sdpa_takes_a_mask_of_four_dimensions(model, ids, implementation, assert_only_rounding):
+    """What the error above advises: here a causal mask with the first token hidden."""
+    allowed = torch.ones(11, 11, dtype=torch.bool).tril()
+    allowed[1:, 0] = False
+    hidden = torch.ones_like(ids)
+    hidden[:, 0] = 0
+    for name in ("sdpa", "eager"):
+        bias = torch.zeros(1, 1, 11, 11).masked_fill(~allowed, torch.finfo(torch.float32).min)
+        with implementation(model, name), torch.no_grad():
+            logits = model(ids, attention_mask=bias).logits[:, 1:]
+        assert_only_rounding(
+            [logits], model, lambda m: [m(ids, attention_mask=hidden).logits[:, 1:].detach()]
+        )
+
+
+@pytest.mark.parametrize("length", [5, 10, 12])
+def test_a_mask_of_another_length_is_refused(model, ids, length):
+    with torch.no_grad():
+        cache = model(ids[:, :6]).past_key_values
+    with pytest.raises(ConfigError, match=f"must cover all 11 keys, cached and new, got {length}"):
+        model(ids[:, 6:], past_key_values=cache, attention_mask=torch.ones(2, length))
+
+
+class TestKeyMask:
+    """The translation of Hugging Face's mask, cache and positions into the operator's options."""
+
+    embeds = torch.zeros(2, 3, 4)
+
+    def test_nothing_to_hide(self):
+        assert key_mask(None, None, None, self.embeds) == KeyMask()
+        assert key_mask(torch.ones(2, 3), None, None, self.embeds) == KeyMask()
+
+    def test_padding_becomes_boolean(self):
+        mask = torch.tensor([[0, 1, 1], [1, 1, 1]])
+        result = key_mask(mask, None, None, self.embeds)
+        assert result.key_padding_mask.tolist() == [[False, True, True], [True, True, True]]
+        assert result.kv_lengths is None
+
+    def test_a_static_cache_hides_its_unwritten_tail(self, make_config):
+        cache = make_cache("static", make_config(), length=7)
+        first = key_mask(None, None, cache, self.embeds)
+        assert first.kv_lengths.tolist() == [3, 3]
+        assert first.kv_lengths.dtype == torch.int32
+        states = torch.zeros(2, 2, 3, 16)
+        for layer_idx in range(2):
+            cache.update(states, states, layer_idx)
+        padded = key_mask(torch.tensor([[0, 1, 1, 1, 1, 1]] * 2), None, cache, self.embeds)
+        assert padded.kv_lengths.tolist() == [6, 6]
+        assert padded.key_padding_mask.tolist() == [[False] + [True] * 6] * 2
+
+    def test_restarting_positions_are_documents(self):
+        row = torch.zeros(1, 5, 4)
+        result = key_mask(None, torch.tensor([[0, 1, 0, 0, 1]]), None, row)
+        assert result.cu_seqlens.tolist() == [0, 2, 3, 5]
+        assert result.cu_seqlens.dtype == torch.int32
+        assert key_mask(None, torch.tensor([[7, 8, 9, 10, 11]]), None, row) == KeyMask()
+
+
+def test_positions_count_from_the_cache_or_the_documents_start(make_config):
+    embeds = torch.zeros(1, 5, 4)
+    assert positions(embeds, None, None).tolist() == [[0, 1, 2, 3, 4]]
+    borders = torch.tensor([0, 2, 5], dtype=torch.int32)
+    assert positions(embeds, None, borders).tolist() == [[0, 1, 0, 1, 2]]
+    cache = DynamicCache(config=make_config())
+    cache.update(torch.zeros(1, 2, 4, 16), torch.zeros(1, 2, 4, 16), 0)
+    assert positions(embeds, cache, None).tolist() == [[4, 5, 6, 7, 8]]

@@ -1,0 +1,189 @@
+"""Saving and loading: bit for bit, λ in float32, and clear about damage."""
+
+import json
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoModelForCausalLM
+
+from diffattn.errors import ConfigError
+from diffattn.models.modeling_diff_transformer import (
+    DiffTransformerForCausalLM,
+    DiffTransformerModel,
+)
+
+LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
+
+
+@pytest.fixture
+def folder(model, tmp_path):
+    model.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@torch.no_grad()
+def logits(model, ids):
+    return model(ids).logits
+
+
+@pytest.mark.parametrize("loader", [DiffTransformerForCausalLM, AutoModelForCausalLM])
+def test_logits_are_the_same_bits(model, folder, ids, loader):
+    loaded = loader.from_pretrained(folder)
+    assert type(loaded) is DiffTransformerForCausalLM
+    assert not loaded.training
+    assert torch.equal(logits(loaded, ids), logits(model, ids))
+    before, after = model.state_dict(), loaded.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_body_loads_alone(model, folder, ids):
+    body = AutoModel.from_pretrained(folder)
+    assert type(body) is DiffTransformerModel
+    with torch.no_grad():
+        expected = model.model(ids).last_hidden_state
+        assert torch.equal(body(ids).last_hidden_state, expected)
+
+
+def test_shards_are_put_together(model, tmp_path, ids):
+    model.save_pretrained(tmp_path, max_shard_size="8KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    loaded = DiffTransformerForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(logits(loaded, ids), logits(model, ids))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_tied_embeddings_are_written_once(attention_type, make_config, build, tmp_path, ids, tied):
+    model = build(make_config(attention_type, tie_word_embeddings=tied))
+    model.save_pretrained(tmp_path)
+    written = load_file(tmp_path / "model.safetensors")
+    assert "model.embed_tokens.weight" in written
+    assert ("lm_head.weight" in written) is not tied
+    loaded = DiffTransformerForCausalLM.from_pretrained(tmp_path)
+    assert (loaded.lm_head.weight is loaded.model.embed_tokens.weight) is tied
+    assert torch.equal(logits(loaded, ids), logits(model, ids))
+
+
+@pytest.mark.parametrize("kind", ["diff", "shared_diff"])
+def test_lambda_init_of_each_layer_survives(make_config, build, tmp_path, ids, kind):
+    model = build(make_config(kind, lambda_init=[-0.0099, 0.6]))
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    attention = [layer.self_attn for layer in loaded.model.layers]
+    assert [layer.lambda_init for layer in attention] == [-0.0099, 0.6]
+    assert [layer.subln.factor for layer in attention] == [1.0099, 0.4]
+    assert torch.equal(logits(loaded, ids), logits(model, ids))
+
+
+@pytest.mark.parametrize("kind", ["diff", "shared_diff"])
+def test_lambda_stays_float32_in_a_bfloat16_model(make_config, build, tmp_path, ids, kind):
+    model = build(make_config(kind))
+    model.save_pretrained(tmp_path / "float32")
+    loaded = DiffTransformerForCausalLM.from_pretrained(tmp_path / "float32", dtype=torch.bfloat16)
+    for name, parameter in loaded.named_parameters():
+        is_lambda = name.rsplit(".", 1)[-1] in LAMBDAS
+        assert parameter.dtype == (torch.float32 if is_lambda else torch.bfloat16), name
+    for before, after in zip(model.model.layers, loaded.model.layers, strict=True):
+        assert after.self_attn.lam().dtype == torch.float32
+        assert torch.equal(after.self_attn.lam(), before.self_attn.lam())
+    assert logits(loaded, ids).isfinite().all()
+
+    loaded.save_pretrained(tmp_path / "bfloat16")
+    written = load_file(tmp_path / "bfloat16" / "model.safetensors")
+    assert written["model.layers.0.self_attn.lambda_q1"].dtype == torch.float32
+    assert written["model.layers.0.self_attn.q_proj.weight"].dtype == torch.bfloat16
+    again = DiffTransformerForCausalLM.from_pretrained(tmp_path / "bfloat16", dtype="auto")
+    assert torch.equal(logits(again, ids), logits(loaded, ids))
+
+
+@pytest.mark.parametrize("kind", ["diff", "shared_diff", "diff_v2"])
+def test_lambda_is_float32_under_autocast(make_config, build, ids, kind):
+    model = build(make_config(kind))
+    attention, seen = model.model.layers[0].self_attn, []
+
+    def attend(q, k, v, lam):
+        seen.append((q.dtype, lam))
+        return v.repeat_interleave(2, dim=2)
+
+    x = torch.randn(2, 11, 24)
+    attention(x, attend=attend)
+    with torch.autocast("cpu", torch.bfloat16):
+        attention(x, attend=attend)
+        assert logits(model, ids).isfinite().all()
+    (_, exact), (dtype, lam) = seen
+    assert dtype == torch.bfloat16  # autocast was on
+    assert lam.dtype == torch.float32
+    if kind == "diff_v2":  # its logits are a bfloat16 product; the sigmoid is not rounded again
+        assert not torch.equal(lam, lam.bfloat16().float())
+    else:
+        assert torch.equal(lam, exact)
+
+
+def test_a_v2_load_in_bfloat16_computes_lambda_in_float32(make_config, build, tmp_path):
+    build(make_config("diff_v2")).save_pretrained(tmp_path)
+    loaded = DiffTransformerForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    seen = []
+    loaded.model.layers[0].self_attn(
+        torch.randn(1, 3, 24, dtype=torch.bfloat16),
+        attend=lambda q, k, v, lam: (seen.append(lam.dtype), v.repeat_interleave(2, dim=2))[1],
+    )
+    assert seen == [torch.float32]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda raw: raw[: len(raw) // 2], "incomplete metadata, file not fully covered"),
+        (lambda raw: raw[:100], "header"),
+        (lambda raw: b"", "header too small"),
+        (lambda raw: b"not a model" * 50, "header too large"),
+    ],
+    ids=["cut", "header-cut", "empty", "foreign"],
+)
+def test_damaged_weights_are_an_error(folder, damage, message):
+    """safetensors' own error: one line, without the file's name, which the caller knows."""
+    weights = folder / "model.safetensors"
+    weights.write_bytes(damage(weights.read_bytes()))
+    with pytest.raises(SafetensorError, match=message) as caught:
+        DiffTransformerForCausalLM.from_pretrained(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_weights_are_an_error(folder):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(OSError, match=r"no file named model\.safetensors"):
+        DiffTransformerForCausalLM.from_pretrained(folder)
+
+
+def test_a_damaged_configuration_is_an_error(folder):
+    (folder / "config.json").write_text("{")
+    with pytest.raises(OSError, match="not a valid JSON file"):
+        DiffTransformerForCausalLM.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "message"),
+    [
+        ("attention_type", "dif", ConfigError, "Did you mean 'diff'\\?"),
+        ("num_kv_heads", 3, ConfigError, "num_kv_heads must divide num_heads = 4, got 3"),
+        ("vocab_size", "61", ConfigError, "'vocab_size' expected int, got str"),
+        ("vocab_size", 62, RuntimeError, "ignore_mismatched_sizes"),
+        ("head_dim", 4, RuntimeError, "ignore_mismatched_sizes"),
+    ],
+)
+def test_a_configuration_that_does_not_fit_is_an_error(folder, name, value, error, message):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(error, match=message):
+        DiffTransformerForCausalLM.from_pretrained(folder)
+
+
+def test_missing_layers_show_in_the_loading_report(folder):
+    """transformers fills them with new weights and only logs it: callers must look."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 3}))
+    _, report = DiffTransformerForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert "model.layers.2.self_attn.q_proj.weight" in report["missing_keys"]
+    assert not report["unexpected_keys"]

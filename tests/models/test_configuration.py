@@ -1,0 +1,159 @@
+"""The configuration: defaults, derived fields, what it refuses, and what it writes."""
+
+import json
+
+import pytest
+from transformers import AutoConfig
+
+from diffattn.errors import ConfigError
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.ops.lambda_param import lambda_init
+
+# Heads of the one attention call under Hugging Face's kernels, in units of num_heads and
+# num_kv_heads: V1 calls with [q1, q2, q1, q2] and stores [k1, k2, k1, k2] in a paged cache.
+PHYSICAL_HEADS = {"softmax": (1, 1), "diff": (4, 4), "diff_v2": (2, 1), "shared_diff": (4, 4)}
+
+
+def test_default_is_a_small_v1():
+    config = DiffTransformerConfig()
+    assert config.attention_type == "diff"
+    assert (config.num_heads, config.num_kv_heads, config.head_dim) == (6, 6, 64)
+    assert config.tie_word_embeddings
+    assert config.rope_parameters == {"rope_theta": 10_000.0, "rope_type": "default"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "head_dim"), [("softmax", 64), ("diff", 32), ("diff_v2", 64), ("shared_diff", 32)]
+)
+def test_default_heads_fill_the_hidden_size(kind, head_dim):
+    config = DiffTransformerConfig(attention_type=kind, hidden_size=512, num_heads=8)
+    assert config.head_dim == head_dim
+    assert config.num_kv_heads == 8
+    assert config.shared_rank == (head_dim // 4 if kind == "shared_diff" else None)
+    assert config.uses_head_norm is (kind in ("diff", "shared_diff"))
+
+
+@pytest.mark.parametrize(
+    ("hidden_size", "width"), [(1536, 4096), (2048, 5440), (2560, 6848), (3072, 8192), (16, 64)]
+)
+def test_default_ffn_is_the_multiple_of_64_nearest_to_8_thirds(hidden_size, width):
+    config = DiffTransformerConfig(hidden_size=hidden_size, num_heads=4)
+    assert config.intermediate_size == width
+
+
+def test_physical_heads_are_derived_and_read_only(config):
+    queries, keys = PHYSICAL_HEADS[config.attention_type]
+    assert config.num_attention_heads == queries * config.num_heads
+    assert config.num_key_value_heads == keys * config.num_kv_heads
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        with pytest.raises(AttributeError):
+            setattr(config, name, 7)
+        with pytest.raises(ConfigError, match=f"{name} follows from num_heads"):
+            DiffTransformerConfig(**{name: 7})
+
+
+def test_physical_heads_follow_an_assignment(make_config):
+    config = make_config("diff")
+    config.num_heads = 6
+    assert config.num_attention_heads == 24
+
+
+def test_derived_heads_are_not_written(config, tmp_path):
+    config.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert not {"num_attention_heads", "num_key_value_heads", "cached_kv_shape"} & set(written)
+    assert not {"num_attention_heads", "num_key_value_heads"} & set(config.to_dict())
+    assert written["num_heads"] == 4
+
+
+def test_round_trip_through_a_folder(config, tmp_path):
+    config.save_pretrained(tmp_path)
+    for loaded in (
+        DiffTransformerConfig.from_pretrained(tmp_path),
+        AutoConfig.from_pretrained(tmp_path),
+    ):
+        assert type(loaded) is DiffTransformerConfig
+        assert loaded.settings() == config.settings()
+
+
+@pytest.mark.parametrize(
+    ("value", "per_layer"),
+    [
+        (None, [lambda_init(0), lambda_init(1)]),
+        (0.8, [0.8, 0.8]),
+        ([-0.0099, 0.45], [-0.0099, 0.45]),  # one public checkpoint starts below zero
+    ],
+    ids=["schedule", "constant", "list"],
+)
+def test_lambda_init_round_trip(make_config, tmp_path, value, per_layer):
+    make_config("diff", lambda_init=value).save_pretrained(tmp_path)
+    loaded = DiffTransformerConfig.from_pretrained(tmp_path)
+    assert loaded.lambda_init == value
+    assert [loaded.layer_lambda_init(layer) for layer in range(2)] == per_layer
+
+
+def test_other_settings_round_trip(make_config, tmp_path):
+    config = make_config(
+        "diff_v2",
+        lambda_bias=True,
+        head_norm=True,
+        head_norm_affine=False,
+        head_norm_eps=1e-3,
+        tie_word_embeddings=False,
+        rope_parameters={"rope_theta": 640_000.0, "rope_type": "default"},
+        eos_token_id=[1, 2],
+    )
+    config.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert loaded.settings() == config.settings()
+    assert loaded.uses_head_norm
+    assert loaded.rope_parameters["rope_theta"] == 640_000.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"attention_type": "dif"}, "got 'dif'. Did you mean 'diff'\\?"),
+        ({"attention_type": "zzz"}, "must be in {softmax, diff, diff_v2, shared_diff}, got 'zzz'."),
+        ({"attention_backend": "refrence"}, "Did you mean 'reference'\\?"),
+        ({"vocab_sise": 10}, "unknown field 'vocab_sise'. Did you mean 'vocab_size'\\?"),
+        ({"hidden_size": "64"}, "'hidden_size' expected int, got str"),
+        ({"lambda_init": "0.8"}, "'lambda_init'"),
+        ({"num_heads": 0}, "num_heads must be 1 or more, got 0"),
+        ({"vocab_size": 0}, "vocab_size must be 1 or more, got 0"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers must be 1 or more, got 0"),
+        ({"hidden_size": -8}, "hidden_size must be 1 or more, got -8"),
+        ({"intermediate_size": 0}, "intermediate_size must be 1 or more, got 0"),
+        ({"num_heads": 4, "num_kv_heads": 3}, "num_kv_heads must divide num_heads = 4, got 3"),
+        ({"num_kv_heads": 0}, "num_kv_heads must divide"),
+        ({"head_dim": 7}, "head_dim must be even and 2 or more for rotary positions, got 7"),
+        ({"hidden_size": 4, "num_heads": 8}, "head_dim must be even and 2 or more"),
+        ({"shared_rank": 4}, "shared_rank belongs to attention_type 'shared_diff', got 4"),
+        ({"attention_type": "shared_diff", "shared_rank": 0}, "shared_rank must be 1 or more"),
+        ({"attention_type": "diff_v2", "lambda_init": 0.8}, "lambda_init belongs to 'diff'"),
+        ({"lambda_bias": True}, "lambda_bias belongs to 'diff_v2', got 'diff'"),
+        ({"lambda_init": [0.2]}, "one value for each of 12 layers, got 1"),
+    ],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else "",
+)
+def test_bad_settings_are_refused_in_one_line(fields, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        DiffTransformerConfig(**fields)
+    assert str(caught.value).startswith("DiffTransformerConfig: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_type_is_refused_on_assignment(make_config):
+    config = make_config()
+    with pytest.raises(ConfigError, match="'num_heads' expected int, got float"):
+        config.num_heads = 2.5
+    assert config.num_heads == 4
+
+
+def test_hugging_face_keywords_still_work():
+    config = DiffTransformerConfig(
+        dtype="bfloat16", attn_implementation="sdpa", architectures=["X"], rope_theta=500.0
+    )
+    assert str(config.dtype) == "torch.bfloat16"
+    assert config._attn_implementation == "sdpa"
+    assert config.rope_parameters["rope_theta"] == 500.0

@@ -1,0 +1,190 @@
+"""Our V1 against transformers' own DiffLlama: another author's implementation, the same function.
+
+DiffLlama counts 2h heads where we count h, and pairs head i with head i + h; we give each head an
+explicit map axis. Its weights become ours by moving that axis:
+
+- queries: its heads are [map 1 of heads 0..h-1, map 2 of heads 0..h-1], that is axes (map, head);
+  ours are (head, map).
+- keys: the same over its 2 h_kv key/value heads. Its head j reads key head j // g, g = h / h_kv,
+  so map 1 (j < h) reads the first h_kv of them and map 2 the others: map m of head i reads
+  (m, i // g).
+- values: it cuts its 2 h_kv value heads into two halves and gives head i the i // g-th of the
+  first, joined with the i // g-th of the second: axes (half, head), each ``head_dim`` wide. Ours
+  are (head, half), the two halves side by side in one value of ``2 head_dim``.
+- the output projection reads heads of ``2 head_dim`` in the same order in both.
+
+Its head norm has no weight and uses the blocks' eps; its λ_init schedule counts from 0 as ours.
+"""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from transformers import DiffLlamaConfig, DiffLlamaForCausalLM
+
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+NUM_HEADS, HEAD_DIM, HIDDEN, LAYERS, EPS = 4, 8, 40, 3, 1e-4
+LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
+
+
+@pytest.fixture(params=[4, 2, 1], ids=["mha", "gqa", "mqa"])
+def theirs(request):
+    config = DiffLlamaConfig(
+        vocab_size=61,
+        hidden_size=HIDDEN,
+        intermediate_size=48,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=2 * NUM_HEADS,
+        num_key_value_heads=2 * request.param,
+        head_dim=HEAD_DIM,
+        rms_norm_eps=EPS,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    torch.manual_seed(0)
+    model = DiffLlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".lambda_" in name:
+                parameter.normal_(0.0, 0.6)
+            elif parameter.ndim == 1:
+                parameter.normal_(1.0, 0.2)
+            else:
+                parameter.normal_(0.0, 1.4 * parameter.shape[-1] ** -0.5)
+    return model
+
+
+def map_axis_first_to_last(weight, num_heads):
+    """Rows ``(2, num_heads, head_dim)`` to rows ``(num_heads, 2, head_dim)``."""
+    rows = weight.unflatten(0, (2, num_heads, HEAD_DIM))
+    return rows.transpose(0, 1).flatten(0, 2)
+
+
+def with_weights_of(theirs):
+    """Our model with DiffLlama's weights; every tensor must find its place."""
+    num_kv_heads = theirs.config.num_key_value_heads // 2
+    config = DiffTransformerConfig(
+        attention_type="diff",
+        vocab_size=61,
+        hidden_size=HIDDEN,
+        intermediate_size=48,
+        num_hidden_layers=LAYERS,
+        num_heads=NUM_HEADS,
+        num_kv_heads=num_kv_heads,
+        head_dim=HEAD_DIM,
+        head_norm_affine=False,
+        head_norm_eps=EPS,
+        rms_norm_eps=EPS,
+        tie_word_embeddings=False,
+    )
+    state = {}
+    for name, weight in theirs.state_dict().items():
+        if name.endswith("q_proj.weight"):
+            weight = map_axis_first_to_last(weight, NUM_HEADS)
+        elif name.endswith(("k_proj.weight", "v_proj.weight")):
+            weight = map_axis_first_to_last(weight, num_kv_heads)
+        state[name] = weight
+    ours = DiffTransformerForCausalLM(config).eval()
+    ours.load_state_dict(state, strict=True)
+    return ours
+
+
+@pytest.fixture
+def ids():
+    return torch.randint(1, 61, (2, 13), generator=torch.Generator().manual_seed(0))
+
+
+def test_lambda_differs_clearly_from_its_start(theirs):
+    """Else the comparison would not see it."""
+    for layer in with_weights_of(theirs).model.layers:
+        assert abs(layer.self_attn.lam().item() - layer.self_attn.lambda_init) > 0.05
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_logits_are_equal_to_rounding(theirs, ids, implementation, assert_only_rounding):
+    theirs.set_attn_implementation(implementation)
+    with torch.no_grad():
+        logits = theirs(ids).logits
+    assert_only_rounding([logits], with_weights_of(theirs), lambda m: [m(ids).logits.detach()])
+
+
+def test_gradients_are_equal_to_rounding(theirs, ids, assert_only_rounding):
+    def gradients(model):
+        """Of the embedding, which all layers feed, and of λ in all layers together."""
+        model.zero_grad()
+        model(ids, labels=ids).loss.backward()
+        attention = [layer.self_attn for layer in model.model.layers]
+        lambdas = [getattr(layer, name).grad for layer in attention for name in LAMBDAS]
+        return model.model.embed_tokens.weight.grad, torch.stack(lambdas)
+
+    assert_only_rounding(gradients(theirs), with_weights_of(theirs), gradients)
+
+
+def test_logits_are_equal_in_float64(theirs, ids):
+    """Far below float32's rounding once the two places where DiffLlama leaves float64 are met.
+
+    It casts its block norms and the two exponentials of λ to float32. So its norms are replaced
+    by PyTorch's of the same weight and eps, and our λ vectors by ones whose exponentials are its
+    rounded ones. What is left is float64's rounding, amplified at most as float32's is: ε times
+    the float32 model's own relative error over its ε, doubled as everywhere.
+    """
+    ours = with_weights_of(theirs)
+    with torch.no_grad():
+        exact, rounded = copy.deepcopy(ours).double()(ids).logits, ours(ids).logits
+        amplification = relative_error(rounded, exact) / torch.finfo(torch.float32).eps
+
+        theirs = theirs.double()
+        theirs.set_attn_implementation("sdpa")  # the eager kernel's softmax is float32
+        replace_norms(theirs)
+        ours = ours.double()
+        for our_layer, layer in zip(ours.model.layers, theirs.model.layers, strict=True):
+            take_rounded_lambda(our_layer.self_attn, layer.self_attn)
+        error = relative_error(ours(ids).logits, theirs(ids).logits)
+    assert error <= 2 * torch.finfo(torch.float64).eps * (amplification + 1)
+    assert error < 1e-12
+
+
+def relative_error(actual, exact):
+    return float((actual - exact).abs().max() / exact.abs().max())
+
+
+def replace_norms(model):
+    for parent in [model.model, *model.model.layers]:
+        for name, norm in list(parent.named_children()):
+            if type(norm).__name__ == "DiffLlamaRMSNorm":
+                wide = nn.RMSNorm(norm.weight.shape, eps=norm.variance_epsilon).double()
+                wide.weight = norm.weight
+                setattr(parent, name, wide)
+
+
+def take_rounded_lambda(ours, theirs):
+    for index in (1, 2):
+        q, k = (getattr(theirs, f"lambda_{x}{index}") for x in "qk")
+        exponential = torch.exp(torch.sum(q * k, dim=-1, dtype=torch.float32)).double()
+        getattr(ours, f"lambda_q{index}").zero_()[0] = exponential.log()
+        getattr(ours, f"lambda_k{index}").fill_(1.0)
+
+
+def test_cached_decoding_matches(theirs, ids, assert_only_rounding):
+    """DiffLlama's caches, filled token by token, against our full pass."""
+    cache, steps = None, []
+    with torch.no_grad():
+        for t in range(ids.shape[1]):
+            out = theirs(ids[:, t : t + 1], past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            steps.append(out.logits)
+    full = with_weights_of(theirs)
+    assert_only_rounding([torch.cat(steps, 1)], full, lambda m: [m(ids).logits.detach()])
+
+
+def test_a_wrong_pairing_is_seen(theirs, ids):
+    """The comparison can fail: without the permutation the logits are far apart."""
+    ours = with_weights_of(theirs)
+    for ours_layer, layer in zip(ours.model.layers, theirs.model.layers, strict=True):
+        ours_layer.self_attn.q_proj.weight = layer.self_attn.q_proj.weight
+    with torch.no_grad():
+        assert relative_error(ours(ids).logits, theirs(ids).logits) > 0.01

@@ -1,0 +1,173 @@
+"""Our operator and Hugging Face's kernels compute the same model."""
+
+import importlib.util
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, StaticCache
+
+from diffattn.errors import BackendError, ConfigError
+
+BACKENDS = [
+    ("diffattn", "auto"),
+    ("diffattn", "flash_diff_attn_1"),
+    ("sdpa", "auto"),
+    ("eager", "auto"),
+]
+
+
+def compiles(test):
+    """Filter PyTorch's warnings about itself while it compiles."""
+    for message in (
+        "_compile flag on",
+        "`torch.jit.script_method`",
+        ".*should not be instantiated",
+    ):
+        mark = pytest.mark.filterwarnings(f"ignore:{message}:DeprecationWarning")
+        test = mark(test)
+    return test
+
+
+@pytest.fixture(params=BACKENDS, ids="-".join)
+def other(request, model):
+    """The model under one implementation and backend."""
+    name, backend = request.param
+    model.config.attention_backend = backend
+    model.set_attn_implementation(name)
+    return model
+
+
+@pytest.fixture
+def left_padded(ids):
+    mask = torch.ones_like(ids)
+    mask[0, :4] = 0
+    return {
+        "input_ids": ids * mask,
+        "attention_mask": mask,
+        "position_ids": (mask.cumsum(-1) - 1).clamp(min=0),
+    }
+
+
+def test_logits_agree(other, ids, assert_only_rounding, logits_of):
+    compute = logits_of(input_ids=ids)
+    assert_only_rounding(compute(other), other, compute)
+
+
+def test_logits_agree_under_left_padding(other, left_padded, assert_only_rounding):
+    @torch.no_grad()
+    def compute(model):
+        return [model(**left_padded).logits[left_padded["attention_mask"].bool()]]
+
+    assert_only_rounding(compute(other), other, compute)
+
+
+def test_gradients_agree(other, ids, assert_only_rounding):
+    """Of every matrix; of all vectors of one kind together, for λ's can be near zero in a layer."""
+
+    def gradients(model):
+        model.zero_grad()
+        model(ids, labels=ids).loss.backward()
+        matrices, vectors = [], {}
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1:
+                matrices.append(parameter.grad)
+            else:
+                kind = "lambda" if ".lambda_" in name else name.split(".")[-2]
+                vectors.setdefault(kind, []).append(parameter.grad)
+        return [*matrices, *(torch.cat(group) for group in vectors.values())]
+
+    assert_only_rounding(gradients(other), other, gradients)
+
+
+def test_the_backend_in_the_configuration_is_used(make_config, build, ids):
+    """A named backend never falls back: V2's values are not twice as wide as its keys."""
+    model = build(make_config("diff_v2", attention_backend="flash_diff_attn_2"))
+    with pytest.raises(BackendError, match="'flash_diff_attn_2' needs Dv = 2 head_dim"):
+        model(ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("spda", "sdpa"), ("diff_attn", "diffattn"), ("flex", "flex_attention")]
+)
+def test_unknown_implementation(make_config, build, name, hint):
+    message = f"attn_implementation must be in .*diffattn.*got '{name}'. Did you mean '{hint}'\\?"
+    model = build(make_config())
+    with pytest.raises(ConfigError, match=message):
+        model.set_attn_implementation(name)
+    assert model.config._attn_implementation == "diffattn"
+    with pytest.raises(ConfigError, match=message):
+        type(model)._from_config(make_config(), attn_implementation=name)
+
+
+def test_implementation_can_be_asked_for_on_construction(make_config, ids):
+    for name in ("diffattn", "sdpa", "eager"):
+        model = AutoModelForCausalLM.from_config(make_config(), attn_implementation=name)
+        assert model.config._attn_implementation == name
+
+
+@pytest.mark.scheduled
+@compiles
+def test_flex_attention_agrees(model, ids, left_padded, assert_only_rounding, logits_of):
+    """Forward only: FlexAttention has no backward on CPU. Compiles once per shape."""
+    torch._dynamo.reset()  # each model is another shape, and recompiling has a limit
+    compute = logits_of(input_ids=ids)
+    model.set_attn_implementation("flex_attention")
+    assert_only_rounding(compute(model), model, compute)
+
+    @torch.no_grad()
+    def padded(model):
+        return [model(**left_padded).logits[left_padded["attention_mask"].bool()]]
+
+    assert_only_rounding(padded(model), model, padded)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.skipif(importlib.util.find_spec("flash_attn") is None, reason="needs flash-attn")
+def test_flash_attention_agrees(model, ids, assert_only_rounding, logits_of):
+    model.to("cuda", torch.bfloat16)
+    compute = logits_of(input_ids=ids.cuda())
+    model.set_attn_implementation("flash_attention_2")
+    assert_only_rounding(compute(model), model, compute)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["diffattn", "sdpa", "eager", "flex_attention"])
+@compiles
+def test_logits_agree_on_cuda(model, ids, name, assert_only_rounding, logits_of):
+    model.to("cuda")
+    compute = logits_of(input_ids=ids.cuda())
+    model.set_attn_implementation(name)
+    assert_only_rounding(compute(model), model, compute)
+
+
+@pytest.mark.scheduled
+@compiles
+def test_compiled_without_graph_breaks(
+    attention_type, make_config, build, ids, assert_only_rounding, logits_of
+):
+    """Forward, one training step, and decode steps on a static cache without recompiling."""
+    model = build(make_config(attention_type))
+    torch._dynamo.reset()
+    compiled = torch.compile(model.forward, fullgraph=True)
+    with torch.no_grad():
+        logits = compiled(ids, use_cache=False).logits
+        assert_only_rounding([logits], model, logits_of(input_ids=ids))
+
+        cache = StaticCache(config=model.config, max_cache_len=16)
+        steps = [model(ids[:, :8], past_key_values=cache).logits]
+        steps.append(compiled(ids[:, 8:9], past_key_values=cache).logits)
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            steps += [compiled(ids[:, i : i + 1], past_key_values=cache).logits for i in (9, 10)]
+        assert_only_rounding([torch.cat(steps, 1)], model, logits_of(input_ids=ids))
+
+    def gradients(run):
+        def compute(m):
+            m.zero_grad()
+            (run or m)(ids, labels=ids, use_cache=False).loss.backward()
+            return [m.model.embed_tokens.weight.grad]
+
+        return compute
+
+    assert_only_rounding(gradients(compiled)(model), model, gradients(None))

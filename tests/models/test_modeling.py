@@ -1,0 +1,188 @@
+"""The models: what they compute, what they refuse, and that nothing looks ahead."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from diffattn.errors import ConfigError
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.ops.rotary import rotary_embedding
+
+
+def test_our_operator_is_the_default(model):
+    assert model.config._attn_implementation == "diffattn"
+
+
+def test_a_future_token_changes_nothing_before_it(model, ids):
+    changed = ids.clone()
+    changed[:, 6:] = 60 - changed[:, 6:]
+    with torch.no_grad():
+        before, after = model(ids).logits, model(changed).logits
+    assert torch.equal(before[:, :6], after[:, :6])
+    assert not torch.equal(before[:, 6:], after[:, 6:])
+
+
+@pytest.mark.parametrize("name", ["diffattn", "sdpa", "eager"])
+def test_no_gradient_comes_from_the_future(model, ids, implementation, name):
+    """A leak too small for the logits shows as a gradient that is not exactly zero."""
+    embeds = model.model.embed_tokens(ids).detach().requires_grad_()
+    with implementation(model, name):
+        model(inputs_embeds=embeds).logits[:, 5].square().sum().backward()
+    reached = embeds.grad.abs().amax(-1) > 0
+    assert reached[:, :6].all()
+    assert not reached[:, 6:].any()
+
+
+def test_rows_of_a_batch_do_not_mix(model, ids):
+    embeds = model.model.embed_tokens(ids).detach().requires_grad_()
+    model(inputs_embeds=embeds).logits[0].sum().backward()
+    assert embeds.grad[0].abs().sum() > 0
+    assert embeds.grad[1].abs().sum() == 0
+
+
+def test_inputs_embeds_equal_input_ids(model, ids):
+    with torch.no_grad():
+        embeds = model.model.embed_tokens(ids)
+        assert torch.equal(model(inputs_embeds=embeds).logits, model(ids).logits)
+
+
+def test_inputs_must_be_given_once(model, ids):
+    with pytest.raises(ConfigError, match="input_ids or inputs_embeds must be given, got neither"):
+        model()
+    with pytest.raises(ConfigError, match="got both"):
+        model(ids, inputs_embeds=model.model.embed_tokens(ids))
+
+
+@pytest.mark.parametrize("keep", [1, 3, torch.tensor([0, 4, 9])], ids=["last", "three", "indices"])
+def test_logits_to_keep(model, ids, keep, assert_only_rounding):
+    index = keep if isinstance(keep, torch.Tensor) else torch.arange(11 - keep, 11)
+    with torch.no_grad():
+        logits = model(ids, logits_to_keep=keep).logits
+    assert logits.shape == (2, len(index), 61)
+    # Not bitwise: the output projection multiplies fewer rows, in another block order.
+    assert_only_rounding([logits], model, lambda m: [m(ids).logits.detach()[:, index]])
+
+
+def test_loss_is_the_cross_entropy_of_the_next_token(model, ids):
+    labels = ids.clone()
+    labels[0, :4] = -100
+    with torch.no_grad():
+        out = model(ids, labels=labels)
+    log_p = F.log_softmax(out.logits[:, :-1].double(), dim=-1)
+    picked = -log_p.gather(-1, labels[:, 1:].clamp(min=0)[..., None]).squeeze(-1)
+    counted = labels[:, 1:] != -100
+    assert counted.sum() == 17
+    expected = picked[counted].mean()
+    # The mean of 17 float32 terms of a float32 log-softmax: a few units in the last place each.
+    assert abs(out.loss - expected) <= 17 * torch.finfo(torch.float32).eps * picked.max()
+
+
+def test_tuple_output_starts_with_the_logits(model, ids):
+    with torch.no_grad():
+        out = model(ids, return_dict=False, use_cache=False)
+        assert isinstance(out, tuple)
+        assert torch.equal(out[0], model(ids).logits)
+
+
+def test_hidden_states_are_recorded(model, ids):
+    with torch.no_grad():
+        out = model.model(ids, output_hidden_states=True)
+    assert len(out.hidden_states) == 3
+    assert torch.equal(out.hidden_states[0], model.model.embed_tokens(ids))
+    assert torch.equal(out.hidden_states[-1], out.last_hidden_state)
+
+
+def test_positions_count(model, ids, assert_only_rounding, logits_of):
+    """Logits depend on the distance of tokens, not on where counting starts."""
+    positions, ones = torch.arange(11)[None], torch.ones_like(ids)
+    plain = logits_of(input_ids=ids)
+    shifted = logits_of(input_ids=ids, position_ids=positions + 5)(model)
+    # Rotary angles are float32 products with positions up to 15: as many half units off.
+    assert_only_rounding(shifted, model, plain, ulps=8)
+    stretched = logits_of(input_ids=ids, position_ids=2 * positions, attention_mask=ones)(model)
+    assert (stretched[0] - plain(model)[0]).abs().max() > 0.01
+
+
+def test_rotary_positions_are_ours_with_the_configured_theta(make_config, build, ids):
+    rope = {"rope_theta": 500.0, "rope_type": "default"}
+    model = build(make_config("diff", rope_parameters=rope))
+    tables = model.model.rotary_emb(torch.zeros(1, 11, 24), position_ids=torch.arange(11)[None])
+    expected = rotary_embedding(torch.arange(11), 8, theta=500.0)
+    for table, ours in zip(tables, expected, strict=True):
+        # Angles up to 10, whose frequencies are powers rounded in either order.
+        assert (table[0] - ours).abs().max() <= 10 * 4 * torch.finfo(torch.float32).eps
+    with torch.no_grad():
+        other = build(make_config("diff"))(ids).logits
+        assert (model(ids).logits - other).abs().max() > 0.01
+
+
+def test_gradient_checkpointing_gives_the_same_gradients(model, ids):
+    model.train()
+    plain = _gradients(model, ids)
+    # Renamed in transformers 5.23, which deprecates the name that 5.17 knows.
+    enable = getattr(model, "activation_checkpointing_enable", None)
+    (enable or model.gradient_checkpointing_enable)()
+    calls = []
+    for layer in model.model.layers:
+        layer.input_layernorm.register_forward_hook(lambda *_: calls.append(1))
+    checkpointed = _gradients(model, ids)
+    assert len(calls) == 4  # each of two layers forward, and once more in backward
+    assert plain.keys() == checkpointed.keys()
+    assert all(torch.equal(plain[name], checkpointed[name]) for name in plain)
+
+
+def test_every_parameter_gets_a_gradient(model, ids):
+    gradients = _gradients(model, ids)
+    assert set(gradients) == {name for name, _ in model.named_parameters()}
+    assert all(gradient.abs().max() > 0 for gradient in gradients.values())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_tied_embeddings_are_one_matrix(make_config, attention_type, tied):
+    model = DiffTransformerForCausalLM(make_config(attention_type, tie_word_embeddings=tied))
+    assert (model.lm_head.weight is model.model.embed_tokens.weight) is tied
+
+
+def test_start_of_training(attention_type, make_config):
+    """Weights N(0, initializer_range²), norms 1, λ N(0, 0.1²), Shared's second factor N(0, 1/r)."""
+    torch.manual_seed(0)
+    config = make_config(
+        attention_type, hidden_size=256, head_dim=64, initializer_range=0.03, vocab_size=500
+    )
+    model = DiffTransformerForCausalLM(config)
+    lambdas = []
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1 and ".lambda_" in name:
+            lambdas.append(parameter.detach())
+        elif parameter.ndim == 1:
+            assert torch.equal(parameter, torch.ones_like(parameter)), name
+        else:
+            std = config.shared_rank**-0.5 if name.endswith(("q_up", "k_up")) else 0.03
+            # 5 standard errors of a standard deviation estimated from n normal numbers.
+            assert abs(parameter.std() / std - 1) < 5 * (2 * parameter.numel()) ** -0.5, name
+    if attention_type in ("diff", "shared_diff"):
+        drawn = torch.cat(lambdas)
+        assert drawn.numel() == 2 * 4 * 64
+        assert abs(drawn.std() / 0.1 - 1) < 5 * (2 * drawn.numel()) ** -0.5
+    else:
+        assert not lambdas
+
+
+def test_a_bfloat16_forward(model, ids, assert_only_rounding, logits_of):
+    model.to(torch.bfloat16)
+    with torch.no_grad():
+        logits = model(ids).logits
+    assert logits.dtype == torch.bfloat16
+    assert_only_rounding([logits], model, logits_of(input_ids=ids))
+
+
+def test_float64_stays_float64(model, ids):
+    with torch.no_grad():
+        logits = model.double()(ids).logits
+    assert logits.dtype == torch.float64
+
+
+def _gradients(model, ids):
+    model.zero_grad()
+    model(ids, labels=ids).loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}

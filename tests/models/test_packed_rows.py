@@ -1,0 +1,98 @@
+"""Several documents in one row do not see each other."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from diffattn.errors import ConfigError
+
+BORDERS = [0, 4, 5, 11]  # documents of 4, 1 and 6 tokens
+RESTARTS = torch.tensor([[0, 1, 2, 3, 0, 0, 1, 2, 3, 4, 5]])
+CU_SEQLENS = torch.tensor(BORDERS, dtype=torch.int32)
+
+
+@pytest.fixture
+def row(ids):
+    return ids[:1]
+
+
+@pytest.fixture
+def separately(row):
+    @torch.no_grad()
+    def compute(model):
+        pieces = [row[:, a:b] for a, b in pairwise(BORDERS)]
+        return [torch.cat([model(piece).logits for piece in pieces], dim=1)]
+
+    return compute
+
+
+@pytest.mark.parametrize("name", ["diffattn", "sdpa", "eager"])
+@pytest.mark.parametrize(
+    "marks",
+    [
+        {"position_ids": RESTARTS},
+        {"position_ids": RESTARTS, "use_cache": False},
+        {"cu_seq_lens_q": CU_SEQLENS},
+        {"position_ids": RESTARTS, "cu_seq_lens_q": CU_SEQLENS},
+    ],
+    ids=["restarts", "restarts-no-cache", "cu_seqlens", "both"],
+)
+def test_packed_documents_equal_separate_ones(
+    model, row, separately, implementation, assert_only_rounding, name, marks
+):
+    with implementation(model, name), torch.no_grad():
+        packed = model(row, **marks).logits
+    assert_only_rounding([packed], model, separately)
+
+
+def test_nothing_flows_between_documents(model, row):
+    embeds = model.model.embed_tokens(row).detach().requires_grad_()
+    model(inputs_embeds=embeds, position_ids=RESTARTS).logits[:, 5:].square().sum().backward()
+    assert (embeds.grad[:, 5:] != 0).any()
+    assert (embeds.grad[:, :5] == 0).all()
+
+
+def test_positions_that_never_restart_are_one_document(model, row):
+    with torch.no_grad():
+        counted = model(row, position_ids=torch.arange(11)[None]).logits
+        assert torch.equal(counted, model(row).logits)
+
+
+def test_training_on_a_packed_row_equals_training_on_its_documents(
+    make_config, build, row, assert_only_rounding
+):
+    """The usual setting: restarting positions and labels, with the cache left at its default."""
+    model = build(make_config("diff"))
+    labels = row.clone()
+    labels[0, [0, 4, 5]] = -100  # the first token of a document is nobody's next token
+
+    def packed(m):
+        m.zero_grad()
+        m(row, position_ids=RESTARTS, labels=labels).loss.backward()
+        return [m.model.layers[0].self_attn.q_proj.weight.grad]
+
+    def separate(m):
+        m.zero_grad()
+        for a, b in ((0, 4), (5, 11)):
+            (m(row[:, a:b], labels=row[:, a:b]).loss * (b - a - 1) / 8).backward()
+        return [m.model.layers[0].self_attn.q_proj.weight.grad]
+
+    assert_only_rounding(packed(model), model, separate)
+
+
+def test_a_batch_of_packed_rows_is_refused(
+    model, ids, row, separately, implementation, assert_only_rounding
+):
+    with pytest.raises(ConfigError, match=r"packed documents need a batch of 1 .* got 2"):
+        model(ids, position_ids=RESTARTS.expand(2, -1))
+    with pytest.raises(ValueError, match="one packed row, so it needs B = 1"):
+        model(ids, cu_seq_lens_q=CU_SEQLENS)
+    with implementation(model, "sdpa"), torch.no_grad():  # Hugging Face's masks can do it
+        both = model(ids, position_ids=RESTARTS.expand(2, -1)).logits
+    assert_only_rounding([both[:1]], model, separately)
+
+
+def test_wrong_borders_are_refused(model, row):
+    with pytest.raises(ValueError, match="cu_seqlens must rise from 0 to S = 11"):
+        model(row, cu_seq_lens_q=torch.tensor([0, 4, 9], dtype=torch.int32))

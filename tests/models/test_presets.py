@@ -1,0 +1,122 @@
+"""The papers' sizes: counts on the meta device beside the papers' names."""
+
+import pytest
+import torch
+
+from diffattn.errors import ConfigError
+from diffattn.models.accounting import parameter_count
+from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.models.presets import names, preset, preset_table
+
+# hidden, layers, DIFF heads, head width, FFN, vocabulary, longest context
+PRINTED = {
+    "830m": (1536, 24, 8, 96, 4096, 100_288, 2048),
+    "1.4b": (2048, 24, 8, 128, 5440, 100_288, 2048),
+    "2.8b": (2560, 32, 10, 128, 6848, 100_288, 2048),
+    "3b": (3072, 28, 12, 128, 8192, 100_288, 4096),
+    "gpt2-small": (768, 12, 6, 64, 2048, 50_257, 2048),
+    "6.8b": (4096, 32, 16, 128, 10_944, 100_288, 2048),
+    "13.1b": (5120, 40, 20, 128, 13_632, 100_288, 2048),
+}
+# Billions, tied embedding counted once. Left: with the FFN at 8/3 of hidden unrounded, norms and
+# λ not counted, which gives the sizes in the papers' names. Right: the models we build.
+BILLIONS = {
+    "830m": ("0.834", "0.834"),
+    "1.4b": ("1.413", "1.410"),
+    "2.8b": ("2.773", "2.779"),
+    "3b": ("3.479", "3.479"),
+    "6.8b": ("6.853", "6.862"),
+    "13.1b": ("13.096", "13.084"),
+}
+
+
+@pytest.mark.parametrize("name", names())
+def test_sizes_are_the_papers(name):
+    config = preset(name)
+    assert config.attention_type == "diff"
+    assert (
+        config.hidden_size,
+        config.num_hidden_layers,
+        config.num_heads,
+        config.head_dim,
+        config.intermediate_size,
+        config.vocab_size,
+        config.max_position_embeddings,
+    ) == PRINTED[name]
+    assert config.num_kv_heads == config.num_heads
+    assert 2 * config.num_heads * config.head_dim == config.hidden_size
+    assert config.tie_word_embeddings
+    assert config.rope_parameters["rope_theta"] == 10_000.0
+    assert abs(config.intermediate_size - config.hidden_size * 8 / 3) <= 32
+
+
+def test_every_size_is_listed_once():
+    assert names() == tuple(PRINTED) == tuple(row.name for row in preset_table())
+
+
+@pytest.mark.parametrize("name", BILLIONS)
+def test_totals_are_those_in_the_papers_names(name):
+    config = preset(name)
+    hidden, layers = config.hidden_size, config.num_hidden_layers
+    norms_and_lambda = hidden + layers * (2 * hidden + 2 * config.head_dim + 4 * config.head_dim)
+    rounding = 3 * hidden * layers * (config.intermediate_size - hidden * 8 / 3)
+    total = parameter_count(config)
+    unrounded, built = BILLIONS[name]
+    assert f"{(total - norms_and_lambda - rounding) / 1e9:.3f}" == unrounded
+    assert f"{total / 1e9:.3f}" == built
+
+
+def test_3b_is_larger_than_the_paper_says():
+    config = preset("3b")
+    counts = [parameter_count(config, embeddings=False), parameter_count(config)]
+    config.tie_word_embeddings = False
+    counts.append(parameter_count(config))
+    assert [f"{count / 1e9:.3f}" for count in counts] == ["3.171", "3.479", "3.787"]
+    assert all(f"{count}B" in preset.__doc__ for count in ("3.171", "3.479", "3.787"))
+
+
+@pytest.mark.parametrize("kind", ATTENTION_TYPES)
+@pytest.mark.parametrize("name", names())
+def test_counts_are_exact_on_the_meta_device(name, kind):
+    config = preset(name, kind)
+    with torch.device("meta"):
+        model = DiffTransformerForCausalLM(config)
+    built = sum(parameter.numel() for parameter in model.parameters())
+    assert built == parameter_count(config)
+    assert built - model.model.embed_tokens.weight.numel() == parameter_count(
+        config, embeddings=False
+    )
+    row = next(row for row in preset_table() if row.name == name)
+    if kind == "diff":
+        assert built == row.total
+    else:
+        assert built - row.total == row.twin_residuals[kind]
+
+
+@pytest.mark.parametrize("row", preset_table(), ids=lambda row: row.name)
+def test_twins_are_as_near_as_the_ffn_allows(row):
+    config = preset(row.name)
+    assert set(row.twin_residuals) == set(ATTENTION_TYPES) - {"diff"}
+    assert row.twin_residuals["softmax"] == -6 * config.head_dim * config.num_hidden_layers
+    step = 8 * 3 * config.hidden_size * config.num_hidden_layers
+    assert all(abs(residual) <= step / 2 for residual in row.twin_residuals.values())
+    assert row.non_embedding == row.total - config.vocab_size * config.hidden_size
+
+
+def test_presets_are_new_configurations():
+    preset("830m").num_heads = 4
+    assert preset("830m").num_heads == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("3bb",), "preset: name must be in .*, got '3bb'. Did you mean '3b'\\?"),
+        (("gpt2",), "Did you mean 'gpt2-small'\\?"),
+        (("830m", "sotfmax"), "attention_type must be in .*Did you mean 'softmax'\\?"),
+    ],
+)
+def test_unknown_names_get_a_hint(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        preset(*arguments)

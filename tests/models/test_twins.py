@@ -1,0 +1,169 @@
+"""Matched models: what is equal, what is left over, and what cannot be matched."""
+
+from itertools import permutations
+
+import pytest
+import torch
+
+from diffattn.errors import ConfigError
+from diffattn.models.accounting import flops_per_token, parameter_count
+from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.models.twins import MATCHES
+
+PAIRS = list(permutations(ATTENTION_TYPES, 2))
+SOFTMAX_HEADS = {
+    "softmax": 1,
+    "diff_v2": 1,
+    "diff": 2,
+    "shared_diff": 2,
+}  # that one head stands for
+
+
+def built_parameters(config):
+    with torch.device("meta"):
+        model = DiffTransformerForCausalLM(config)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def attention_flops(config):
+    """The part of the FLOPs that grows with the number of keys."""
+    return flops_per_token(config, 201) - flops_per_token(config, 1)
+
+
+@pytest.mark.parametrize("num_kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_v1_and_softmax_differ_by_six_head_dims_per_layer(make_config, num_kv_heads, layers):
+    """λ's four vectors of D and the head norm's 2D; everything else has the same size."""
+    original = make_config("diff", num_kv_heads=num_kv_heads, num_hidden_layers=layers)
+    for match in ("params", "heads", "attention_flops"):
+        result = original.twin("softmax", match=match)
+        assert result.parameter_difference == -6 * original.head_dim * layers
+        assert result.flops_difference == 0
+        assert result.config.num_heads == 2 * original.num_heads
+        assert result.config.num_kv_heads == 2 * num_kv_heads
+        assert result.config.head_dim == original.head_dim
+        assert result.config.intermediate_size == original.intermediate_size
+        assert result.config.twin("diff", match=match).config.settings() == original.settings()
+
+
+@pytest.mark.parametrize("match", MATCHES)
+@pytest.mark.parametrize(("kind", "other"), PAIRS)
+def test_residuals_are_those_of_built_models(make_config, kind, other, match):
+    original = make_config(kind)
+    result = original.twin(other, match=match)
+    assert result.match == match
+    assert result.config.attention_type == other
+    built = built_parameters(result.config) - built_parameters(original)
+    assert result.parameter_difference == built
+    flops = flops_per_token(result.config, training=True) - flops_per_token(original, training=True)
+    assert result.flops_difference == flops
+
+
+@pytest.mark.parametrize(("kind", "other"), PAIRS)
+def test_heads_are_converted_through_the_softmax_model(make_config, kind, other):
+    original = make_config(kind)
+    result = original.twin(other, match="heads").config
+    for name in ("num_heads", "num_kv_heads"):
+        before = getattr(original, name) * SOFTMAX_HEADS[kind]
+        assert getattr(result, name) * SOFTMAX_HEADS[other] == before
+    kept = {"head_dim", "hidden_size", "intermediate_size", "vocab_size", "num_hidden_layers"}
+    assert {name: getattr(result, name) for name in kept} == {
+        name: getattr(original, name) for name in kept
+    }
+
+
+@pytest.mark.parametrize("hidden_size", [24, 512])
+@pytest.mark.parametrize(("kind", "other"), PAIRS)
+def test_params_leaves_less_than_half_a_step_of_the_ffn(make_config, kind, other, hidden_size):
+    original = make_config(kind, hidden_size=hidden_size, intermediate_size=1024)
+    result = original.twin(other, match="params")
+    step = 8 if hidden_size >= 512 else 1  # channels
+    if {kind, other} <= {"softmax", "diff"}:
+        assert abs(result.parameter_difference) == 6 * original.head_dim * 2
+    else:
+        assert result.config.intermediate_size % step == 0
+        assert abs(result.parameter_difference) <= step * 3 * hidden_size * 2 / 2
+
+
+@pytest.mark.parametrize(("kind", "other"), PAIRS)
+def test_attention_flops_are_equal(make_config, kind, other):
+    original = make_config(kind)
+    result = original.twin(other, match="attention_flops").config
+    assert attention_flops(result) == attention_flops(original)
+
+
+@pytest.mark.parametrize(("kind", "other"), PAIRS)
+def test_round_trip_restores_heads_and_size(make_config, kind, other):
+    original = make_config(kind)
+    back = original.twin(other).config.twin(kind).config
+    assert (back.num_heads, back.num_kv_heads) == (original.num_heads, original.num_kv_heads)
+    channel = 3 * original.hidden_size * original.num_hidden_layers
+    assert abs(parameter_count(back) - parameter_count(original)) <= channel
+
+
+def test_a_v2_twin_gives_up_about_an_eighth_of_the_ffn(make_config):
+    """Under MHA its queries cost hidden² more per layer: 8/3 of hidden becomes 7/3."""
+    softmax = make_config(
+        "softmax", hidden_size=768, num_heads=12, num_kv_heads=12, head_dim=64,
+        intermediate_size=2048,
+    )  # fmt: skip
+    twin = softmax.twin("diff_v2").config
+    assert twin.intermediate_size == 1792 == 768 * 7 // 3
+    assert twin.num_heads == 12
+
+
+def test_what_belongs_to_a_type_stays_behind(make_config):
+    diff = make_config("diff", lambda_init=[0.1, 0.2], head_norm=False, head_norm_eps=1e-3)
+    assert diff.twin("shared_diff").config.lambda_init == [0.1, 0.2]
+    softmax = diff.twin("softmax").config
+    assert softmax.lambda_init is None
+    assert softmax.head_norm is None
+    assert softmax.head_norm_eps == 1e-3
+    assert make_config("diff_v2", lambda_bias=True).twin("softmax").config.lambda_bias is False
+    assert make_config("shared_diff").twin("diff").config.shared_rank is None
+
+
+def test_changes_are_applied_and_counted(make_config):
+    original = make_config("diff")
+    result = original.twin("shared_diff", shared_rank=3, intermediate_size=50)
+    assert (result.config.shared_rank, result.config.intermediate_size) == (3, 50)
+    built = built_parameters(result.config) - built_parameters(original)
+    assert result.parameter_difference == built
+    same = original.twin("diff", head_norm=False)
+    assert same.config.settings() == original.settings() | {"head_norm": False}
+    assert same.parameter_difference == -2 * 2 * original.head_dim
+
+
+def test_a_twin_shares_no_state_with_its_original(make_config):
+    original = make_config("diff", lambda_init=[0.1, 0.2])
+    twin = original.twin("shared_diff").config
+    twin.rope_parameters["rope_theta"] = 1.0
+    twin.lambda_init[0] = 9.0
+    assert original.rope_parameters["rope_theta"] == 10_000.0
+    assert original.lambda_init == [0.1, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "name"), [(3, 3, "num_heads"), (6, 3, "num_kv_heads")]
+)
+@pytest.mark.parametrize("kind", ["softmax", "diff_v2"])
+def test_odd_heads_cannot_be_halved(make_config, kind, heads, kv_heads, name):
+    config = make_config(kind, num_heads=heads, num_kv_heads=kv_heads)
+    with pytest.raises(ConfigError, match=f"twin: {name} of the 'diff' twin must be whole, got 3"):
+        config.twin("diff")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes", "hint"),
+    [
+        (("sotfmax",), {}, "'softmax'"),
+        (("diffv2",), {}, "'diff_v2'"),
+        (("softmax", "param"), {}, "'params'"),
+        (("softmax", "flops"), {}, "'attention_flops'"),
+        (("shared_diff",), {"shared_ranks": 4}, "'shared_rank'"),
+    ],
+)
+def test_unknown_names_get_a_hint(make_config, arguments, changes, hint):
+    with pytest.raises(ConfigError, match=f"Did you mean {hint}\\?"):
+        make_config("diff").twin(*arguments, **changes)

@@ -1,0 +1,145 @@
+"""The capability table: what it lists, what it chooses, and how it refuses."""
+
+import re
+
+import pytest
+import torch
+
+from diffattn.errors import BackendError
+from diffattn.ops import backends
+from diffattn.ops.diff_attention import api
+from diffattn.ops.diff_attention.api import diff_attention
+from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+
+OP = "diff_attention"
+V2 = OpCase(name="v2", num_queries=3, shared_keys=True, value_dim=8)
+
+
+def facts(**changes):
+    usual = {"device": "cpu", "dtype": torch.float32, "num_queries": 5, "num_keys": 5}
+    return backends.Inputs(**(usual | {"head_dim": 8, "value_dim": 16} | changes))
+
+
+def raises(message):
+    return pytest.raises(BackendError, match="^" + re.escape(message) + "$")
+
+
+def test_names_are_those_of_the_table():
+    assert backends.names(OP) == tuple(backend.name for backend in backends.table(OP))
+    assert backends.names(OP)[0] == "reference"
+    assert {"composed", "flash_diff_attn_1", "flash_diff_attn_2"} <= set(backends.names(OP))
+
+
+@pytest.mark.parametrize("name", backends.names(OP))
+def test_a_name_runs_its_own_function(name, monkeypatch):
+    """The named backend runs and no other one does."""
+    called = []
+
+    def spy(own):
+        return lambda q, k, v, lam, **options: called.append(own) or q.new_zeros(())
+
+    for other in backends.names(OP):
+        monkeypatch.setitem(api._FORWARD, other, spy(other))
+    inputs = make_diff_attention_inputs(OpCase(name="", num_queries=3))
+    diff_attention(*inputs.tensors().values(), backend=name)
+    assert called == [name]
+
+
+@pytest.mark.parametrize(("num_queries", "chosen"), [(1, "reference"), (2, "composed")])
+def test_auto_is_one_rule(num_queries, chosen):
+    assert backends.resolve(OP, "auto", facts(num_queries=num_queries)) == chosen
+    case = OpCase(name="", num_queries=num_queries, num_keys=4)
+    inputs = make_diff_attention_inputs(case)
+    tensors = inputs.tensors().values()
+    assert torch.equal(diff_attention(*tensors), diff_attention(*tensors, backend=chosen))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("device", ["cpu", "cuda", "mps"])
+@pytest.mark.parametrize("widths", [(8, 16), (8, 8), (80, 3)])
+@pytest.mark.parametrize("num_queries", [0, 1, 100])
+def test_auto_never_chooses_what_refuses(dtype, device, widths, num_queries):
+    head_dim, value_dim = widths
+    inputs = facts(dtype=dtype, device=device, head_dim=head_dim, value_dim=value_dim,
+                   num_queries=num_queries)  # fmt: skip
+    chosen = backends.resolve(OP, "auto", inputs)
+    assert backends.resolve(OP, chosen, inputs) == chosen
+
+
+def test_facts_are_read_off_the_tensors():
+    case = OpCase(name="", num_queries=3, num_keys=7, head_dim=6, value_dim=10, num_kv_heads=2)
+    inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16)
+    assert backends.describe(inputs.q, inputs.k, inputs.v) == backends.Inputs(
+        device="cpu", dtype=torch.bfloat16, num_queries=3, num_keys=7, head_dim=6, value_dim=10
+    )
+
+
+def test_unknown_names():
+    known = ", ".join(("auto", *backends.names(OP)))
+    inputs = make_diff_attention_inputs(OpCase(name="", num_queries=3))
+    tensors = inputs.tensors().values()
+    with raises(
+        f"diff_attention: backend must be in {{{known}}}, got 'compsed'. Did you mean 'composed'?"
+    ):
+        diff_attention(*tensors, backend="compsed")
+    with raises(f"diff_attention: backend must be in {{{known}}}, got 'zzz'."):
+        diff_attention(*tensors, backend="zzz")
+    with raises("backends: op must be in {diff_attention}, got 'attention'."):
+        backends.names("attention")
+
+
+def test_a_named_backend_never_falls_back():
+    inputs = make_diff_attention_inputs(V2)
+    with raises(
+        "diff_attention: backend 'flash_diff_attn_2' needs Dv = 2 head_dim, got head_dim 8 and "
+        "Dv 8. Usable here: reference, composed, flash_diff_attn_1."
+    ):
+        diff_attention(*inputs.tensors().values(), backend="flash_diff_attn_2")
+
+
+@pytest.mark.parametrize(
+    ("limits", "changes", "reason"),
+    [
+        ({"available": lambda: "needs the package 'fast'"}, {}, "needs the package 'fast'"),
+        ({"devices": ("cuda", "xpu")}, {}, "needs device in {cuda, xpu}, got cpu"),
+        ({"dtypes": (torch.float16, torch.bfloat16)}, {},
+         "needs dtype in {float16, bfloat16}, got float32"),
+        ({"widths": "head_dim in {32, 64}", "accepts_widths": lambda d, dv: d in (32, 64)},
+         {"head_dim": 80}, "needs head_dim in {32, 64}, got head_dim 80 and Dv 16"),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_what_is_needed_and_what_is_usable(limits, changes, reason, monkeypatch):
+    fast = backends.Backend(name="fast", summary="made up", **limits)
+    reference = backends.table(OP)[0]
+    monkeypatch.setitem(backends._TABLE, OP, (reference, fast))
+    assert fast.refuses(facts(**changes)) == reason
+    with raises(f"diff_attention: backend 'fast' {reason}. Usable here: reference."):
+        backends.resolve(OP, "fast", facts(**changes))
+
+
+def test_a_backend_accepts_what_it_can_run():
+    limited = backends.Backend(
+        name="fast", summary="made up", devices=("cuda",), dtypes=(torch.float16,),
+        accepts_widths=lambda head_dim, value_dim: head_dim == 64,
+    )  # fmt: skip
+    assert limited.refuses(facts(device="cuda", dtype=torch.float16, head_dim=64)) is None
+
+
+@pytest.mark.parametrize("backend", backends.table(OP), ids=lambda backend: backend.name)
+def test_gradient_order_is_as_the_table_says(backend):
+    """Second derivatives exist where the table says "any order"; first ones everywhere."""
+    inputs = make_diff_attention_inputs(OpCase(name="", num_queries=4))
+    out = diff_attention(*inputs.tensors().values(), backend=backend.name)
+    (first,) = torch.autograd.grad(out.square().sum(), inputs.q, create_graph=True)
+    assert (first != 0).any()
+    if backend.gradient == "any order":
+        (second,) = torch.autograd.grad(first.square().sum(), inputs.q)
+        assert (second != 0).any()
+    else:
+        assert backend.gradient == "first order"
+
+
+def test_empty_inputs_still_need_a_backend_that_exists():
+    inputs = make_diff_attention_inputs(OpCase(name="", num_queries=0))
+    with pytest.raises(BackendError, match="got 'zzz'"):
+        diff_attention(*inputs.tensors().values(), backend="zzz")

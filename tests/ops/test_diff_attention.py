@@ -1,0 +1,186 @@
+"""Every backend against the float64 reference, and the inputs that break kernels."""
+
+import pytest
+import torch
+
+from diffattn.ops import backends
+from diffattn.ops.diff_attention.api import diff_attention
+from diffattn.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
+from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
+from diffattn.testing.marks import require_backend
+from diffattn.testing.rounding import rounding_steps
+
+BACKENDS = backends.names("diff_attention")
+OTHERS = tuple(name for name in BACKENDS if name != "reference")  # it has tests of its own
+DTYPES = [
+    pytest.param(torch.float32, id="fp32"),
+    pytest.param(torch.bfloat16, id="bf16"),
+    pytest.param(torch.float16, id="fp16"),
+]
+V1 = OpCase(name="v1", num_queries=9, num_keys=13, num_kv_heads=2, lam_axes="bth")
+V2 = OpCase(name="v2", num_queries=9, num_keys=13, num_kv_heads=2, lam_axes="bth",
+            shared_keys=True, value_dim=8)  # fmt: skip
+
+
+def case_of(base, **changes):
+    """A variation of V1 or V2."""
+    fields = {name: getattr(base, name) for name in base.__dataclass_fields__}
+    return OpCase(**(fields | changes))
+
+
+def run(inputs, backend, **options):
+    return diff_attention(*inputs.tensors().values(), backend=backend, **inputs.options, **options)
+
+
+@pytest.mark.parametrize("backend", OTHERS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", OP_CASES, ids=str)
+def test_backend_matches_reference(backend, dtype, case, device):
+    """Output and every gradient stay within twice the error that rounding alone causes."""
+    require_backend("diff_attention", backend, device=device, dtype=dtype, case=case)
+    inputs = make_diff_attention_inputs(case, dtype=dtype, device=device)
+    assert_close_to_reference(diff_attention, inputs, backend=backend)
+
+
+@pytest.mark.parametrize("backend", OTHERS)
+@pytest.mark.parametrize("axes", ["", "h", "t", "th", "b", "bh", "bt", "bth"])
+@pytest.mark.parametrize("value", [-0.7, 0.0, 1.0, 1.8])
+def test_any_lambda_of_any_shape(backend, axes, value, device):
+    """λ is neither clamped nor confused with another axis: below 0, 0, 1, and above."""
+    case = case_of(V1, lam_axes=axes)
+    require_backend("diff_attention", backend, device=device, dtype=torch.float32, case=case)
+    inputs = make_diff_attention_inputs(case, device=device)
+    with torch.no_grad():
+        inputs.lam.copy_(value + 0.1 * torch.arange(inputs.lam.numel()).view(inputs.lam.shape))
+    assert_close_to_reference(diff_attention, inputs, backend=backend)
+
+
+def transposed(x):
+    return x.transpose(0, -1).contiguous().transpose(0, -1)
+
+
+def surrounded(x):
+    """A window into a larger tensor, with NaN all around it."""
+    larger = x.new_full([size + 2 for size in x.shape], float("nan"))
+    return larger[tuple(slice(1, size + 1) for size in x.shape)].copy_(x)
+
+
+def every_second(x):
+    """Stride 2 in the last axis, NaN between the numbers."""
+    larger = x.new_full((*x.shape[:-1], 2 * x.shape[-1]), float("nan"))
+    return larger[..., ::2].copy_(x)
+
+
+def expanded(x):
+    """One row for the whole batch, stride 0."""
+    return x[:1].expand_as(x)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("layout", [transposed, surrounded, every_second, expanded])
+@pytest.mark.parametrize("base", [V1, V2], ids=str)
+def test_any_strides(backend, layout, base, device):
+    require_backend("diff_attention", backend, device=device, dtype=torch.float32, case=base)
+    strided = make_diff_attention_inputs(base, device=device).map_tensors(layout)
+    dense = strided.map_tensors(lambda x: x.clone(memory_format=torch.contiguous_format))
+    assert not any(x.is_contiguous() for x in strided.tensors().values())
+    steps, magnitude = rounding_steps(dense)
+    assert_equal_to_rounding(
+        run(strided, backend), run(dense, backend), steps=steps, magnitude=magnitude
+    )
+    assert_close_to_reference(diff_attention, strided, backend=backend)
+
+
+MASKED = (
+    case_of(V1, num_queries=13, num_keys=5),
+    case_of(V2, num_queries=13, num_keys=5),
+    case_of(V1, padding=((13, 0), (2, 3))),
+    case_of(V2, padding=((13, 0), (2, 3)), causal=False),
+    case_of(V1, kv_lengths=(0, 4)),
+    case_of(V1, kv_lengths=(0, 4), causal=False),
+    case_of(V2, num_queries=1, kv_lengths=(0, 4)),
+    case_of(V1, window=2, padding=((0, 4), (0, 0))),
+    case_of(V1, batch=1, num_queries=13, documents=(4, 9), padding=((4, 0),)),
+)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", MASKED, ids=range(len(MASKED)))
+def test_query_without_keys_gives_zero(backend, dtype, case, device):
+    """Exactly 0 in the output and in its gradient; no NaN anywhere on the way back."""
+    require_backend("diff_attention", backend, device=device, dtype=dtype, case=case)
+    inputs = make_diff_attention_inputs(case, dtype=dtype, device=device)
+    ones, zero = torch.ones_like(inputs.v), torch.zeros_like(inputs.lam)
+    sums = diff_attention(inputs.q, inputs.k, ones, zero, backend="reference", **inputs.options)
+    sees_none = sums[..., 0] == 0  # [B, T, H]: weights sum to 1, or there are none
+    assert sees_none.any()
+    with torch.autograd.set_detect_anomaly(True):
+        out = run(inputs, backend)
+        grads = torch.autograd.grad(out.float().square().sum(), list(inputs.tensors().values()))
+    assert (out[sees_none] == 0).all()
+    assert (grads[0][sees_none] == 0).all()
+    assert (grads[3].reshape(sees_none.shape)[sees_none] == 0).all()
+    for x in (out, *grads):
+        assert x.isfinite().all()
+    if not sees_none.all():
+        assert (out[~sees_none] != 0).any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("sizes", [(0, 3, 3), (2, 0, 3), (2, 3, 0), (2, 0, 0)], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"causal": False}, {"window": 2}, {"padding": ()}, {"kv_lengths": ()},
+     {"padding": (), "kv_lengths": (), "window": 1}],
+    ids=str,
+)  # fmt: skip
+def test_empty_batch_or_length(backend, sizes, options, device):
+    batch, num_queries, num_keys = sizes
+    case = case_of(V1, batch=batch, num_queries=num_queries, num_keys=num_keys)
+    require_backend("diff_attention", backend, device=device, dtype=torch.float32, case=case)
+    inputs = make_diff_attention_inputs(case, device=device)
+    options = dict(options)
+    if "padding" in options:
+        del options["padding"]
+        options["key_padding_mask"] = torch.ones(batch, num_keys, dtype=torch.bool, device=device)
+    if "kv_lengths" in options:
+        options["kv_lengths"] = torch.full((batch,), num_keys, dtype=torch.int32, device=device)
+    out = run(inputs, backend, **options)
+    assert out.shape == (batch, num_queries, 4, 16)
+    assert (out == 0).all()
+    grads = torch.autograd.grad(out.sum(), list(inputs.tensors().values()))
+    for grad, x in zip(grads, inputs.tensors().values(), strict=True):
+        assert grad.shape == x.shape
+        assert (grad == 0).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_dim", [4, 64])
+def test_logits_of_ten_thousand(backend, dtype, head_dim, device):
+    """exp does not overflow, and float16 holds the products of queries and keys."""
+    case = case_of(V1, head_dim=head_dim, value_dim=2 * head_dim)
+    require_backend("diff_attention", backend, device=device, dtype=dtype, case=case)
+    inputs = make_diff_attention_inputs(case, dtype=dtype, device=device)
+    size = (1e4 * head_dim**-0.5) ** 0.5  # head_dim products of size², times scale: 1e4
+    with torch.no_grad():
+        for x in (inputs.q, inputs.k):
+            x.copy_(x[..., :1].sign() * size)  # logits of ±1e4, nothing between
+    assert_close_to_reference(diff_attention, inputs, backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_float64_takes_lambda_in_both_widths(backend, device):
+    require_backend("diff_attention", backend, device=device, dtype=torch.float64, case=V1)
+    inputs = make_diff_attention_inputs(V1, dtype=torch.float64, device=device)
+    narrow = inputs.lam.detach().float()
+    wide = diff_attention(inputs.q, inputs.k, inputs.v, narrow.double(), backend=backend)
+    out = diff_attention(inputs.q, inputs.k, inputs.v, narrow, backend=backend)
+    assert out.dtype == torch.float64
+    assert torch.equal(out, wide)
+
+
+def test_memory_is_filled_with_nan(device):
+    """What the other tests of this folder rely on."""
+    assert torch.empty(3, device=device).isnan().all()

@@ -1,0 +1,113 @@
+"""Which key a query sees, row by row, and the softmax over what it sees."""
+
+import pytest
+import torch
+
+from diffattn.ops.masking import masked_softmax, repeat_heads, visible_keys
+
+CPU = torch.device("cpu")
+
+
+def pattern(mask):
+    """Rows of ``x`` (seen) and ``.`` (hidden), one list per batch row."""
+    return [["".join(".x"[int(seen)] for seen in row) for row in rows] for rows in mask]
+
+
+def int32(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def bools(*rows):
+    return torch.tensor([[letter == "x" for letter in row] for row in rows])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "expected"),
+    [
+        ((3, 3), {}, [["x..", "xx.", "xxx"]]),
+        ((2, 4), {}, [["xxx.", "xxxx"]]),  # the last query is the last key
+        ((4, 2), {}, [["..", "..", "x.", "xx"]]),
+        ((4, 4), {"window": 2}, [["x...", "xx..", ".xx.", "..xx"]]),
+        ((4, 4), {"window": 2, "causal": False}, [["x...", "xx..", ".xx.", "..xx"]]),
+        ((1, 4), {"window": 2}, [["..xx"]]),
+        ((3, 3), {"window": 9}, [["x..", "xx.", "xxx"]]),
+        ((1, 3), {"kv_lengths": int32(2, 3)}, [["xx."], ["xxx"]]),
+        ((2, 3), {"kv_lengths": int32(0, 1)}, [["...", "..."], ["...", "x.."]]),
+        ((2, 3), {"kv_lengths": int32(2, 3), "causal": False}, [["xx."], ["xxx"]]),
+        ((2, 4), {"kv_lengths": int32(3, 4), "window": 2}, [["xx..", ".xx."], [".xx.", "..xx"]]),
+        ((2, 2), {"key_padding_mask": bools(".x", "x.")}, [["..", ".x"], ["x.", "x."]]),
+        ((2, 2), {"key_padding_mask": bools(".x", "x."), "causal": False}, [[".x"], ["x."]]),
+        ((5, 5), {"cu_seqlens": int32(0, 2, 2, 5)},
+         [["x....", "xx...", "..x..", "..xx.", "..xxx"]]),
+        ((3, 3), {"cu_seqlens": int32(0, 1, 3), "causal": False}, [["x..", ".xx", ".xx"]]),
+        ((4, 4), {"cu_seqlens": int32(0, 1, 4), "window": 2, "key_padding_mask": bools("xx.x")},
+         [["x...", ".x..", ".x..", "...x"]]),
+    ],
+)  # fmt: skip
+def test_visible_keys(sizes, options, expected):
+    mask = visible_keys(*sizes, device=CPU, **options)
+    assert mask.dtype == torch.bool
+    assert pattern(mask) == expected
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [((3, 5), {"causal": False}), ((1, 5), {})],
+    ids=["non-causal", "one query at the end"],
+)
+def test_no_mask_where_every_query_sees_every_key(sizes, options):
+    assert visible_keys(*sizes, device=CPU, **options) is None
+
+
+def test_rows_are_rows_of_the_whole_mask():
+    options = {"window": 3, "kv_lengths": int32(6, 4), "device": CPU}
+    rows = torch.tensor([3, 0, 2])
+    whole = visible_keys(4, 6, **options)
+    assert torch.equal(visible_keys(4, 6, rows=rows, **options), whole[:, rows])
+    assert pattern(visible_keys(4, 4, device=CPU, rows=torch.tensor([1]))) == [["xx.."]]
+
+
+@pytest.mark.parametrize("sizes", [(0, 3), (3, 0), (0, 0)], ids=str)
+def test_empty_lengths(sizes):
+    options = {
+        "kv_lengths": torch.full((2,), sizes[1], dtype=torch.int32),
+        "key_padding_mask": torch.ones(2, sizes[1], dtype=torch.bool),
+    }
+    assert visible_keys(*sizes, device=CPU, **options).shape == (2, *sizes)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_masked_softmax_is_float32_and_zero_where_hidden(dtype):
+    logits = torch.randn(3, 4, dtype=dtype, requires_grad=True)
+    visible = bools("xx..", "....", "xxxx")
+    weights = masked_softmax(logits, visible)
+    assert weights.dtype == torch.float32
+    wide = logits.detach().float()
+    assert torch.equal(weights[0, :2], wide[0, :2].softmax(-1))
+    assert torch.equal(weights[2], wide[2].softmax(-1))
+    assert (weights[~visible] == 0).all()
+    weights.square().sum().backward()
+    assert logits.grad.isfinite().all()
+    assert (logits.grad[~visible] == 0).all()
+    assert (logits.grad[2] != 0).all()
+
+
+def test_masked_softmax_reads_no_hidden_logit():
+    """Whatever the hidden logits are, infinite and NaN included."""
+    logits = torch.randn(2, 3)
+    visible = bools("x.x", "xx.")
+    expected = masked_softmax(logits, visible)
+    for garbage in (torch.nan, torch.inf, -torch.inf):
+        assert torch.equal(masked_softmax(logits.masked_fill(~visible, garbage), visible), expected)
+
+
+def test_softmax_without_mask_keeps_float64():
+    logits = torch.randn(2, 3, dtype=torch.float64)
+    assert torch.equal(masked_softmax(logits, None), logits.softmax(-1))
+    assert masked_softmax(logits, bools("xxx")).dtype == torch.float64
+
+
+def test_repeat_heads_keeps_neighbours_together():
+    x = torch.arange(2).view(1, 1, 2, 1)
+    assert repeat_heads(x, 6).flatten().tolist() == [0, 0, 0, 1, 1, 1]
+    assert repeat_heads(x, 2) is x

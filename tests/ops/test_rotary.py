@@ -1,0 +1,111 @@
+"""Rotary position embedding, against rotation of complex numbers."""
+
+import re
+
+import pytest
+import torch
+
+from diffattn.errors import ShapeError
+from diffattn.ops.rotary import apply_rotary, rotary_embedding
+from diffattn.testing.assertions import assert_equal_to_rounding
+
+DIM = 8
+
+
+def rotated_by_hand(x, positions, theta=10_000.0):
+    """Channels c and c + D/2 are one complex number, turned by position · theta^(−2c/D)."""
+    x = x.double()
+    half = x.shape[-1] // 2
+    frequency = theta ** (-2 * torch.arange(half, dtype=torch.float64) / x.shape[-1])
+    angle = positions.double()[..., None] * frequency  # [..., T, D / 2]
+    if angle.ndim == 2:
+        angle = angle[None]
+    angle = angle.reshape(*angle.shape[:2], *(1,) * (x.ndim - 3), half)
+    turned = torch.complex(x[..., :half], x[..., half:]) * torch.polar(
+        torch.ones_like(angle), angle
+    )
+    return torch.cat([turned.real, turned.imag], dim=-1)
+
+
+@pytest.mark.parametrize("heads", [(3,), (3, 2), ()], ids=str)
+@pytest.mark.parametrize("theta", [10_000.0, 500.0])
+@pytest.mark.parametrize(
+    "positions",
+    [torch.arange(5), torch.tensor([[0, 1, 2, 3, 4], [7, 8, 9, 3, 0]]), torch.arange(5)[None] + 9],
+    ids=["[T]", "[B, T]", "[1, T]"],
+)
+def test_equals_complex_rotation(heads, theta, positions):
+    x = torch.randn(2, 5, *heads, DIM)
+    cos, sin = rotary_embedding(positions, DIM, theta=theta)
+    assert cos.dtype == sin.dtype == torch.float32
+    assert cos.shape == sin.shape == (*positions.shape, DIM)
+    actual = apply_rotary(x, cos, sin)
+    # An angle of at most 13 is off by 3 of its roundings; then two products and a sum.
+    assert_equal_to_rounding(
+        actual, rotated_by_hand(x, positions, theta), steps=3 * 13 + 4,
+        magnitude=2 * float(x.abs().max()),
+    )  # fmt: skip
+
+
+def test_scores_depend_on_the_distance_alone():
+    q, k = torch.randn(2, 1, 1, 1, DIM).double().unbind(0)
+
+    def score(query_position, key_position):
+        turned = [
+            apply_rotary(x, *(t.double() for t in rotary_embedding(torch.tensor([position]), DIM)))
+            for x, position in ((q, query_position), (k, key_position))
+        ]
+        return (turned[0] * turned[1]).sum()
+
+    # The tables are float32: angles up to 40 are off by 3 of their roundings, in each table.
+    tolerance = 2 * 3 * 40 * torch.finfo(torch.float32).eps * float(q.norm() * k.norm())
+    assert (score(5, 2) - score(40, 37)).abs() <= tolerance
+    assert (score(5, 2) - score(40, 36)).abs() > 100 * tolerance
+
+
+def test_both_maps_turn_alike():
+    x = torch.randn(1, 4, 2, 1, DIM).expand(1, 4, 2, 2, DIM)
+    turned = apply_rotary(x, *rotary_embedding(torch.arange(4), DIM))
+    assert torch.equal(turned[:, :, :, 0], turned[:, :, :, 1])
+    assert not torch.equal(turned[:, 1:], x[:, 1:])
+
+
+def test_position_zero_turns_nothing():
+    x = torch.randn(1, 1, 2, DIM)
+    assert torch.equal(apply_rotary(x, *rotary_embedding(torch.tensor([0]), DIM)), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_16_bits_round_only_the_result(dtype):
+    x = torch.randn(1, 5, 2, DIM).to(dtype)
+    tables = rotary_embedding(torch.arange(5), DIM)
+    actual = apply_rotary(x, *tables)
+    assert actual.dtype == dtype
+    assert torch.equal(actual, apply_rotary(x.float(), *tables).to(dtype))
+
+
+def test_odd_width_is_refused():
+    with pytest.raises(ShapeError, match=r"^rotary_embedding: head_dim must be even, got 7\.$"):
+        rotary_embedding(torch.arange(3), 7)
+
+
+@pytest.mark.parametrize(
+    ("cos", "sin"),
+    [
+        ((4, DIM), (4, DIM)),
+        ((5, DIM - 2), (5, DIM - 2)),
+        ((3, 5, DIM), (3, 5, DIM)),
+        ((5, DIM), (1, 5, DIM)),
+        ((1, 1, 5, DIM), (1, 1, 5, DIM)),
+        ((DIM,), (DIM,)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_tables_that_do_not_fit_are_refused(cos, sin, batch):
+    message = (
+        f"apply_rotary: cos and sin must be [T, D] or [B or 1, T, D] with B = {batch}, T = 5 and "
+        f"D = 8, got {list(cos)} and {list(sin)}."
+    )
+    with pytest.raises(ShapeError, match="^" + re.escape(message) + "$"):
+        apply_rotary(torch.zeros(batch, 5, 2, DIM), torch.zeros(cos), torch.zeros(sin))

@@ -1,0 +1,176 @@
+"""The baseline operator: against loops, its own maps, and PyTorch's causal form."""
+
+import re
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from diffattn.errors import ShapeError
+from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
+from diffattn.testing.assertions import assert_equal_to_rounding
+from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.testing.rounding import rounding_steps
+
+_SMALL = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 3, "value_dim": 2, "shared_keys": True}
+CASES = [
+    OpCase(name="causal", num_queries=5, **_SMALL),
+    OpCase(name="scale", num_queries=4, scale=0.3, **_SMALL),
+    OpCase(name="decode", num_queries=1, num_keys=5, **_SMALL),
+    OpCase(name="T<S", num_queries=3, num_keys=5, **_SMALL),
+    OpCase(name="T>S", num_queries=5, num_keys=3, **_SMALL),
+    OpCase(name="cross", num_queries=3, num_keys=5, causal=False, **_SMALL),
+    OpCase(name="window", num_queries=5, window=2, **_SMALL),
+    OpCase(name="window-noncausal", num_queries=5, causal=False, window=2, **_SMALL),
+    OpCase(name="padding", num_queries=5, padding=((2, 0), (0, 5)), **_SMALL),
+    OpCase(name="kv_lengths", num_queries=3, num_keys=6, kv_lengths=(0, 4), **_SMALL),
+    OpCase(name="packed", num_queries=6, batch=1, documents=(2, 0, 4), **_SMALL),
+    OpCase(name="all", num_queries=3, num_keys=6, window=2, kv_lengths=(6, 4),
+           padding=((5, 0), (0, 1)), **_SMALL),
+]  # fmt: skip
+
+
+def softmax_inputs(case, **kwargs):
+    """Inputs of the other operator, of which the first map is used; and q, k, v."""
+    inputs = make_diff_attention_inputs(case, **kwargs)
+    return inputs, (inputs.q[:, :, :, 0], inputs.k, inputs.v)
+
+
+def assert_same(actual, expected, inputs):
+    steps, magnitude = rounding_steps(inputs)
+    assert_equal_to_rounding(actual, expected, steps=steps, magnitude=1 + magnitude)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_equals_softmax_in_loops(case, naive_attention, device):
+    inputs, (q, k, v) = softmax_inputs(case, dtype=torch.float64, device=device)
+    zero = torch.zeros_like(inputs.lam)
+    out, expected, _ = naive_attention(inputs.q, k, v, zero, **inputs.options)
+    assert_same(softmax_attention(q, k, v, **inputs.options).cpu(), out, inputs)
+    maps = softmax_attention_maps(q, k, **inputs.options).cpu()
+    assert_same(maps, expected, inputs)
+    assert torch.equal(maps == 0, expected == 0)
+    rows = torch.tensor([case.num_queries - 1, 0])
+    some = softmax_attention_maps(q, k, rows=rows.to(device), **inputs.options).cpu()
+    assert_same(some, expected[:, :, rows], inputs)
+
+
+def test_equals_pytorch_where_both_are_defined(device):
+    """T = S, causal: PyTorch aligns the diagonal at the top left, which is then the same."""
+    inputs, (q, k, v) = softmax_inputs(CASES[0], device=device)
+    expected = F.scaled_dot_product_attention(
+        *(x.transpose(1, 2) for x in (q, k, v)), is_causal=True, enable_gqa=True
+    ).transpose(1, 2)
+    assert_same(softmax_attention(q, k, v), expected, inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_16_bits_round_the_output_and_little_else(case, dtype, device):
+    """Scaled operands and logits of size L move weight and normaliser: 6 L; map and output: 2."""
+    inputs, tensors = softmax_inputs(case, dtype=dtype, device=device)
+    actual = softmax_attention(*tensors, **inputs.options)
+    exact = softmax_attention(*(x.double() for x in tensors), **inputs.options)
+    assert actual.dtype == dtype
+    q, k, v = (x.detach().double().abs().max() for x in tensors)
+    logit = float(inputs.options.get("scale", case.head_dim**-0.5) * case.head_dim * q * k)
+    assert_equal_to_rounding(actual, exact, steps=3 * logit + 1, magnitude=float(v))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_maps_sum_to_one_in_at_least_float32(dtype, device):
+    _, (q, k, _) = softmax_inputs(CASES[0], dtype=dtype, device=device)
+    maps = softmax_attention_maps(q, k)
+    assert maps.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    ones = torch.ones(maps.shape[:-1], device=device)
+    assert_equal_to_rounding(maps.sum(-1), ones, steps=2 * 5 + 4, magnitude=1.0)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_query_without_keys_gives_zero_and_finite_gradients(case, device):
+    inputs, (q, k, v) = softmax_inputs(case, device=device)
+    out = softmax_attention(q, k, v, **inputs.options)
+    sees = softmax_attention_maps(q, k, **inputs.options).sum(-1).transpose(1, 2) > 0.5
+    assert (out[~sees] == 0).all()
+    assert (out[sees] != 0).any() or not sees.any()
+    for grad in torch.autograd.grad(out.square().sum(), [inputs.q, inputs.k, inputs.v]):
+        assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 3), (2, 0, 3), (2, 3, 0), (2, 0, 0)], ids=str)
+@pytest.mark.parametrize("names", [(), ("padding",), ("lengths",), ("padding", "lengths")], ids=str)
+@pytest.mark.parametrize("causal", [True, False])
+def test_empty_batch_or_length(sizes, names, causal, device):
+    batch, num_queries, num_keys = sizes
+    case = OpCase(name="", batch=batch, num_queries=num_queries, num_keys=num_keys, **_SMALL)
+    _, (q, k, v) = softmax_inputs(case, device=device)
+    options = {"causal": causal}
+    if "padding" in names:
+        options["key_padding_mask"] = torch.ones(batch, num_keys, dtype=torch.bool, device=device)
+    if "lengths" in names:
+        options["kv_lengths"] = torch.full((batch,), num_keys, dtype=torch.int32, device=device)
+    out = softmax_attention(q, k, v, **options)
+    assert out.shape == (batch, num_queries, 4, 2)
+    assert (out == 0).all()
+    assert softmax_attention_maps(q, k, **options).shape == (batch, 4, num_queries, num_keys)
+    out.sum().backward()  # does not raise
+
+
+def test_autocast_keeps_the_dtype_of_the_queries(device):
+    _, (q, k, v) = softmax_inputs(CASES[0], device=device)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        assert softmax_attention(q, k, v).dtype == torch.float32
+        maps = softmax_attention_maps(q, k)
+    assert maps.dtype == torch.float32
+    ones = torch.ones(maps.shape[:-1], device=device)
+    assert_equal_to_rounding(maps.sum(-1), ones, steps=2 * 5 + 4, magnitude=1.0)
+
+
+def shapes(q=(2, 5, 4, 3), k=(2, 5, 2, 3), v=(2, 5, 2, 6), dtype=torch.float32):
+    return tuple(torch.zeros(shape, dtype=dtype) for shape in (q, k, v))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "options", "message"),
+    [
+        (shapes(q=(2, 5, 4, 2, 3)), {}, "q must be [B, T, H, D], got [2, 5, 4, 2, 3]."),
+        (shapes(q=(2, 5, 4, 0)), {}, "q must be [B, T, H, D], got [2, 5, 4, 0]."),
+        (shapes(k=(3, 5, 2, 3)), {},
+         "k must be [B, S, Hkv, D] with B = 2 and D = 3, got [3, 5, 2, 3]."),
+        (shapes(k=(2, 5, 2, 4)), {},
+         "k must be [B, S, Hkv, D] with B = 2 and D = 3, got [2, 5, 2, 4]."),
+        (shapes(k=(2, 5, 3, 3)), {},
+         "the number of key/value heads must divide the 4 query heads, got 3."),
+        (shapes(dtype=torch.int32), {},
+         "q must have a dtype in {float16, bfloat16, float32, float64}, got torch.int32."),
+        ((*shapes()[:1], *shapes(dtype=torch.float64)[1:]), {},
+         "k must have q's dtype torch.float32, got torch.float64."),
+        ((*shapes()[:2], shapes(dtype=torch.bfloat16)[2]), {},
+         "v must have q's dtype torch.float32, got torch.bfloat16."),
+        (shapes(v=(2, 4, 2, 6)), {},
+         "v must be [B, S, Hkv, Dv] with [B, S, Hkv] = [2, 5, 2], got [2, 4, 2, 6]."),
+        (shapes(), {"window": 0}, "window must be an integer of 1 or more tokens, got 0."),
+    ],
+)  # fmt: skip
+def test_bad_input(tensors, options, message):
+    with pytest.raises(ShapeError, match="^" + re.escape(f"softmax_attention: {message}") + "$"):
+        softmax_attention(*tensors, **options)
+    if "v must" not in message:
+        where = "softmax_attention_maps"
+        with pytest.raises(ShapeError, match="^" + re.escape(f"{where}: {message}") + "$"):
+            softmax_attention_maps(*tensors[:2], **options)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (torch.tensor([-1, 2]), "rows must lie in [0, T = 5), got -1 to 2."),
+        (torch.tensor([0, 5]), "rows must lie in [0, T = 5), got 0 to 5."),
+        (torch.tensor([True] * 5), "rows must be int64 [R], got torch.bool [5]."),
+        (torch.tensor(3), "rows must be int64 [R], got torch.int64 []."),
+    ],
+)
+def test_bad_rows(rows, message):
+    where = "softmax_attention_maps"
+    with pytest.raises(ShapeError, match="^" + re.escape(f"{where}: {message}") + "$"):
+        softmax_attention_maps(*shapes()[:2], rows=rows)

@@ -1,0 +1,154 @@
+"""The operator under autocast, compilation, export, vmap and tensors without values."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from diffattn.errors import ShapeError
+from diffattn.ops import backends
+from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
+from diffattn.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
+from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.testing.rounding import rounding_steps
+
+BACKENDS = backends.names("diff_attention")
+CASE = OpCase(name="", num_queries=6, num_keys=9, num_kv_heads=2, lam_axes="h",
+              kv_lengths=(9, 4), padding=((1, 0), (0, 0)))  # fmt: skip
+PACKED = OpCase(name="", num_queries=6, batch=1, documents=(2, 4))
+
+
+def call(backend, q, k, v, lam, options):
+    return diff_attention(q, k, v, lam, backend=backend, **options)
+
+
+def assert_same(actual, expected, inputs):
+    steps, magnitude = rounding_steps(inputs)
+    assert_equal_to_rounding(actual, expected, steps=steps, magnitude=magnitude)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_autocast_keeps_lambda_and_output_dtype(backend, device):
+    """λ = 1 + 2⁻¹² and equal maps: bfloat16 anywhere on λ's way would give 0."""
+    inputs = make_diff_attention_inputs(CASE, device=device)
+    q = inputs.q[:, :, :, :1].expand_as(inputs.q)
+    k = inputs.k[:, :, :, :1].expand_as(inputs.k)
+    one = torch.ones((), device=device)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        tiny = call(backend, q, k, inputs.v, one + 2.0**-12, inputs.options)
+        plain = call(backend, q, k, inputs.v, one * 0, inputs.options)
+    assert tiny.dtype == torch.float32
+    error = (-tiny * 2**12 - plain).abs().max()
+    # Map, output and the two logits behind them are rounded to bfloat16 the same way twice.
+    assert error <= 2 * torch.finfo(torch.bfloat16).eps * inputs.v.detach().abs().max()
+    assert plain.abs().max() > 0.1
+
+
+def test_autocast_keeps_softmaxes_in_float32(device):
+    """Rows sum to 1 to float32 rounding; weights in bfloat16 would miss by 1e-3."""
+    case = OpCase(name="", num_queries=64)
+    inputs = make_diff_attention_inputs(case, device=device)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        maps = diff_attention_maps(inputs.q, inputs.k, inputs.lam, causal=False)
+    for weights, total in zip(maps, (1.0, 1.0, 1.0 - float(inputs.lam.detach())), strict=True):
+        assert weights.dtype == torch.float32
+        expected = torch.full(weights.shape[:-1], total, device=device)
+        assert_equal_to_rounding(weights.sum(-1), expected, steps=2 * 64 + 4, magnitude=2)
+
+
+# PyTorch's fused CPU attention has no batching rule and says so.
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_vmap_equals_a_loop(backend, device):
+    """Over λ and key lengths too, whose values cannot be looked at there."""
+    inputs = [make_diff_attention_inputs(CASE, device=device, seed=seed) for seed in range(3)]
+    stacked = [torch.stack(xs) for xs in zip(*(x.tensors().values() for x in inputs), strict=True)]
+    lengths = torch.tensor([[9, 4], [0, 1], [3, 7]], dtype=torch.int32, device=device)
+    mask = inputs[0].options["key_padding_mask"]
+
+    def one(q, k, v, lam, kv_lengths):
+        options = {"kv_lengths": kv_lengths, "key_padding_mask": mask}
+        return call(backend, q, k, v, lam, options)
+
+    actual = torch.vmap(one)(*stacked, lengths)
+    for index, x in enumerate(inputs):
+        assert_same(actual[index], one(*x.tensors().values(), lengths[index]), x)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_functional_gradient_equals_autograd_and_still_looks_at_lambda(backend):
+    inputs = make_diff_attention_inputs(CASE)
+
+    def loss(lam):
+        return call(backend, inputs.q, inputs.k, inputs.v, lam, inputs.options).sum()
+
+    actual = torch.func.grad(loss)(inputs.lam)
+    (expected,) = torch.autograd.grad(loss(inputs.lam), inputs.lam)
+    assert torch.equal(actual, expected)
+    with pytest.raises(ShapeError, match="lam must not be NaN"):
+        torch.func.grad(loss)(torch.full_like(inputs.lam, float("nan")))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("case", "mode"),
+    [(CASE, "real"), (PACKED, "real"), (CASE, "symbolic")],
+    ids=["cache", "packed", "cache-symbolic"],
+)
+def test_traced_graph_equals_the_call(backend, case, mode):
+    inputs = make_diff_attention_inputs(case)
+    arguments = (*(x.detach() for x in inputs.tensors().values()), inputs.options)
+    graph = make_fx(partial(call, backend), tracing_mode=mode)(*arguments)
+    assert torch.equal(graph(*arguments), call(backend, *arguments))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", [CASE, PACKED], ids=["cache", "packed"])
+def test_meta_tensors_give_the_shape(backend, case):
+    inputs = make_diff_attention_inputs(case, device="meta")
+    out = call(backend, *inputs.tensors().values(), inputs.options)
+    assert out.is_meta
+    assert out.shape == (*inputs.q.shape[:3], case.value_dim)
+
+
+class Operator(torch.nn.Module):
+    """The operator as a module, for export."""
+
+    def __init__(self, backend):
+        super().__init__()
+        self.backend = backend
+
+    def forward(self, q, k, v, lam, options):
+        return call(self.backend, q, k, v, lam, options)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("strict", [False, True], ids=["non-strict", "strict"])
+def test_export(backend, strict):
+    inputs = make_diff_attention_inputs(CASE)
+    arguments = (*(x.detach() for x in inputs.tensors().values()), inputs.options)
+    program = torch.export.export(Operator(backend), arguments, strict=strict).module()
+    assert_same(program(*arguments), call(backend, *arguments), inputs)
+    shorter = inputs.options | {"kv_lengths": inputs.options["kv_lengths"] - 3}
+    arguments = (*arguments[:-1], shorter)  # lengths are inputs, not constants of the graph
+    assert_same(program(*arguments), call(backend, *arguments), inputs)
+
+
+# Inductor itself still uses what PyTorch has deprecated.
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "compiler", ["eager", pytest.param("inductor", marks=pytest.mark.scheduled)]
+)
+@pytest.mark.parametrize("case", [CASE, PACKED], ids=["cache", "packed"])
+def test_compiles_to_one_graph(backend, compiler, case):
+    torch.compiler.reset()
+    compiled = torch.compile(partial(call, backend), fullgraph=True, backend=compiler)
+
+    def op(*tensors, backend, **options):
+        if backend == "compiled":
+            return compiled(*tensors, options)
+        return diff_attention(*tensors, backend=backend, **options)
+
+    assert_close_to_reference(op, make_diff_attention_inputs(case), backend="compiled")

@@ -1,0 +1,56 @@
+"""One λ per layer, as the layer itself uses it."""
+
+import pytest
+import torch
+
+from diffattn.probes.lambdas import layer_lambdas
+
+
+def test_v1_and_shared_give_each_layers_own(make_model, input_ids):
+    for attention_type in ("diff", "shared_diff"):
+        model = make_model(attention_type)
+        expected = []
+        for block in model.model.layers:
+            layer = block.self_attn
+            products = [
+                (getattr(layer, f"lambda_q{i}") * getattr(layer, f"lambda_k{i}")).sum().exp()
+                for i in (1, 2)
+            ]
+            expected.append((products[0] - products[1]).item() + layer.lambda_init)
+        found = layer_lambdas(model, input_ids)
+        assert found == pytest.approx(expected)
+        assert len(set(found)) == 3
+        assert found == layer_lambdas(model, input_ids[:1, :2])  # of the weights alone
+
+
+def test_v2_gives_the_mean_over_tokens_and_heads(make_model, input_ids):
+    model = make_model("diff_v2").eval()
+    seen = []
+    for block in model.model.layers:
+        block.input_layernorm.register_forward_hook(lambda m, args, out: seen.append(out))
+    with torch.no_grad():
+        model(input_ids)
+    layers = [block.self_attn for block in model.model.layers]
+    expected = [
+        torch.sigmoid(x @ layer.lambda_proj.weight.T).mean().item()
+        for x, layer in zip(seen, layers, strict=True)
+    ]
+    found = layer_lambdas(model, input_ids)
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert found != layer_lambdas(model, input_ids[:1, :2])
+    assert all(0 < lam < 1 for lam in found)
+
+
+def test_softmax_has_none(make_model, input_ids):
+    assert layer_lambdas(make_model("softmax"), input_ids) is None
+
+
+def test_the_model_is_left_as_it_was(make_model, input_ids, attention_type):
+    model = make_model(attention_type)
+    for training in (True, False):
+        model.train(training)
+        layer_lambdas(model, input_ids)
+        assert all(module.training == training for module in model.modules())
+    hooks = [module._forward_hooks for module in model.modules() if "Linear" in repr(type(module))]
+    assert not any(hooks)
+    assert all(parameter.grad is None for parameter in model.parameters())

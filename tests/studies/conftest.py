@@ -1,0 +1,36 @@
+"""A comparison small enough to be trained by a test, through the recipe that users start from."""
+
+import random
+
+import pytest
+
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog", "by", "sea"]
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    """One text file; its tail is held out."""
+    rng = random.Random(0)
+    lines = [" ".join(rng.choice(WORDS) for _ in range(12)) for _ in range(300)]
+    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def settings(corpus):
+    """Changes that shrink the smoke scale."""
+    return (
+        f"data.source={corpus}",
+        "data.vocab_size=300",
+        "data.validation_fraction=0.2",
+        "model.hidden_size=16",
+        "model.head_dim=4",
+        "train.seq_len=16",
+        "train.batch_tokens=32",
+        "train.evaluation_tokens=64",
+        "train.num_steps=4",
+        "train.warmup_steps=1",
+        "train.log_every=1",
+        "train.evaluate_every=2",
+    )

@@ -1,0 +1,121 @@
+"""Processes killed in the middle: nothing is lost, and the end is that of an unbroken study."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.records.lock import sole_writer
+from diffattn.studies import workers
+from diffattn.studies.reproduce import reproduce
+
+pytestmark = pytest.mark.scheduled
+NAMES = [f"{name}-seed0" for name in ATTENTION_TYPES]
+REPRODUCE = (
+    "import sys, diffattn; diffattn.reproduce('smoke', out=sys.argv[1], settings=sys.argv[2:])"
+)
+
+
+@pytest.fixture(scope="module")
+def longer(settings):
+    """Long enough to be hit between two checkpoints."""
+    return (*settings, "train.num_steps=400", "train.evaluate_every=20")
+
+
+@pytest.fixture(scope="module")
+def unbroken(longer, tmp_path_factory):
+    out = tmp_path_factory.mktemp("unbroken") / "out"
+    reproduce("smoke", out=out, settings=longer, say=lambda line: None)
+    return out
+
+
+def wait_for_checkpoint(folder):
+    """Until a checkpoint of the run is whole, and a moment longer."""
+    for _ in range(6_000):
+        if list(folder.glob("checkpoints/*/trainer_state.json")):
+            time.sleep(0.1)
+            return
+        time.sleep(0.01)
+    raise TimeoutError(folder)
+
+
+def assert_same_study(out, expected):
+    names = ["results.json", "maps.json"]
+    for name in NAMES:
+        names += [f"runs/{name}/metrics.jsonl", f"runs/{name}/model/model.safetensors"]
+        assert not (out / "runs" / name / "checkpoints").exists()
+    for name in names:
+        assert (out / name).read_bytes() == (expected / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("victim", ["softmax-seed0", "diff_v2-seed0"])
+def test_a_killed_worker(victim, longer, unbroken, tmp_path, monkeypatch):
+    out, started = tmp_path / "out", []
+    real = subprocess.Popen
+
+    def spy(*args, **kwargs):
+        started.append(real(*args, **kwargs))
+        return started[-1]
+
+    def kill():
+        wait_for_checkpoint(out / "runs" / victim)
+        started[NAMES.index(victim)].kill()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workers.subprocess, "Popen", spy)
+        killer = threading.Thread(target=kill)
+        killer.start()
+        with pytest.raises(DiffAttnError, match=f"{victim}: .* got exit status -9"):
+            reproduce("smoke", out=out, settings=longer, workers=1, say=lambda line: None)
+        killer.join()
+    assert (out / "runs" / victim / "run.json").exists()
+    assert not (out / "results.json").exists()
+    reproduce("smoke", out=out, settings=longer, say=lambda line: None)
+    assert_same_study(out, unbroken)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_killed_parent_takes_its_workers_along(number, longer, unbroken, tmp_path):
+    out = tmp_path / "out"
+    with subprocess.Popen(
+        [sys.executable, "-c", REPRODUCE, str(out), *longer],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    ) as parent:  # fmt: skip
+        wait_for_checkpoint(out / "runs" / "softmax-seed0")
+        os.kill(parent.pid, number)
+        assert parent.wait(timeout=30) != 0
+    wait_until_free(out / "runs" / "softmax-seed0")
+    assert not (out / "results.json").exists()
+    reproduce("smoke", out=out, settings=longer, say=lambda line: None)
+    assert_same_study(out, unbroken)
+
+
+def wait_until_free(folder):
+    """A worker holds its folder as long as it lives."""
+    for _ in range(500):
+        try:
+            with sole_writer(folder):
+                return
+        except CheckpointError:
+            time.sleep(0.01)
+    raise TimeoutError(folder)
+
+
+def test_two_studies_in_one_folder(longer, unbroken, tmp_path):
+    """The second one fails with one line; the first one is not disturbed."""
+    out = tmp_path / "out"
+    first = subprocess.Popen(
+        [sys.executable, "-c", REPRODUCE, str(out), *longer],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_for_checkpoint(out / "runs" / "softmax-seed0")
+    with pytest.raises(DiffAttnError, match="one process at a time may write here"):
+        reproduce("smoke", out=out, settings=longer, say=lambda line: None)
+    assert first.wait() == 0
+    assert_same_study(out, unbroken)

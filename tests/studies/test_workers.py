@@ -1,0 +1,217 @@
+"""Worker processes: how many run, what their parent hears, and that none outlives it."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from types import SimpleNamespace
+
+import pytest
+
+from diffattn.errors import DiffAttnError
+from diffattn.studies import workers
+from diffattn.studies.reproduce import comparison
+from diffattn.studies.workers import run_members, unfinished
+
+# Stands for "python -m diffattn.studies.worker": reads its job, then does as its name says.
+FAKE = """
+    import json, os, signal, sys, time
+    from pathlib import Path
+    order = json.loads(sys.stdin.readline())
+    name, folder = order["name"], Path(order["folder"])
+    folder.mkdir()
+    (folder.parent / f"{name}.pid").write_text(str(os.getpid()))
+    def tell(**event):
+        print(json.dumps(event), flush=True)
+    tell(step=1, loss=2.5)
+"""
+
+
+def fake(monkeypatch, tmp_path, body):
+    program = tmp_path / "fake_worker"
+    code = textwrap.dedent(FAKE) + textwrap.dedent(body)
+    program.write_text(f"#!{sys.executable}\n{code}", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setattr(workers, "sys", SimpleNamespace(executable=str(program)))
+
+
+@pytest.fixture
+def members():
+    return comparison("smoke").members()
+
+
+def run(members, tmp_path, count=2, tell=None):
+    told = []
+    hear = tell or (lambda name, event: told.append((name, event)))
+    run_members(members, tmp_path / "data", tmp_path / "runs", workers=count, tell=hear)
+    return told
+
+
+def test_each_member_gets_its_own_job(members, tmp_path, monkeypatch):
+    fake(monkeypatch, tmp_path, "(folder / 'job.json').write_text(json.dumps(order)); tell(done=1)")
+    told = run(members, tmp_path)
+    for member in members:
+        name = member.config.name
+        assert [event for who, event in told if who == name] == [
+            {"step": 1, "loss": 2.5},
+            {"done": 1},
+        ]
+        job = json.loads((tmp_path / "runs" / name / "job.json").read_text())
+        assert job["config"] == member.config.resolved()
+        assert job["facts"] == member.facts
+        assert job["data"] == str(tmp_path / "data")
+        assert (tmp_path / "runs" / f"{name}.log").read_text() == ""
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_no_more_than_the_given_number_run_at_a_time(count, members, tmp_path, monkeypatch):
+    fake(
+        monkeypatch,
+        tmp_path,
+        """
+        (folder.parent / f"{name}.on").touch()
+        tell(running=len(list(folder.parent.glob("*.on"))))
+        time.sleep(0.1)
+        (folder.parent / f"{name}.on").unlink()
+        tell(done=True)
+        """,
+    )
+    told = run(members, tmp_path, count)
+    running = [event["running"] for _, event in told if "running" in event]
+    assert len(running) == 4
+    assert max(running) <= count
+
+
+def test_finished_members_are_left_out(members, tmp_path):
+    (tmp_path / members[1].config.name).mkdir()
+    (tmp_path / members[1].config.name / "results.json").touch()
+    assert unfinished(members, tmp_path) == [members[0], *members[2:]]
+    run([], tmp_path)  # nothing to do starts nothing
+
+
+def test_a_message_of_a_worker_reaches_the_caller_and_no_more_are_started(
+    members, tmp_path, monkeypatch
+):
+    fake(
+        monkeypatch,
+        tmp_path,
+        """
+        if name.startswith("diff-"):
+            tell(error=f"{name}: it must work, got none.")
+            sys.exit(1)
+        time.sleep(0.3)
+        (folder / "results.json").touch()
+        tell(done=True)
+        """,
+    )
+    with pytest.raises(DiffAttnError, match=r"^diff-seed0: it must work, got none\.$"):
+        run(members, tmp_path)
+    runs = tmp_path / "runs"
+    assert (runs / "softmax-seed0" / "results.json").exists()  # what had begun was finished
+    assert not (runs / "diff_v2-seed0").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", -9),
+        ("sys.stdout.write('{\"st'); sys.stdout.flush(); os._exit(3)", 3),  # dies within a line
+        ("raise MemoryError", 1),
+    ],
+)
+def test_a_worker_that_dies_is_named_with_its_log(body, status, members, tmp_path, monkeypatch):
+    fake(monkeypatch, tmp_path, body)
+    with pytest.raises(DiffAttnError) as error:
+        run(members[:1], tmp_path)
+    log = tmp_path / "runs" / "softmax-seed0.log"
+    assert str(error.value) == (
+        f"softmax-seed0: the run must end by itself, got exit status {status}. Its log: {log}"
+    )
+    assert ("MemoryError" in log.read_text()) == (body == "raise MemoryError")
+
+
+def test_a_worker_that_never_reads_its_job_is_an_error_too(members, tmp_path, monkeypatch):
+    program = tmp_path / "deaf"
+    program.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setattr(workers, "sys", SimpleNamespace(executable=str(program)))
+    with pytest.raises(DiffAttnError, match=r"softmax-seed0: .* got exit status 1"):
+        run(members[:1], tmp_path)
+
+
+def is_alive(pid):
+    state = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+    ).stdout
+    return bool(state.strip()) and not state.startswith("Z")
+
+
+def test_an_interruption_ends_the_workers(members, tmp_path, monkeypatch):
+    fake(monkeypatch, tmp_path, "time.sleep(60)")
+
+    def interrupt(name, event):
+        if name == "diff-seed0":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(members, tmp_path, tell=interrupt)
+    pids = [int(path.read_text()) for path in (tmp_path / "runs").glob("*.pid")]
+    assert 1 <= len(pids) <= 2
+    assert not any(map(is_alive, pids))
+
+
+# The real worker around another job: what is tested is how it talks and ends.
+REAL = """
+import os, sys, time
+from diffattn.errors import CheckpointError
+from diffattn.studies import worker
+def train(order, tell):
+    {body}
+worker._train = train
+sys.exit(worker.main())
+"""
+
+
+def real_worker(body):
+    return subprocess.Popen(
+        [sys.executable, "-c", REAL.format(body=body)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "events", "status"),
+    [
+        ("tell(step=1, loss=None)", [{"step": 1, "loss": None}, {"done": True}], 0),
+        ("print('noise'); os.system('echo more')", [{"done": True}], 0),
+        (
+            "raise CheckpointError('x: must be, got not.')",
+            [{"error": "r: x: must be, got not."}],
+            1,
+        ),
+        (
+            "raise OSError(28, 'No space left on device')",
+            [{"error": "r: files must be writable, got [Errno 28] No space left on device."}],
+            1,
+        ),
+    ],
+)
+def test_a_real_worker_tells_one_json_line_per_event(body, events, status):
+    with real_worker(body) as process:
+        process.stdin.write('{"name": "r"}\n')
+        process.stdin.flush()
+        assert [json.loads(line) for line in process.stdout] == events
+        log = process.stderr.read()
+        assert process.wait() == status
+    assert ("noise" in log and "more" in log) == ("noise" in body)
+    assert "Error" not in log
+
+
+def test_a_real_worker_ends_with_the_process_that_waits_for_it():
+    with real_worker("tell(step=1); time.sleep(60)") as process:
+        process.stdin.write('{"name": "r"}\n')
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline()) == {"step": 1}
+        assert process.poll() is None
+        process.stdin.close()
+        assert process.wait(timeout=10) == 1

@@ -1,0 +1,284 @@
+"""Imports point down the stack, files stay short, and torch alone runs the operators."""
+
+import ast
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import diffattn
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "diffattn"
+TESTS = ROOT / "tests"
+
+RUNNERS = {"training", "evaluation", "analysis", "benchmark"}
+BELOW_RUNNERS = {"probes", "models", "layers", "ops", "data", "records", "stats"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "ops": set(),
+    "data": set(),
+    "records": set(),
+    "stats": set(),
+    "layers": {"ops"},
+    "testing": {"ops"},
+    "models": {"layers", "ops"},
+    "probes": {"models", "layers", "ops"},
+    "training": BELOW_RUNNERS,
+    "evaluation": BELOW_RUNNERS,
+    "analysis": BELOW_RUNNERS,
+    "benchmark": BELOW_RUNNERS | {"testing"},
+    "recipes": {"models", *RUNNERS},  # of the runners their configs only
+    "studies": RUNNERS | BELOW_RUNNERS | {"recipes", "report"},  # reproduce ends in a report
+    "report": {"records", "stats"},
+    "cli": {"studies", "recipes", "report", "testing", *RUNNERS, *BELOW_RUNNERS},
+}
+OPTIONAL = {"triton", "lm_eval", "rouge_score", "datasets", "tensorboard", "peft", "matplotlib"}
+OPTIONAL |= {"pytest"}
+TORCH_ONLY = {"ops", "layers"}
+WITHOUT_TORCH = {"records", "report", "stats"}
+KERNELS = "ops/diff_attention/triton/"
+BACKENDS = {"reference", "chunked", "composed", "flex", "decode", "custom_op", "triton"}
+
+
+class Import(NamedTuple):
+    """One imported module or name, and whether importing the file runs it."""
+
+    name: str
+    at_top: bool
+
+
+def imports_of(source, package):
+    """Every import of a file, also inside functions, and ``import_module`` of a literal name."""
+    tree = ast.parse(source)
+    inside = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.walk(node)
+    }
+    found = []
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*parts, node.module or ""]).strip(".") if node.level else node.module
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            first = node.args[0] if node.args else None
+            if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                names = [first.value]
+        found += [Import(name, id(node) not in inside) for name in names]
+    return found
+
+
+def public_home(name):
+    """``diffattn.X`` to the module that defines the public name X."""
+    parts = name.split(".")
+    if len(parts) == 2 and parts[1] in diffattn._PUBLIC:
+        return f"{diffattn._PUBLIC[parts[1]]}.{parts[1]}"
+    return name
+
+
+def arrow_fault(path, imported):
+    """Why the file at ``path`` (from ``src/diffattn``) may not import that, or ``None``."""
+    folder = path.split("/")[0] if "/" in path else ""
+    top = imported.name.split(".")[0]
+    if top != "diffattn":
+        return package_fault(path, folder, imported)
+    _, *target = public_home(imported.name).split(".")
+    if not target or target[0] in ("errors", "__version__"):
+        return None
+    if not folder:
+        return None if path == "__main__.py" and target[0] == "cli" else "a top-level module"
+    if folder not in MAY_IMPORT:
+        return f"folder {folder} is not in the map"
+    if target[0] == folder:
+        return backend_fault(path, target[1:])
+    if target[0] not in MAY_IMPORT[folder]:
+        return f"{folder} may not import {target[0]}"
+    if folder == "recipes" and target[0] in RUNNERS and target[1:2] != ["config"]:
+        return "recipes import the runners' configs only"
+    if folder == "cli" and imported.at_top:
+        return "cli imports inside the command that needs it"
+    return None
+
+
+def backend_fault(path, target):
+    """Backends never import one another, but ``custom_op`` its kernels."""
+    own = path.removeprefix("ops/diff_attention/").split("/")[0].removesuffix(".py")
+    if own not in BACKENDS or target[:1] != ["diff_attention"] or len(target) < 2:
+        return None
+    if target[1] in BACKENDS - {own} and (own, target[1]) != ("custom_op", "triton"):
+        return f"backend {own} may not import backend {target[1]}"
+    return None
+
+
+def package_fault(path, folder, imported):
+    """What a folder may import from elsewhere."""
+    top = imported.name.split(".")[0]
+    if top in sys.stdlib_module_names:
+        return None
+    if top in OPTIONAL:
+        if imported.at_top and not path.startswith(KERNELS):
+            return f"{top} is optional: import it inside the function that needs it"
+        return None
+    if folder in TORCH_ONLY and top != "torch":
+        return f"{folder} imports torch only"
+    if folder == "records":
+        return "records import the standard library only"
+    if folder in WITHOUT_TORCH and top in ("torch", "transformers", "accelerate"):
+        return f"{folder} works without {top}"
+    return None
+
+
+FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_imports_point_down(path):
+    package = ".".join(["diffattn", *path.split("/")[:-1]])
+    source = (SOURCE / path).read_text(encoding="utf-8")
+    faults = [
+        f"{imported.name}: {fault}"
+        for imported in imports_of(source, package)
+        if (fault := arrow_fault(path, imported))
+    ]
+    assert not faults
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "fault"),
+    [
+        ("ops/x.py", "import torch", None),
+        ("ops/x.py", "from diffattn.errors import ShapeError", None),
+        ("ops/x.py", "from diffattn.ops import masking", None),
+        ("ops/x.py", "import transformers", "ops imports torch only"),
+        ("ops/x.py", "import numpy", "ops imports torch only"),
+        ("ops/x.py", "from diffattn.layers.norm import HeadNorm", "ops may not import layers"),
+        ("ops/x.py", "from ..models import presets", "ops may not import models"),
+        ("ops/diff_attention/x.py", "from ...models import presets", "ops may not import models"),
+        ("ops/x.py", "def f():\n    import diffattn.models.presets", "ops may not import models"),
+        ("ops/x.py", "from diffattn import DiffAttention", "ops may not import layers"),
+        ("ops/x.py", "import_module('diffattn.layers.norm')", "ops may not import layers"),
+        ("ops/x.py", "importlib.import_module('diffattn.layers')", "ops may not import layers"),
+        ("layers/x.py", "from diffattn import diff_attention", None),
+        ("layers/x.py", "from diffattn.testing import inputs", "layers may not import testing"),
+        ("models/x.py", "import transformers", None),
+        ("training/x.py", "from diffattn.evaluation.config import A",
+         "training may not import evaluation"),
+        ("recipes/x.py", "from diffattn.training.config import RunConfig", None),
+        ("recipes/x.py", "from diffattn.training.trainer import train",
+         "recipes import the runners' configs only"),
+        ("benchmark/x.py", "from diffattn.testing import inputs", None),
+        ("report/x.py", "from diffattn.models import presets", "report may not import models"),
+        ("report/x.py", "def f():\n    import torch", "report works without torch"),
+        ("records/x.py", "import numpy", "records import the standard library only"),
+        ("testing/x.py", "import pytest",
+         "pytest is optional: import it inside the function that needs it"),
+        ("testing/x.py", "def f():\n    import pytest", None),
+        ("data/x.py", "async def f():\n    import datasets", None),
+        ("ops/diff_attention/triton/forward.py", "import triton", None),
+        ("cli/x.py", "from diffattn.cli import app", None),
+        ("cli/x.py", "from diffattn.studies import reproduce",
+         "cli imports inside the command that needs it"),
+        ("cli/x.py", "def f():\n    from diffattn.studies import reproduce", None),
+        ("helpers/x.py", "from diffattn.ops import masking", "folder helpers is not in the map"),
+        ("errors.py", "from diffattn.ops import masking", "a top-level module"),
+        ("__main__.py", "from diffattn.cli.app import main", None),
+        ("ops/diff_attention/composed.py", "from diffattn.ops.diff_attention import reference",
+         "backend composed may not import backend reference"),
+        ("ops/diff_attention/triton/forward.py", "from diffattn.ops.diff_attention.decode import f",
+         "backend triton may not import backend decode"),
+        ("ops/diff_attention/custom_op.py",
+         "def f():\n    from diffattn.ops.diff_attention.triton import forward", None),
+        ("ops/diff_attention/api.py", "from diffattn.ops.diff_attention import reference", None),
+    ],
+)  # fmt: skip
+def test_the_rule_itself(path, source, fault):
+    package = ".".join(["diffattn", *path.split("/")[:-1]])
+    (imported,) = imports_of(source, package)
+    assert arrow_fault(path, imported) == fault
+
+
+@pytest.mark.parametrize("package", ["ops", "ops/diff_attention", "layers", "testing"])
+def test_a_package_holds_no_code(package):
+    tree = ast.parse((SOURCE / package / "__init__.py").read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree)
+    assert len(tree.body) == 1
+
+
+def test_files_are_short():
+    """300 lines, Triton kernels 500; the tests too."""
+    long = {}
+    for path in [*SOURCE.rglob("*.py"), *TESTS.rglob("*.py")]:
+        name = path.relative_to(ROOT).as_posix()
+        num_lines = len(path.read_text(encoding="utf-8").splitlines())
+        if num_lines > (500 if KERNELS in name else 300):
+            long[name] = num_lines
+    assert not long
+
+
+def run_blocked(blocked, code):
+    """Run ``code`` in a fresh process that cannot import the packages in ``blocked``."""
+    prelude = f"""
+        import sys
+        class Blocker:
+            def find_spec(self, name, path=None, target=None):
+                if name.split(".")[0] in {set(blocked)!r}:
+                    raise ModuleNotFoundError(f"blocked: {{name}}", name=name)
+        sys.meta_path.insert(0, Blocker())
+    """
+    script = textwrap.dedent(prelude) + textwrap.dedent(code)
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False
+    )
+
+
+def test_operators_and_layers_need_torch_alone():
+    """Every module of the two folders loads and runs with transformers and triton blocked."""
+    done = run_blocked(
+        ["transformers", "triton", "accelerate"],
+        """
+        import importlib, pkgutil, torch
+        import diffattn, diffattn.ops, diffattn.layers
+        for package in (diffattn.ops, diffattn.layers):
+            for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+                if not module.name.startswith("diffattn.ops.diff_attention.triton"):
+                    importlib.import_module(module.name)
+        q, k, v = torch.randn(1, 3, 2, 2, 4), torch.randn(1, 3, 2, 2, 4), torch.randn(1, 3, 2, 8)
+        for backend in diffattn.backends.names("diff_attention"):
+            out = diffattn.diff_attention(q, k, v, torch.tensor(0.3), backend=backend)
+            assert out.shape == (1, 3, 2, 8)
+        layer = diffattn.SharedDiffAttention(8, 2, 4, shared_rank=2)
+        layer(torch.randn(1, 3, 8)).sum().backward()
+        assert not {"transformers", "triton", "accelerate"} & set(sys.modules)
+        print("ran")
+        """,
+    )
+    assert (done.stdout, done.returncode) == ("ran\n", 0), done.stderr
+
+
+def test_records_and_report_need_no_torch():
+    done = run_blocked(
+        ["torch", "transformers"],
+        """
+        import importlib, pkgutil
+        import diffattn, diffattn.records, diffattn.report
+        for package in (diffattn.records, diffattn.report):
+            for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+                importlib.import_module(module.name)
+        print("ran")
+        """,
+    )
+    assert (done.stdout, done.returncode) == ("ran\n", 0), done.stderr
+
+
+def test_the_block_blocks():
+    done = run_blocked(["torch"], "import diffattn.ops.backends")
+    assert done.returncode != 0
+    assert "blocked: torch" in done.stderr

@@ -1,0 +1,219 @@
+"""An interrupted run that is continued ends as if nothing had happened."""
+
+import errno
+import json
+import resource
+import shutil
+
+import pytest
+from transformers import Trainer
+
+from diffattn.errors import DiffAttnError
+from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.records.io import read_json
+from diffattn.training import trainer
+from diffattn.training.trainer import train
+
+SAME = ("metrics.jsonl", "results.json", "model/model.safetensors")
+
+
+class Interruption(BaseException):
+    """As a Ctrl-C."""
+
+
+def interrupt_at(last):
+    def progress(step, loss):
+        if step == last:
+            raise Interruption
+
+    return progress
+
+
+def assert_same_run(folder, expected):
+    for name in SAME:
+        assert (folder / name).read_bytes() == (expected / name).read_bytes(), name
+    assert not (folder / "checkpoints").exists()
+
+
+def stop_and_continue(config, data, folder, step, between=lambda checkpoints: None):
+    """Interrupt a run at a step, do something to its checkpoints, and continue it.
+
+    Returns the steps of the second call.
+    """
+    with pytest.raises(Interruption):
+        train(config, data, folder, progress=interrupt_at(step))
+    assert not (folder / "results.json").exists()
+    between(folder / "checkpoints")
+    steps = []
+    train(config, data, folder, progress=lambda step, loss: steps.append(step))
+    return steps
+
+
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_every_type_continues(attention_type, finished, make_run, data, tmp_path):
+    steps = stop_and_continue(make_run(attention_type), data, tmp_path / "run", 7)
+    assert steps == list(range(5, 13))  # from the checkpoint at step 4
+    assert_same_run(tmp_path / "run", finished / attention_type)
+
+
+@pytest.mark.parametrize(("step", "first"), [(1, 1), (4, 1), (5, 5), (9, 9), (12, 9)])
+def test_at_every_kind_of_step(step, first, finished, make_run, data, tmp_path):
+    steps = stop_and_continue(make_run("diff"), data, tmp_path / "run", step)
+    assert steps == list(range(first, 13))
+    assert_same_run(tmp_path / "run", finished / "diff")
+
+
+def test_twice_in_different_places(finished, make_run, data, tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(Interruption):
+        train(make_run("diff"), data, folder, progress=interrupt_at(6))
+    assert stop_and_continue(make_run("diff"), data, folder, 11)[0] == 9
+    assert_same_run(folder, finished / "diff")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"micro_batch_sequences": 2}, {"precision": "bfloat16"}], ids=str
+)
+def test_with_accumulation_and_with_autocast(settings, make_run, data, tmp_path):
+    config = make_run("diff", **settings)
+    train(config, data, tmp_path / "whole")
+    stop_and_continue(config, data, tmp_path / "run", 7)
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_only_the_two_newest_checkpoints_are_kept(make_run, data, tmp_path):
+    config = make_run("diff", evaluate_every=2)
+
+    def look(checkpoints):
+        assert sorted(path.name for path in checkpoints.iterdir()) == [
+            "checkpoint-10",
+            "checkpoint-8",
+        ]
+
+    stop_and_continue(config, data, tmp_path / "run", 11, look)
+
+
+def damage(checkpoints, name, content):
+    newest = checkpoints / "checkpoint-8"
+    if content is None:
+        (newest / name).unlink()
+    else:
+        (newest / name).write_bytes((newest / name).read_bytes()[:content])
+    (newest / "model.safetensors").write_bytes(b"half")
+
+
+@pytest.mark.parametrize("content", [None, 0, 100], ids=["missing", "empty", "half"])
+def test_a_checkpoint_whose_last_file_is_not_whole_is_ignored(
+    content, finished, make_run, data, tmp_path
+):
+    steps = stop_and_continue(
+        make_run("diff"), data, tmp_path / "run", 10,
+        lambda checkpoints: damage(checkpoints, "trainer_state.json", content),
+    )  # fmt: skip
+    assert steps[0] == 5
+    assert_same_run(tmp_path / "run", finished / "diff")
+
+
+def test_half_a_row_of_metrics_is_measured_again(finished, make_run, data, tmp_path):
+    def tear(checkpoints):
+        path = checkpoints.parent / "metrics.jsonl"
+        path.write_bytes(path.read_bytes()[:-20])
+
+    stop_and_continue(make_run("diff"), data, tmp_path / "run", 7, tear)
+    assert_same_run(tmp_path / "run", finished / "diff")
+
+
+def test_after_the_last_step_only_the_end_is_repeated(
+    finished, make_run, data, tmp_path, monkeypatch
+):
+    def full(path, value):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "write_json", full)  # results.json
+        with pytest.raises(OSError, match="No space left"):
+            train(make_run("diff"), data, folder)
+    earlier = read_json(folder / "costs.json")
+    monkeypatch.setattr(Trainer, "training_step", None)
+    train(make_run("diff"), data, folder)
+    assert_same_run(folder, finished / "diff")
+    costs = read_json(folder / "costs.json")
+    assert costs["step_seconds"] == earlier["step_seconds"]
+    assert costs["wall_seconds"] > earlier["wall_seconds"]
+
+
+def test_costs_of_both_parts_add_up(make_run, data, tmp_path):
+    earlier = {}
+
+    def read(checkpoints):
+        earlier.update(read_json(checkpoints.parent / "costs.json"))
+
+    stop_and_continue(make_run("diff"), data, tmp_path / "run", 11, read)
+    costs = read_json(tmp_path / "run" / "costs.json")
+    assert costs["wall_seconds"] > earlier["wall_seconds"] > 0
+    assert costs["cpu_seconds"] > earlier["cpu_seconds"] > 0
+    assert costs["peak_bytes"] >= earlier["peak_bytes"]
+
+
+@pytest.fixture
+def small_files():
+    """Files above 60 kB cannot be written: half a checkpoint of a tiny model."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [60_000, 120_000], ids=["weights", "optimizer"])
+def test_a_checkpoint_that_does_not_fit_is_one_line_and_loses_nothing(
+    size, finished, make_run, data, tmp_path, small_files
+):
+    folder, config = tmp_path / "run", make_run("diff")
+    with pytest.raises(Interruption):
+        train(config, data, folder, progress=interrupt_at(7))
+    saved = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    small_files(size)
+    with pytest.raises(DiffAttnError, match=r"checkpoint-8: must be written whole, got: ") as error:
+        train(config, data, folder)
+    assert "\n" not in str(error.value)
+    assert "The same command continues the run" in str(error.value)
+    small_files(resource.RLIM_INFINITY)
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == saved
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        json.loads(line)
+    train(config, data, folder)
+    assert_same_run(folder, finished / "diff")
+
+
+def test_a_model_that_does_not_fit_is_written_by_the_next_call(
+    finished, make_run, data, tmp_path, small_files
+):
+    folder, config = tmp_path / "run", make_run("diff")
+    real = trainer.require_finite
+
+    def last_check(step, values):
+        small_files(60_000)
+        real(step, values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "require_finite", last_check)  # after training, before the model
+        with pytest.raises(DiffAttnError, match="model: must be written whole"):
+            train(config, data, folder)
+    small_files(resource.RLIM_INFINITY)
+    assert not (folder / "model").exists()
+    assert not (folder / "results.json").exists()
+    train(config, data, folder)
+    assert_same_run(folder, finished / "diff")
+
+
+def test_a_run_killed_before_its_first_step_starts_over(finished, make_run, data, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(finished / "diff" / "run.json", folder)
+    (folder / ".metrics.jsonl.1.tmp").touch()
+    train(make_run("diff"), data, folder)
+    assert_same_run(folder, finished / "diff")
