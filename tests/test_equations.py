@@ -17,7 +17,7 @@ def _rows():
         yield pytest.param(source, function, file, test, id=function)
 
 
-@pytest.mark.parametrize(("source", "function", "file", "test"), _rows())
+@pytest.mark.parametrize(("source", "function", "file", "test"), list(_rows()))
 def test_row(source, function, file, test):
     module_name, name = f"diffattn.{function}".rsplit(".", 1)
     module = import_module(module_name)
