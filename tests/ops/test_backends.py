@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from torch.nn import functional
 
 from diffattn.errors import BackendError
 from diffattn.ops import backends
@@ -43,6 +44,24 @@ def test_a_name_runs_its_own_function(name, monkeypatch):
     inputs = make_diff_attention_inputs(OpCase(name="", num_queries=3))
     diff_attention(*inputs.tensors().values(), backend=name)
     assert called == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_calls"),
+    [("reference", 0), ("composed", 1), ("flash_diff_attn_1", 2), ("flash_diff_attn_2", 4)],
+)
+def test_a_name_makes_its_number_of_attention_calls(name, num_calls, monkeypatch):
+    calls = []
+    attention = functional.scaled_dot_product_attention
+
+    def counted(*args, **options):
+        calls.append(args)
+        return attention(*args, **options)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", counted)
+    inputs = make_diff_attention_inputs(OpCase(name="", num_queries=3))
+    diff_attention(*inputs.tensors().values(), backend=name)
+    assert len(calls) == num_calls
 
 
 @pytest.mark.parametrize(("num_queries", "chosen"), [(1, "reference"), (2, "composed")])

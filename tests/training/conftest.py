@@ -1,5 +1,6 @@
 """A small corpus and a tiny run of every attention type."""
 
+import gc
 import random
 from dataclasses import replace
 
@@ -11,6 +12,15 @@ from diffattn.training.prepare import prepare_data
 from diffattn.training.trainer import train
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog", "by", "sea"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _imports_are_no_garbage():
+    """transformers collects garbage before every run, which is slow with all its modules loaded."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import typer
 def check(
     json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Show which backends run on this machine, how exact they are, and why others do not run."""
+    """Show which backends run here, and why others do not."""
     from diffattn.records.run import hardware, package_versions
 
     rows = _backends()

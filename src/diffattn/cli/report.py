@@ -9,14 +9,19 @@ import typer
 def report(
     study: Annotated[Path, typer.Argument(help="folder written by 'diffattn reproduce'")],
     out: Annotated[Path | None, typer.Option(help="file to write [STUDY/report.html]")] = None,
-    markdown: Annotated[bool, typer.Option(help="print the results table as Markdown")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="print the results table as Markdown instead")
+    ] = False,
 ) -> None:
-    """Build the report of a study from its records alone; no model is loaded."""
+    """Build the report of a study from its records."""
+    from diffattn.errors import ConfigError
     from diffattn.report.build import build_report
     from diffattn.report.tables import markdown_table
 
+    if markdown and out is not None:
+        raise ConfigError("report: --markdown prints and --out writes the page, got both.")
     if markdown:
-        typer.echo(markdown_table(study))
+        typer.echo(markdown_table(study), nl=False)
         return
     from diffattn.studies.reproduce import published_beside
 

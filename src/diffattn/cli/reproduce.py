@@ -28,14 +28,15 @@ def reproduce(
         int | None, typer.Option(min=1, help="one-thread processes side by side [cores, at most 2]")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option(help="print the resolved configuration and stop")
+        bool, typer.Option("--dry-run", help="print the resolved configuration and stop")
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="print results.json at the end")] = False,
 ) -> None:
-    """Train softmax, DIFF V1, DIFF V2 and Shared DIFF on the same text; write report.html.
+    """Compare the four attention types on real text.
 
-    The text is your Python's own standard library unless data.source names yours. The same
-    command again continues what was interrupted.
+    Trains matched softmax, DIFF V1, DIFF V2 and Shared DIFF models on the same text and writes
+    report.html. The text is your Python's own standard library unless data.source names yours.
+    The same command again continues what was interrupted.
     """
     from diffattn.cli.progress import RunsProgress
     from diffattn.studies import reproduce as study

@@ -17,14 +17,16 @@ def train(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="e.g. train.learning_rate=1e-3"),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="e.g. train.learning_rate=1e-3 (repeatable)"
+        ),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="folder of 'diffattn pack' [packs into OUT/data]")
     ] = None,
-    resume: Annotated[bool, typer.Option(help="continue the run in OUT")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="continue the run in OUT")] = False,
     dry_run: Annotated[
-        bool, typer.Option(help="print the resolved configuration and stop")
+        bool, typer.Option("--dry-run", help="print the resolved configuration and stop")
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="print results.json at the end")] = False,
 ) -> None:

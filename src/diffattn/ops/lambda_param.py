@@ -54,7 +54,7 @@ def diff_lambda(
     Returns:
         Scalar tensor ``[]``, float32 (float64 for float64 vectors).
     """
-    # mul and sum rather than dot: autocast would run a dot product in bfloat16.
+    # mul and sum rather than matmul, which autocast runs in bfloat16.
     exponent_1 = (_at_least_float32(lambda_q1) * _at_least_float32(lambda_k1)).sum()
     exponent_2 = (_at_least_float32(lambda_q2) * _at_least_float32(lambda_k2)).sum()
     return exponent_1.exp() - exponent_2.exp() + lambda_init

@@ -1,0 +1,208 @@
+"""Each command as a new user calls it: what it prints, where, and what it leaves behind."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import diffattn
+from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.ops import backends
+from diffattn.recipes.catalog import RECIPES
+
+
+def test_version_and_module(cli):
+    assert cli("--version").out == f"{diffattn.__version__}\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "diffattn", "--version"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"{diffattn.__version__}\n")
+
+
+def test_reproduce_trains_compares_and_reports(cli, here, small, tmp_path):
+    out = tmp_path / "study"
+    first = cli("reproduce", "--scale", "smoke", "--out", out, *small)
+    assert first.code == 0, first
+    table = first.out.splitlines()
+    assert table[0].startswith("| Model | Parameters | Validation loss |")
+    assert len([line for line in table if line.startswith("|")]) == 2 + 4
+    assert table[-1] == f"Report: {out / 'report.html'}"
+    assert (out / "report.html").read_text(encoding="utf-8").startswith("<!")
+    lines = first.err.splitlines()
+    assert lines[0].startswith("training a byte-level BPE of 300 entries")
+    assert lines[2] == "training 4 models of 6 steps each"
+    assert lines[3].startswith("1/24 steps (4%), time left unknown; softmax-seed0")
+    assert [line for line in lines if line.startswith("24/24 steps")] == [lines[-2]]
+    assert lines[-1] == "comparing"
+
+    again = cli("reproduce", "--scale", "smoke", "--out", out, *small, "--json")
+    assert again.code == 0
+    assert again.out == (out / "results.json").read_text(encoding="utf-8")
+    assert list(json.loads(again.out)["types"]) == list(ATTENTION_TYPES)
+    assert again.err.splitlines() == ["checking 1 documents", "comparing"]
+
+    page = (out / "report.html").read_bytes()
+    table = cli("report", out, "--markdown")
+    assert table.out == "\n".join(first.out.splitlines()[:6]) + "\n"
+    written = cli("report", out, "--out", tmp_path / "page.html")
+    assert written.out == f"{tmp_path / 'page.html'}\n"
+    assert (tmp_path / "page.html").read_bytes() == page
+    other = cli("reproduce", "--scale", "smoke", "--out", out, *small, "--seeds", "1")
+    assert (other.code, other.out) == (2, "")
+    assert "must hold this configuration to be continued" in other.err
+
+
+def test_train_from_packed_data_and_generate(cli, small, corpus, tmp_path):
+    packed = cli(
+        "pack", corpus, "--out", tmp_path / "data", "--vocab-size", 300,
+        "--validation-fraction", 0.2, "--json",
+    )  # fmt: skip
+    facts = json.loads(packed.out)
+    assert facts["train_tokens"] > facts["validation_tokens"] > 0
+    again = cli(
+        "pack", corpus, "--out", tmp_path / "data", "--vocab-size", 300,
+        "--validation-fraction", 0.2,
+    )  # fmt: skip
+    assert again.out.startswith(f"{facts['train_tokens']:,} training tokens, ")
+    assert again.err == "checking 1 documents\n"
+
+    others = [part for part in small if part != "--set" and not part.startswith("data.")]
+    options = [part for setting in others for part in ("--set", setting)]
+    trained = cli(
+        "train", "smoke", "--attention", "shared_diff", "--out", tmp_path / "run",
+        "--data", tmp_path / "data", *options, "--json",
+    )  # fmt: skip
+    assert trained.code == 0, trained
+    results = json.loads(trained.out)
+    assert results == json.loads((tmp_path / "run" / "results.json").read_text())
+    assert not (tmp_path / "run" / "data").exists()
+    lines = trained.err.splitlines()
+    assert lines[0] == "1/6 steps (17%), time left unknown; smoke"
+    assert lines[-1].startswith("6/6 steps (100%); smoke loss ")
+    assert len(lines) == 2
+
+    resumed = cli(
+        "train", "smoke", "--attention", "shared_diff", "--out", tmp_path / "run",
+        "--data", tmp_path / "data", *options, "--resume",
+    )  # fmt: skip
+    assert resumed.out == (
+        f"smoke: validation loss {results['validation_loss']:.4f} nats per token, "
+        f"{results['validation_bits_per_byte']:.4f} bits per byte.\n"
+        f"Model: {tmp_path / 'run' / 'model'}\n"
+    )
+    assert resumed.err == ""
+
+
+def test_an_interrupted_training_goes_on_with_resume(cli, fails, small, trained, tmp_path):
+    out = tmp_path / "run"
+    command = ("train", "smoke", "--attention", "diff", "--out", out, *small)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("diffattn.training.prepare.pack", interrupt)
+        stopped = cli(*command)
+    assert stopped.code == 130
+    assert stopped.err.splitlines()[-1].startswith("diffattn: interrupted.")
+    line = fails(*command, code=2)
+    assert line == f"diffattn: train: --out must not exist, got {out}. Add --resume to continue it."
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("diffattn.training.callbacks.MetricsCallback.on_evaluate", interrupt)
+        assert cli(*command, "--resume").code == 130
+    assert cli(*command, "--resume").code == 0
+    for name in ("metrics.jsonl", "results.json"):
+        assert (out / name).read_bytes() == (trained / name).read_bytes()
+
+
+def interrupt(*args, **kwargs):
+    raise KeyboardInterrupt
+
+
+def test_generate_prints_the_text_alone(cli, trained):
+    called = cli("generate", trained, "--prompt", "the cat", "--max-new-tokens", 5)
+    assert (called.code, called.err) == (0, "")
+    assert called.out.startswith("the cat")
+    assert called.out.endswith("\n")
+    assert (
+        cli("generate", trained / "model", "--prompt", "the cat", "--max-new-tokens", 5) == called
+    )
+    sampled = [
+        cli(
+            "generate", trained, "--prompt", "the", "--max-new-tokens", 20, "--temperature", 2.0,
+            "--seed", seed,
+        )
+        for seed in (1, 1, 2)
+    ]  # fmt: skip
+    assert sampled[0] == sampled[1]
+    assert sampled[0].out != sampled[2].out
+    assert {called.err for called in sampled} == {""}
+
+
+@pytest.mark.parametrize(
+    ("command", "key"),
+    [
+        (("reproduce", "--scale", "study", "--seeds", "4,5"), "config"),
+        (("train", "laptop", "--attention", "diff_v2", "--set", "train.num_steps=30"), "model"),
+    ],
+)
+def test_dry_run_prints_the_configuration_and_creates_nothing(
+    command, key, cli, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    called = cli(*command, "--out", tmp_path / "out", "--dry-run")
+    assert (called.code, called.err) == (0, "")
+    resolved = json.loads(called.out)
+    assert key in resolved
+    if key == "model":
+        assert resolved["model"]["attention_type"] == "diff_v2"
+        assert resolved["train"]["num_steps"] == 30
+    else:
+        assert resolved["seeds"] == [4, 5]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_check_measures_every_backend(cli):
+    called = cli("check", "--json")
+    assert (called.code, called.err) == (0, "")
+    facts = json.loads(called.out)
+    assert set(facts) == {"versions", "hardware", "backends"}
+    rows = {row["backend"]: row for row in facts["backends"] if row["device"] == "cpu"}
+    assert tuple(rows) == backends.names("diff_attention")
+    for row in rows.values():
+        assert row["runs"]
+        assert 0 < row["error"] < 1e-5
+    shown = cli("check").out
+    assert all(name in shown for name in rows)
+    assert "wrong" not in shown
+
+
+def test_check_fails_if_a_backend_is_wrong(cli, monkeypatch):
+    from diffattn.ops.diff_attention import api
+
+    real = api.diff_attention
+
+    def off(q, k, v, lam, *, backend):
+        return real(q, k, v, lam, backend=backend) * (1.001 if backend == "composed" else 1)
+
+    monkeypatch.setattr(api, "diff_attention", off)
+    called = cli("check")
+    assert called.code == 1
+    rows = {line.split()[0]: line for line in called.out.splitlines() if " cpu " in line}
+    assert [name for name, line in rows.items() if line.rstrip().endswith("wrong")] == ["composed"]
+
+
+@pytest.mark.parametrize("kind", ["recipes", "presets", "types", "backends"])
+def test_lists_show_every_name_whole(kind, cli, monkeypatch):
+    expected = {
+        "recipes": list(RECIPES),
+        "presets": ["830m", "1.4b", "2.8b", "3b", "gpt2-small", "6.8b", "13.1b"],
+        "types": list(ATTENTION_TYPES),
+        "backends": list(backends.names("diff_attention")),
+    }[kind]
+    rows = json.loads(cli("list", kind, "--json").out)
+    assert [next(iter(row.values())) for row in rows] == expected
+    for columns in ("60", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        shown = cli("list", kind)
+        assert (shown.code, shown.err) == (0, "")
+        assert "…" not in shown.out
+        first = {line.split()[0] for line in shown.out.splitlines() if line.split()}
+        assert set(expected) <= first

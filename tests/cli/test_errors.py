@@ -1,0 +1,231 @@
+"""Whatever a user does wrong ends in one line and the right exit code, and costs nothing."""
+
+import errno
+import json
+import resource
+import shutil
+from pathlib import Path
+
+import pytest
+
+from diffattn.records import io as records
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("reproduce", "--scale", "smok"), "Did you mean 'smoke'?"),
+        (("reproduce", "--match", "param"), "Did you mean 'params'?"),
+        (("reproduce", "--seeds", "1,x"), "--seeds: must be whole numbers"),
+        (("reproduce", "--seeds", ""), "--seeds: must be whole numbers"),
+        (("reproduce", "--seeds", "1,1"), "seeds must be distinct"),
+        (("reproduce", "--seeds=-1"), "seed must be from 0 to"),
+        (("reproduce", "--seeds", "99999999999"), "seed must be from 0 to"),
+        (("reproduce", "--set", "train.num_step=5"), "Did you mean 'train.num_steps'?"),
+        (("reproduce", "--set", "train.num_steps=x"), "num_steps must be int, got 'x'"),
+        (("reproduce", "--set", "train.learning_rate=NaN"), "must be finite, got NaN"),
+        (("reproduce", "--set", "data.vocab_size=100"), "vocab_size must be 257 or more"),
+        (("reproduce", "--set", "model.vocab_size=300"), "at least data.vocab_size=1024"),
+        (("reproduce", "--set", "data.source=/no/such/text"), "got '/no/such/text'"),
+        (("reproduce", "--set", "model.attention_type=diff"), "base must be a softmax model"),
+        (("train", "smok", "--out", "OUT"), "Did you mean 'smoke'?"),
+        (("train", "smoke", "--out", "OUT", "--attention", "dif"), "Did you mean 'diff'?"),
+        (("train", "smoke", "--out", "OUT", "--resume"), "--resume needs a run in"),
+        (("list", "recipe"), "Did you mean 'recipes'?"),
+        (("pack", "/no/such/text", "--out", "OUT"), "existing file or folder"),
+        (("pack", "stdlib", "--out", "OUT", "--vocab-size", "12"), "must be 257 or more"),
+        (("pack", "stdlib", "--out", "OUT", "--validation-fraction", "2"), "between 0 and 1"),
+        (("report", "OUT", "--markdown", "--out", "x.html"), "got both"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_misuse_is_two_and_leaves_no_trace(arguments, hint, fails, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert hint in fails(*arguments, code=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nope",), "No such command 'nope'"),
+        (("train",), "Missing argument"),
+        (("train", "smoke"), "Missing option '--out'"),
+        (("train", "smoke", "--ouy", "x"), "No such option"),
+        (("reproduce", "--workers", "0"), "'--workers'"),
+        (("reproduce", "--workers", "two"), "'--workers'"),
+        (("generate", "x", "--prompt", "x", "--max-new-tokens", "0"), "'--max-new-tokens'"),
+        (("generate", "x", "--prompt", "x", "--seed=-1"), "'--seed'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_wrong_options_are_two_with_the_usage(arguments, message, cli):
+    called = cli(*arguments)
+    assert (called.code, called.out) == (2, "")
+    assert message in called.err
+    assert called.err.startswith("Usage: ")
+    assert "Traceback" not in called.err
+
+
+def test_missing_and_foreign_folders(fails, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("dear reader")
+    (tmp_path / "file").write_text("dear reader")
+    for arguments, code, message in (
+        (("report", "nothing"), 1, "nothing/study.json: file must exist, got none"),
+        (("report", "mine"), 1, "mine/study.json: file must exist, got none"),
+        (("report", "file"), 1, "Not a directory"),
+        (("reproduce", "--out", "mine"), 1, "mine: must be empty or hold a study"),
+        (("reproduce", "--out", "file"), 2, "--out must be a folder, got the file file"),
+        (("train", "smoke", "--out", "mine"), 2, "--out must not exist, got mine"),
+        (("train", "smoke", "--out", "file"), 2, "--out must not exist, got file"),
+        (("train", "smoke", "--out", "x", "--data", "mine"), 1, "data.json: file must exist"),
+        (("pack", "stdlib", "--out", "mine"), 1, "must be an empty folder or hold packed data"),
+        (("pack", "stdlib", "--out", "file"), 1, "must be an empty folder or hold packed data"),
+        (("generate", "nothing", "--prompt", "x"), 1, "got nothing"),
+        (("generate", "mine", "--prompt", "x"), 1, "must hold a model (config.json"),
+        (("generate", "mine/x", "--prompt", "x"), 1, "got nothing"),
+    ):
+        assert message in fails(*arguments, code=code)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "dear reader"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "mine", "thesis.txt"]
+
+
+@pytest.fixture
+def spoiled(trained, tmp_path):
+    """The trained run in a folder that a test may spoil."""
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def edit_config(model, **changes):
+    path = model / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+SPOIL = {
+    "half the weights": lambda m: truncate(m / "model.safetensors", 3_000),
+    "no weights": lambda m: (m / "model.safetensors").unlink(),
+    "empty weights": lambda m: truncate(m / "model.safetensors", 0),
+    "garbage for a config": lambda m: (m / "config.json").write_text("garbage"),
+    "a list for a config": lambda m: (m / "config.json").write_text("[]"),
+    "binary config": lambda m: (m / "config.json").write_bytes(b"\xff\xfe\x00"),
+    "another model type": lambda m: edit_config(m, model_type="diff_transfomer"),
+    "an impossible config": lambda m: edit_config(m, num_heads="two"),
+    "one layer more": lambda m: edit_config(m, num_hidden_layers=3),
+    "one layer less": lambda m: edit_config(m, num_hidden_layers=1),
+    "another width": lambda m: edit_config(m, intermediate_size=100),
+    "no tokenizer": lambda m: [path.unlink() for path in m.glob("tokenizer*")],
+    "half a tokenizer": lambda m: truncate(m / "tokenizer.json", 100),
+    "an empty tokenizer": lambda m: (m / "tokenizer.json").write_text("{}"),
+}
+
+
+def truncate(path, size):
+    path.write_bytes(path.read_bytes()[:size])
+
+
+@pytest.mark.parametrize("damage", SPOIL)
+def test_a_damaged_checkpoint_is_named(damage, fails, spoiled):
+    SPOIL[damage](spoiled / "model")
+    line = fails("generate", spoiled, "--prompt", "the cat", "--max-new-tokens", 2, code=1)
+    assert line.startswith(f"diffattn: {spoiled}: must ")
+
+
+def test_the_names_of_wrong_weights_are_given(fails, spoiled):
+    edit_config(spoiled / "model", intermediate_size=100)
+    line = fails("generate", spoiled, "--prompt", "the cat", code=1)
+    assert "got another shape of model.layers.0.mlp.down_proj.weight (6 such names)" in line
+
+
+def test_loading_leaves_the_settings_of_transformers(cli, trained):
+    from transformers.utils import logging
+
+    before = (logging.get_verbosity(), logging.is_progress_bar_enabled())
+    cli("generate", trained, "--prompt", "the cat", "--max-new-tokens", 1)
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--prompt", "the cat " * 40), "must fit the model's 32 tokens, got "),
+        (("--prompt", "the", "--max-new-tokens", "32"), "tokens, got 1 + 32"),
+        (("--prompt", ""), "--prompt must hold one token or more"),
+        (("--prompt", "\udcff"), "--prompt must be valid UTF-8"),
+        (("--prompt", "the", "--temperature", "inf"), "--temperature must be finite"),
+    ],
+    ids=["long", "long answer", "empty", "bytes", "hot"],
+)
+def test_prompts_that_cannot_be(options, message, fails, trained):
+    assert message in fails("generate", trained, *options, code=2)
+
+
+def test_settings_of_packed_data_are_fixed(fails, trained, tmp_path):
+    line = fails(
+        "train", "smoke", "--out", tmp_path / "x", "--data", trained / "data",
+        "--set", "data.source=stdlib", code=2,
+    )  # fmt: skip
+    assert "--data fixes the data settings" in line
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_run_with_other_settings_is_not_continued(fails, spoiled, small):
+    before = (spoiled / "run.json").read_bytes()
+    line = fails(
+        "train", "smoke", "--attention", "diff", "--out", spoiled, *small, "--resume",
+        "--set", "train.learning_rate=2e-3", code=1,
+    )  # fmt: skip
+    assert "got another run ('smoke'). Choose another folder." in line
+    assert (spoiled / "run.json").read_bytes() == before
+
+
+def test_a_full_disk_ends_in_one_line_and_the_run_goes_on(cli, fails, small, trained, tmp_path):
+    out = tmp_path / "run"
+    command = ("train", "smoke", "--attention", "diff", "--out", out, *small)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))  # less than the weights
+        line = fails(*command, code=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "checkpoint-2: must be written whole, got: " in line
+    assert cli(*command, "--resume").code == 0
+    for name in ("metrics.jsonl", "results.json"):
+        assert (out / name).read_bytes() == (trained / name).read_bytes()
+
+
+def test_a_disk_that_is_full_from_the_start(fails, small, tmp_path, monkeypatch):
+    def full(path, text):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(records, "write_text", full)
+    for arguments in (
+        ("reproduce", "--scale", "smoke", "--out", tmp_path / "study", *small),
+        ("train", "smoke", "--out", tmp_path / "run", *small),
+    ):
+        assert "No space left on device" in fails(*arguments, code=1)
+
+
+def test_ctrl_c_is_130_and_says_what_is_kept(cli, small, tmp_path, monkeypatch):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("diffattn.studies.workers.run_members", interrupt)
+    called = cli("reproduce", "--scale", "smoke", "--out", tmp_path / "study", *small)
+    assert (called.code, called.out) == (130, "")
+    assert called.err.splitlines()[-1] == (
+        "diffattn: interrupted. What was finished is kept: run the same command again "
+        "(train: with --resume)."
+    )
+    assert "Traceback" not in called.err
+    assert (tmp_path / "study" / "study.json").exists()
+
+
+def test_folders_that_may_not_be_written(fails, small, tmp_path, monkeypatch):
+    def refuse(self, *args, **kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    for command in (("reproduce", "--scale", "smoke"), ("train", "smoke")):
+        assert "Permission denied" in fails(*command, "--out", tmp_path / "x", *small, code=1)

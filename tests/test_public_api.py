@@ -1,0 +1,98 @@
+"""The names that users import, and that nothing else is promised or loaded early."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import import_module, metadata
+from pathlib import Path
+
+import pytest
+
+import diffattn
+
+ROOT = Path(__file__).parents[1]
+ERRORS = {"BackendError", "CheckpointError", "ConfigError", "DiffAttnError", "ShapeError"}
+OPERATORS = {
+    "backends",
+    "diff_attention",
+    "diff_attention_maps",
+    "rotary_embedding",
+    "softmax_attention",
+    "softmax_attention_maps",
+}
+LAYERS = {"DiffAttention", "DiffAttentionV2", "SharedDiffAttention", "SoftmaxAttention"}
+MODELS = {"DiffTransformerConfig", "DiffTransformerForCausalLM", "DiffTransformerModel"}
+PUBLIC = {"__version__", "reproduce"} | ERRORS | OPERATORS | LAYERS | MODELS
+
+
+def test_the_public_names_are_a_decision():
+    assert set(diffattn.__all__) == PUBLIC
+    assert dir(diffattn) == sorted(PUBLIC)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC - {"__version__"}))
+def test_every_name_is_what_it_says_and_documented(name):
+    value = getattr(diffattn, name)
+    assert value.__name__.rsplit(".", 1)[-1] == name
+    assert value.__doc__
+    assert getattr(diffattn, name) is value
+    assert vars(diffattn)[name] is value  # found without __getattr__ from now on
+
+
+def test_star_import_gives_all_of_them():
+    names = {}
+    exec("from diffattn import *", names)
+    assert set(names) >= PUBLIC
+
+
+def test_errors_form_one_family():
+    errors = import_module("diffattn.errors")
+    for name in ERRORS:
+        assert getattr(diffattn, name) is getattr(errors, name)
+        assert issubclass(getattr(diffattn, name), diffattn.DiffAttnError)
+    defined = {name for name in vars(errors) if name.endswith("Error")}
+    assert defined == ERRORS
+    for error in (diffattn.ShapeError, diffattn.ConfigError):
+        assert issubclass(error, ValueError)
+    assert not issubclass(diffattn.CheckpointError, ValueError)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'diffattn' has no attribute 'DifAttention'"):
+        diffattn.DifAttention  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'DifAttention'"):
+        from diffattn import DifAttention  # noqa: F401
+
+
+def test_a_module_never_hides_behind_its_function():
+    """``diffattn.reproduce`` is the function; its module is reached by its full name."""
+    code = (
+        "import diffattn.studies.reproduce, diffattn.ops.diff_attention.api, diffattn; "
+        "print(callable(diffattn.reproduce), callable(diffattn.diff_attention), "
+        "diffattn.backends.names('diff_attention')[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("True True reference\n", "")
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = (
+        "import sys, diffattn; diffattn.__version__; diffattn.ConfigError; dir(diffattn); "
+        "print(*{'torch', 'transformers', 'numpy', 'plotly', 'typer'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("\n", "")
+
+
+def test_version_is_the_same_everywhere():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert diffattn.__version__ == declared["version"] == metadata.version("diffattn")
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## {re.escape(diffattn.__version__)}\b", changelog, flags=re.MULTILINE)
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version: {diffattn.__version__}" in citation.replace('"', "")
+
+
+def test_types_are_shipped():
+    assert (Path(diffattn.__file__).parent / "py.typed").exists()
