@@ -106,3 +106,12 @@ def test_flops_count_the_visible_pairs_only(config):
     assert difference == config.num_hidden_layers * per_key * 8
     assert flops_per_token(config) == flops_per_token(config, config.max_position_embeddings)
     assert flops_per_token(config, training=True) == 3 * flops_per_token(config)
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [("diff_v2", {"lambda_bias": True}), ("diff_v2", {"head_norm": True})]
+    + [(kind, {"head_norm": False}) for kind in ("diff", "shared_diff")],
+)
+def test_what_is_no_matrix_product_costs_no_flops(make_config, kind, option):
+    assert flops_per_token(make_config(kind, **option)) == flops_per_token(make_config(kind))

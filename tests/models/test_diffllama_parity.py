@@ -16,8 +16,6 @@ explicit map axis. Its weights become ours by moving that axis:
 Its head norm has no weight and uses the blocks' eps; its λ_init schedule counts from 0 as ours.
 """
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -124,28 +122,22 @@ def test_gradients_are_equal_to_rounding(theirs, ids, assert_only_rounding):
     assert_only_rounding(gradients(theirs), with_weights_of(theirs), gradients)
 
 
-def test_logits_are_equal_in_float64(theirs, ids):
+def test_logits_are_equal_in_float64(theirs, ids, assert_only_rounding, logits_of):
     """Far below float32's rounding once the two places where DiffLlama leaves float64 are met.
 
     It casts its block norms and the two exponentials of λ to float32. So its norms are replaced
     by PyTorch's of the same weight and eps, and our λ vectors by ones whose exponentials are its
-    rounded ones. What is left is float64's rounding, amplified at most as float32's is: ε times
-    the float32 model's own relative error over its ε, doubled as everywhere.
+    rounded ones.
     """
-    ours = with_weights_of(theirs)
+    ours, theirs = with_weights_of(theirs).double(), theirs.double()
+    theirs.set_attn_implementation("sdpa")  # the eager kernel's softmax is float32
+    replace_norms(theirs)
     with torch.no_grad():
-        exact, rounded = copy.deepcopy(ours).double()(ids).logits, ours(ids).logits
-        amplification = relative_error(rounded, exact) / torch.finfo(torch.float32).eps
-
-        theirs = theirs.double()
-        theirs.set_attn_implementation("sdpa")  # the eager kernel's softmax is float32
-        replace_norms(theirs)
-        ours = ours.double()
         for our_layer, layer in zip(ours.model.layers, theirs.model.layers, strict=True):
             take_rounded_lambda(our_layer.self_attn, layer.self_attn)
-        error = relative_error(ours(ids).logits, theirs(ids).logits)
-    assert error <= 2 * torch.finfo(torch.float64).eps * (amplification + 1)
-    assert error < 1e-12
+        logits = theirs(ids).logits
+        assert relative_error(ours(ids).logits, logits) < 1e-12
+    assert_only_rounding([logits], ours, logits_of(input_ids=ids))
 
 
 def relative_error(actual, exact):

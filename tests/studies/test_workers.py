@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -153,8 +154,10 @@ def test_an_interruption_ends_the_workers(members, tmp_path, monkeypatch):
         if name == "diff-seed0":
             raise KeyboardInterrupt
 
+    began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         run(members, tmp_path, tell=interrupt)
+    assert time.monotonic() - began < 30  # they were not waited for
     pids = [int(path.read_text()) for path in (tmp_path / "runs").glob("*.pid")]
     assert 1 <= len(pids) <= 2
     assert not any(map(is_alive, pids))
