@@ -1,12 +1,16 @@
 """Each command as a new user calls it: what it prints, where, and what it leaves behind."""
 
+import io
 import json
+import re
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 import diffattn
+from diffattn.cli import tables
 from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
 from diffattn.ops import backends
 from diffattn.recipes.catalog import RECIPES
@@ -199,10 +203,32 @@ def test_lists_show_every_name_whole(kind, cli, monkeypatch):
     }[kind]
     rows = json.loads(cli("list", kind, "--json").out)
     assert [next(iter(row.values())) for row in rows] == expected
-    for columns in ("60", "200"):
-        monkeypatch.setenv("COLUMNS", columns)
-        shown = cli("list", kind)
+    for width in (60, 120, None):  # narrow and wide terminals, and none
+        with monkeypatch.context() as patch:
+            screen = Screen(patch, width)
+            shown = cli("list", kind)
         assert (shown.code, shown.err) == (0, "")
-        assert "…" not in shown.out
-        first = {line.split()[0] for line in shown.out.splitlines() if line.split()}
+        text = shown.out if width is None else screen.text()
+        assert "…" not in text
+        first = {line.split()[0] for line in text.splitlines() if line.split()}
         assert set(expected) <= first
+        longest = max(len(line) for line in text.splitlines())
+        assert longest <= (width or 160)
+
+
+class Screen:
+    """A terminal of some width in place of the one that there is, or none."""
+
+    def __init__(self, patch, width):
+        self.file = io.StringIO()
+        if width is not None:
+            patch.setattr(
+                tables,
+                "Console",
+                lambda: Console(
+                    file=self.file, force_terminal=True, color_system=None, width=width
+                ),
+            )
+
+    def text(self):
+        return re.sub(r"\x1b\[[0-9;]*m", "", self.file.getvalue())

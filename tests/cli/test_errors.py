@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from transformers.utils import logging
 
 from diffattn.records import io as records
 
@@ -139,11 +140,16 @@ def test_the_names_of_wrong_weights_are_given(fails, spoiled):
 
 
 def test_loading_leaves_the_settings_of_transformers(cli, trained):
-    from transformers.utils import logging
-
-    before = (logging.get_verbosity(), logging.is_progress_bar_enabled())
-    cli("generate", trained, "--prompt", "the cat", "--max-new-tokens", 1)
-    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+    verbosity = logging.get_verbosity()
+    try:
+        logging.set_verbosity_info()
+        logging.enable_progress_bar()
+        called = cli("generate", trained, "--prompt", "the cat", "--max-new-tokens", 1)
+        assert called.code == 0
+        assert logging.get_verbosity() == logging.INFO
+        assert logging.is_progress_bar_enabled()
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 @pytest.mark.parametrize(

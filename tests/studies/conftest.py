@@ -2,8 +2,11 @@
 
 import gc
 import random
+import shutil
 
 import pytest
+
+import diffattn
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog", "by", "sea"]
 
@@ -44,3 +47,31 @@ def settings(corpus):
         "train.log_every=1",
         "train.evaluate_every=2",
     )
+
+
+@pytest.fixture(scope="session")
+def heard():
+    """Lines said and events told while the study was made."""
+    return {"lines": [], "events": []}
+
+
+@pytest.fixture(scope="session")
+def study(settings, tmp_path_factory, heard):
+    """A whole smoke study; read-only."""
+    out = tmp_path_factory.mktemp("study") / "smoke"
+    path = diffattn.reproduce(
+        "smoke",
+        out=out,
+        settings=settings,
+        workers=2,
+        say=heard["lines"].append,
+        tell=lambda name, event: heard["events"].append((name, event)),
+    )
+    assert path == out / "report.html"
+    return out
+
+
+@pytest.fixture
+def copied(study, tmp_path):
+    """The study in a folder that a test may spoil."""
+    return shutil.copytree(study, tmp_path / "copy")

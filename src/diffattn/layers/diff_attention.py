@@ -12,6 +12,7 @@ from diffattn.ops.lambda_param import diff_lambda
 from diffattn.ops.lambda_param import lambda_init as scheduled_lambda_init
 from diffattn.ops.rotary import apply_rotary
 
+LAMBDA_NAMES = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 LAMBDA_STD = 0.1  # of the λ vectors at the start
 
 
@@ -73,7 +74,7 @@ class DiffAttention(nn.Module):
         self._make_query_key_projections()
         self.v_proj = nn.Linear(hidden_size, self.num_kv_heads * value_dim, bias=False)
         self.o_proj = nn.Linear(num_heads * value_dim, hidden_size, bias=False)
-        for name in ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"):
+        for name in LAMBDA_NAMES:
             vector = torch.normal(0.0, LAMBDA_STD, (head_dim,), dtype=torch.float32)
             self.register_parameter(name, nn.Parameter(vector))
         self.subln = (

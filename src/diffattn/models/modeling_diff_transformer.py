@@ -19,7 +19,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from diffattn.errors import ConfigError
-from diffattn.layers.diff_attention import LAMBDA_STD, DiffAttention
+from diffattn.layers.diff_attention import LAMBDA_NAMES, LAMBDA_STD, DiffAttention
 from diffattn.layers.norm import HeadNorm
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.models import cached_attention
@@ -56,7 +56,7 @@ class DiffTransformerPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
-    _keep_in_fp32_modules_strict = ["lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"]
+    _keep_in_fp32_modules_strict = list(LAMBDA_NAMES)
     _can_record_outputs = {
         "hidden_states": DiffTransformerBlock,
         "attentions": OutputRecorder(cached_attention.AttentionMapRecorder, index=0),
@@ -92,7 +92,8 @@ class DiffTransformerPreTrainedModel(PreTrainedModel):
         elif isinstance(module, LlamaRotaryEmbedding):
             super()._init_weights(module)
         elif isinstance(module, DiffAttention):
-            for name in self._keep_in_fp32_modules_strict:
+            # Not the list above, which Hugging Face turns into a set: its order differs by process.
+            for name in LAMBDA_NAMES:
                 init.normal_(getattr(module, name), std=LAMBDA_STD)
             if isinstance(module, SharedDiffAttention):
                 for up in (module.q_up, module.k_up):
