@@ -37,7 +37,7 @@ def unbroken(longer, tmp_path_factory):
 
 def wait_for_checkpoint(folder):
     """Until a checkpoint of the run is whole, and a moment longer."""
-    for _ in range(6_000):
+    for _ in range(30_000):
         if list(folder.glob("checkpoints/*/trainer_state.json")):
             time.sleep(0.1)
             return

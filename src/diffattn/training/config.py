@@ -43,7 +43,7 @@ class TrainConfig:
 
     num_steps: int
     batch_tokens: int = 4_096
-    """Tokens per optimizer step, summed over devices and accumulation."""
+    """Tokens per optimizer step, summed over accumulation."""
     seq_len: int = 256
     """Tokens per sequence."""
     micro_batch_sequences: int | None = None

@@ -1,6 +1,7 @@
 """One training run, from a configuration to a run directory."""
 
 import math
+import os
 import shutil
 from copy import deepcopy
 from pathlib import Path
@@ -63,7 +64,7 @@ def train(
         What ``results.json`` holds: losses in nats per token and in bits per byte, λ.
 
     Raises:
-        ConfigError: The data is too short for one sequence.
+        ConfigError: The data is too short for one sequence, or there are several devices.
         CheckpointError: ``folder`` holds another run, or another process is at work there.
         DiffAttnError: The loss is no longer finite, or a file could not be written whole; the
             same call continues.
@@ -71,6 +72,7 @@ def train(
     """
     folder = Path(folder)
     require_enough(config, data)
+    require_one_device()
     _claim(folder, _record(config, data, facts or {}))
     with sole_writer(folder), without_bars():
         if not (folder / "results.json").exists():
@@ -92,6 +94,19 @@ def require_enough(config: RunConfig, data: PreparedData) -> None:
                 f"training: model.vocab_size must be at least the data's "
                 f"{split.metadata['vocab_size']}, got {config.model.vocab_size}."
             )
+
+
+def require_one_device() -> None:
+    """Refuse several devices: ``batch_tokens`` would silently be multiplied by their number.
+
+    Raises:
+        ConfigError: Several processes share the run, or several GPUs are visible.
+    """
+    devices = max(int(os.environ.get("WORLD_SIZE", "1")), torch.cuda.device_count())
+    if devices > 1:
+        raise ConfigError(
+            f"training: one device per run, got {devices}. Choose one with CUDA_VISIBLE_DEVICES."
+        )
 
 
 def _run(config: RunConfig, data: PreparedData, folder: Path, progress: Progress) -> None:
