@@ -64,7 +64,7 @@ def train(
         What ``results.json`` holds: losses in nats per token and in bits per byte, λ.
 
     Raises:
-        ConfigError: The data is too short for one sequence, or there are several devices.
+        ConfigError: The data is too short for one sequence, or several processes share the run.
         CheckpointError: ``folder`` holds another run, or another process is at work there.
         DiffAttnError: The loss is no longer finite, or a file could not be written whole; the
             same call continues.
@@ -72,7 +72,7 @@ def train(
     """
     folder = Path(folder)
     require_enough(config, data)
-    require_one_device()
+    require_one_process()
     _claim(folder, _record(config, data, facts or {}))
     with sole_writer(folder), without_bars():
         if not (folder / "results.json").exists():
@@ -96,17 +96,15 @@ def require_enough(config: RunConfig, data: PreparedData) -> None:
             )
 
 
-def require_one_device() -> None:
-    """Refuse several devices: ``batch_tokens`` would silently be multiplied by their number.
+def require_one_process() -> None:
+    """Refuse a distributed launch: ``batch_tokens`` would be multiplied by its processes.
 
     Raises:
-        ConfigError: Several processes share the run, or several GPUs are visible.
+        ConfigError: Several processes share the run.
     """
-    devices = max(int(os.environ.get("WORLD_SIZE", "1")), torch.cuda.device_count())
-    if devices > 1:
-        raise ConfigError(
-            f"training: one device per run, got {devices}. Choose one with CUDA_VISIBLE_DEVICES."
-        )
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes > 1:
+        raise ConfigError(f"training: one process per run, got WORLD_SIZE={processes}.")
 
 
 def _run(config: RunConfig, data: PreparedData, folder: Path, progress: Progress) -> None:
