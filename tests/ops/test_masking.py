@@ -1,9 +1,17 @@
 """Which key a query sees, row by row, and the softmax over what it sees."""
 
+from itertools import product
+
 import pytest
 import torch
 
-from diffattn.ops.masking import masked_softmax, repeat_heads, visible_keys
+from diffattn.ops.masking import (
+    key_ranges,
+    masked_softmax,
+    query_ranges,
+    repeat_heads,
+    visible_keys,
+)
 
 CPU = torch.device("cpu")
 
@@ -111,3 +119,42 @@ def test_repeat_heads_keeps_neighbours_together():
     x = torch.arange(2).view(1, 1, 2, 1)
     assert repeat_heads(x, 6).flatten().tolist() == [0, 0, 0, 1, 1, 1]
     assert repeat_heads(x, 2) is x
+
+
+LENGTHS = [(1, 1), (1, 9), (5, 9), (9, 5), (9, 9)]
+RANGES = [
+    (num_queries, num_keys, {"causal": causal, "window": window, **more})
+    for (num_queries, num_keys), causal, window, more in product(
+        LENGTHS,
+        [True, False],
+        [None, 1, 3, 20],
+        [{}, {"kv_lengths": (0, 1)}, {"kv_lengths": (1, 5)},
+         {"cu_seqlens": (0, 3, 3, 9)}, {"cu_seqlens": (0, 9)}],
+    )
+    if max(more.get("kv_lengths", (0,))) <= num_keys
+    and ("cu_seqlens" not in more or (num_queries, num_keys) == (9, 9))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("num_queries", "num_keys", "options"), RANGES)
+def test_ranges_say_the_same_as_the_mask(num_queries, num_keys, options):
+    """``key_ranges`` is ``visible_keys``; ``query_ranges`` leaves no visible pair out."""
+    options = {
+        name: torch.tensor(value, dtype=torch.int32) if isinstance(value, tuple) else value
+        for name, value in options.items()
+    }
+    device = torch.device("cpu")
+    mask = visible_keys(num_queries, num_keys, device=device, **options)
+    first, last = key_ranges(num_queries, num_keys, device=device, **options)
+    keys = torch.arange(num_keys)
+    inside = (first[..., None] <= keys) & (keys < last[..., None])
+    mask = torch.ones(1, 1, num_keys, dtype=torch.bool) if mask is None else mask
+    assert torch.equal(inside, mask.expand_as(inside))
+    assert (first.diff(dim=1) >= 0).all()
+    assert (last.diff(dim=1) >= 0).all()
+    begin, end = query_ranges(first, last, num_keys)
+    queries = torch.arange(num_queries)[:, None]
+    seen = (begin[:, None] <= queries) & (queries < end[:, None])
+    assert (seen | ~inside).all()
+    if num_queries == num_keys and options["causal"] and len(options) == 2:
+        assert torch.equal(begin[0], keys.int())  # nor more than needed

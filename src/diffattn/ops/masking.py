@@ -80,3 +80,71 @@ def repeat_heads(x: Tensor, num_heads: int) -> Tensor:
     """``[B, S, Hkv, ...]`` to ``[B, S, H, ...]``: query head i meets head ``i // (H // Hkv)``."""
     group = num_heads // x.shape[2]
     return x if group == 1 else x.repeat_interleave(group, dim=2)
+
+
+def key_ranges(
+    num_queries: int,
+    num_keys: int,
+    *,
+    device: torch.device,
+    causal: bool = True,
+    window: int | None = None,
+    kv_lengths: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The keys a query may see, padding aside, as one interval: ``first <= j < last``.
+
+    Every option but ``key_padding_mask`` leaves an interval, and both its ends never fall from one
+    query to the next. So a kernel needs two integers per query instead of a mask, and can skip
+    blocks of keys, or of queries, as a whole.
+
+    Source: :func:`visible_keys`, the same definition.
+
+    Args:
+        num_queries: T.
+        num_keys: S.
+        device: Where the result is made.
+        causal: As in :func:`visible_keys`, likewise the other options.
+        window: In tokens.
+        kv_lengths: int32 ``[B]``.
+        cu_seqlens: int32 ``[num_docs + 1]``.
+
+    Returns:
+        ``first`` and ``last``, int32 ``[B or 1, T]`` in [0, S]; no key is seen if
+        ``first >= last``.
+    """
+    queries = torch.arange(num_queries, device=device)[None]  # [1, T]
+    length: int | Tensor = num_keys
+    if kv_lengths is not None:
+        length = kv_lengths.to(device, torch.int64)[:, None]  # [B, 1]
+    first, last = torch.zeros_like(queries), queries * 0 + length
+    if causal or window is not None:
+        position = queries + (length - num_queries)
+        last = torch.minimum(last, (position + 1).clamp(min=0))
+        if window is not None:
+            first = (position + 1 - window).clamp(min=0)
+    if cu_seqlens is not None:
+        borders = cu_seqlens.to(device, torch.int64)
+        document = torch.bucketize(queries, borders[1:], right=True)
+        first = torch.maximum(first, borders[document])
+        last = torch.minimum(last, borders[document + 1])
+    first, last = torch.broadcast_tensors(first, last)
+    return first.to(torch.int32).contiguous(), last.to(torch.int32).contiguous()
+
+
+def query_ranges(first: Tensor, last: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:
+    """The queries that may see a key, as one interval: the inverse of :func:`key_ranges`.
+
+    Args:
+        first: int32 ``[B or 1, T]``, never falling along T.
+        last: int32 ``[B or 1, T]``, never falling along T.
+        num_keys: S.
+
+    Returns:
+        int32 ``[B or 1, S]`` twice: key j is seen by no query outside ``begin <= i < end``.
+    """
+    keys = torch.arange(num_keys, device=first.device, dtype=torch.int32)
+    keys = keys.expand(first.shape[0], num_keys).contiguous()
+    begin = torch.searchsorted(last, keys, right=True, out_int32=True)  # the first with last > j
+    end = torch.searchsorted(first, keys, right=True, out_int32=True)  # the first with first > j
+    return begin, end
