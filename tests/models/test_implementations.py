@@ -10,7 +10,8 @@ from diffattn.errors import BackendError, ConfigError
 
 BACKENDS = [
     ("diffattn", "auto"),
-    ("diffattn", "flash_diff_attn_1"),
+    ("diffattn", "chunked"),
+    ("diffattn", "composed"),
     ("sdpa", "auto"),
     ("eager", "auto"),
 ]
@@ -32,6 +33,8 @@ def compiles(test):
 def other(request, model):
     """The model under one implementation and backend."""
     name, backend = request.param
+    if backend == "composed" and model.config.attention_type == "softmax":
+        backend = "sdpa"
     model.config.attention_backend = backend
     model.set_attn_implementation(name)
     return model

@@ -64,7 +64,7 @@ def test_a_name_makes_its_number_of_attention_calls(name, num_calls, monkeypatch
     assert len(calls) == num_calls
 
 
-@pytest.mark.parametrize(("num_queries", "chosen"), [(1, "reference"), (2, "composed")])
+@pytest.mark.parametrize(("num_queries", "chosen"), [(1, "reference"), (2, "chunked")])
 def test_auto_is_one_rule(num_queries, chosen):
     assert backends.resolve(OP, "auto", facts(num_queries=num_queries)) == chosen
     case = OpCase(name="", num_queries=num_queries, num_keys=4)
@@ -103,7 +103,7 @@ def test_unknown_names():
         diff_attention(*tensors, backend="compsed")
     with raises(f"diff_attention: backend must be in {{{known}}}, got 'zzz'."):
         diff_attention(*tensors, backend="zzz")
-    with raises("backends: op must be in {diff_attention}, got 'attention'."):
+    with raises("backends: op must be in {diff_attention, softmax_attention}, got 'attention'."):
         backends.names("attention")
 
 
@@ -111,7 +111,7 @@ def test_a_named_backend_never_falls_back():
     inputs = make_diff_attention_inputs(V2)
     with raises(
         "diff_attention: backend 'flash_diff_attn_2' needs Dv = 2 head_dim, got head_dim 8 and "
-        "Dv 8. Usable here: reference, composed, flash_diff_attn_1."
+        "Dv 8. Usable here: reference, chunked, composed, flash_diff_attn_1."
     ):
         diff_attention(*inputs.tensors().values(), backend="flash_diff_attn_2")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from diffattn.errors import ShapeError
+from diffattn.errors import BackendError, ShapeError
 from diffattn.ops import backends
 from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
 from diffattn.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
@@ -14,6 +14,8 @@ from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.testing.rounding import rounding_steps
 
 BACKENDS = backends.names("diff_attention")
+TRANSFORMED = [backend.name for backend in backends.table("diff_attention") if backend.transforms]
+OPAQUE = [name for name in BACKENDS if name not in TRANSFORMED]
 CASE = OpCase(name="", num_queries=6, num_keys=9, num_kv_heads=2, lam_axes="h",
               kv_lengths=(9, 4), padding=((1, 0), (0, 0)))  # fmt: skip
 PACKED = OpCase(name="", num_queries=6, batch=1, documents=(2, 4))
@@ -59,7 +61,7 @@ def test_autocast_keeps_softmaxes_in_float32(device):
 
 # PyTorch's fused CPU attention has no batching rule and says so.
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRANSFORMED)
 def test_vmap_equals_a_loop(backend, device):
     """Over λ and key lengths too, whose values cannot be looked at there."""
     inputs = [make_diff_attention_inputs(CASE, device=device, seed=seed) for seed in range(3)]
@@ -76,7 +78,30 @@ def test_vmap_equals_a_loop(backend, device):
         assert_same(actual[index], one(*x.tensors().values(), lengths[index]), x)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", OPAQUE)
+def test_an_opaque_backend_refuses_transforms_by_name(backend):
+    inputs = make_diff_attention_inputs(CASE)
+
+    def loss(lam):
+        return call(backend, inputs.q, inputs.k, inputs.v, lam, inputs.options).sum()
+
+    message = f"backend '{backend}' must be called outside torch.func transforms"
+    with pytest.raises(BackendError, match=message):
+        torch.func.grad(loss)(inputs.lam)
+    with pytest.raises(BackendError, match=message):
+        torch.vmap(loss)(inputs.lam.expand(3, -1))
+
+
+@pytest.mark.parametrize("backend", OPAQUE)
+def test_an_opaque_backend_refuses_a_second_differentiation_by_name(backend):
+    inputs = make_diff_attention_inputs(CASE)
+    out = call(backend, *inputs.tensors().values(), inputs.options)
+    (first,) = torch.autograd.grad(out.square().sum(), inputs.q, create_graph=True)
+    with pytest.raises(BackendError, match=f"backend '{backend}' gives gradients of first order"):
+        first.sum().backward()
+
+
+@pytest.mark.parametrize("backend", TRANSFORMED)
 def test_functional_gradient_equals_autograd_and_still_looks_at_lambda(backend):
     inputs = make_diff_attention_inputs(CASE)
 

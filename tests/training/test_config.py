@@ -148,7 +148,7 @@ def test_derived_values_follow_unless_set():
         ("model.hidden_size=wide", "DiffTransformerConfig: Field 'hidden_size' expected int"),
         ("model.num_kv_heads=3", "DiffTransformerConfig: num_kv_heads must divide num_heads = 4"),
         ("model.attention_type=dif", "Did you mean 'diff'?"),
-        ("model.attention_backend=compose", "Did you mean 'composed'?"),
+        ("model.attention_backend=chunk", "Did you mean 'chunked'?"),
         ("model.vocab_size=500", "RunConfig: model.vocab_size must be at least data.vocab_size"),
         ("data.vocab_size=100", "DataConfig: vocab_size must be 257 or more"),
         ("data.source=null", "DataConfig: source must be str, got None"),

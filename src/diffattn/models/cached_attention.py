@@ -81,7 +81,7 @@ def bind(
             if recorder is not None:
                 _record(recorder, q, k, lam, options)
             if lam is None:
-                return softmax_attention(q, k, v, **options)
+                return softmax_attention(q, k, v, backend=config.attention_backend, **options)
             return diff_attention(q, k, v, lam, backend=config.attention_backend, **options)
         return _hugging_face(layer, config, mask, recorder, kwargs, q, k, v, lam)
 

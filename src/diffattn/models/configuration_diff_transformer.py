@@ -69,7 +69,8 @@ class DiffTransformerConfig(PreTrainedConfig):
         max_position_embeddings: Longest context, in tokens.
         tie_word_embeddings: Use one matrix for embedding and output (the papers' sizes do).
         initializer_range: Standard deviation of the initial weights.
-        attention_backend: Backend of ``diff_attention`` under ``attn_implementation="diffattn"``.
+        attention_backend: Backend of :attr:`attention_op` under
+            ``attn_implementation="diffattn"``.
         use_cache: Return a key/value cache.
 
     Raises:
@@ -142,7 +143,7 @@ class DiffTransformerConfig(PreTrainedConfig):
 
     def validate_architecture(self) -> None:
         """Check what no single field can tell; called by the strict base class."""
-        backend_names = ("auto", *backends.names("diff_attention"))
+        backend_names = ("auto", *backends.names(self.attention_op))
         check_known(
             "DiffTransformerConfig", "attention_backend", self.attention_backend, backend_names
         )
@@ -210,6 +211,11 @@ class DiffTransformerConfig(PreTrainedConfig):
         """Heads and width of keys, and of values, in a dynamic or static cache."""
         width = 2 * self.head_dim if self.attention_type in MAPS_WITH_LAMBDA_INIT else self.head_dim
         return self.num_kv_heads, width
+
+    @property
+    def attention_op(self) -> str:
+        """The operator its layers call: ``"softmax_attention"`` or ``"diff_attention"``."""
+        return "softmax_attention" if self.attention_type == "softmax" else "diff_attention"
 
     def twin(self, attention_type: str, match: str = "params", **changes: Any) -> "Any":
         """The matched model of another attention type.

@@ -12,6 +12,7 @@ from diffattn.models.configuration_diff_transformer import (
     DiffTransformerConfig,
 )
 from diffattn.models.known_names import check_known
+from diffattn.ops import backends
 
 MATCHES = ("params", "heads", "attention_flops")
 
@@ -78,6 +79,9 @@ def twin(
         values |= {"shared_rank": None, "head_norm": None, "lambda_bias": False}
         if attention_type not in MAPS_WITH_LAMBDA_INIT:
             values["lambda_init"] = None
+        op = "softmax_attention" if attention_type == "softmax" else "diff_attention"
+        if values["attention_backend"] not in backends.names(op):
+            values["attention_backend"] = "auto"
     result = DiffTransformerConfig(**(values | changes))
     widths_differ = {"diff_v2", "shared_diff"} & {attention_type, config.attention_type}
     if match == "params" and widths_differ and "intermediate_size" not in changes:

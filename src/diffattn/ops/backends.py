@@ -9,6 +9,7 @@ from torch import Tensor
 
 from diffattn.errors import BackendError
 
+_WIDE_FLOATS = (torch.bfloat16, torch.float32, torch.float64)
 _ALL_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -37,6 +38,8 @@ class Backend:
     """The head and value widths it accepts, in words."""
     accepts_widths: Callable[[int, int], bool] = lambda head_dim, value_dim: True
     gradient: str = "first order"
+    transforms: bool = True
+    """Whether ``torch.func`` transforms (vmap, grad, jvp) may be applied."""
     available: Callable[[], str | None] = lambda: None
     """Why it cannot run on this machine at all, or ``None``."""
 
@@ -63,6 +66,13 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             gradient="any order",
         ),
         Backend(
+            name="chunked",
+            summary="exact by chunks of query rows, both maps combined before V; saves its inputs",
+            devices=("cpu", "meta"),
+            dtypes=_WIDE_FLOATS,
+            transforms=False,
+        ),
+        Backend(
             name="composed",
             summary="one softmax-attention call for both maps",
         ),
@@ -73,7 +83,22 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             widths="Dv = 2 head_dim",
             accepts_widths=lambda head_dim, value_dim: value_dim == 2 * head_dim,
         ),
-    )
+    ),
+    "softmax_attention": (
+        Backend(
+            name="reference",
+            summary="eager definition; holds the map in memory",
+            gradient="any order",
+        ),
+        Backend(name="sdpa", summary="PyTorch's scaled_dot_product_attention"),
+        Backend(
+            name="chunked",
+            summary="the technique of differential 'chunked' with one map: its baseline",
+            devices=("cpu", "meta"),
+            dtypes=_WIDE_FLOATS,
+            transforms=False,
+        ),
+    ),
 }
 
 
@@ -125,7 +150,7 @@ def resolve(op: str, name: str, inputs: Inputs) -> str:
     """
     known = {backend.name: backend for backend in table(op)}
     if name == "auto":
-        return _auto(inputs)
+        return _AUTO[op](inputs)
     if name not in known:
         near = get_close_matches(name, [*known, "auto"], n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -139,10 +164,27 @@ def resolve(op: str, name: str, inputs: Inputs) -> str:
     return name
 
 
-def _auto(inputs: Inputs) -> str:
+def _auto_diff_attention(inputs: Inputs) -> str:
     """The ``auto`` rule of ``diff_attention``, measured in docs/log.md.
 
-    One query holds no map worth saving and the eager form reads K and V once; else the composed
-    form keeps memory flat and stays near twice softmax attention at every length.
+    One query holds no map worth saving and the eager form reads K and V once. Several queries on
+    a CPU: by chunks. Elsewhere the composed form keeps memory flat at every length.
     """
-    return "composed" if inputs.num_queries > 1 else "reference"
+    if inputs.num_queries <= 1:
+        return "reference"
+    return "chunked" if inputs.device == "cpu" and inputs.dtype in _WIDE_FLOATS else "composed"
+
+
+def _auto_softmax_attention(inputs: Inputs) -> str:
+    """The ``auto`` rule of ``softmax_attention``: what was measured faster in docs/log.md."""
+    if inputs.device != "cpu" or inputs.num_queries <= 1:
+        return "sdpa"
+    long = inputs.num_keys >= 256
+    chunked = inputs.dtype == torch.bfloat16 or (inputs.dtype in _WIDE_FLOATS and long)
+    return "chunked" if chunked else "sdpa"
+
+
+_AUTO = {
+    "diff_attention": _auto_diff_attention,
+    "softmax_attention": _auto_softmax_attention,
+}

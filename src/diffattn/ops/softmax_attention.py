@@ -1,12 +1,15 @@
 """Softmax attention with the options of ``diff_attention``: the baseline, and a building block."""
 
-from typing import TypedDict
+from collections.abc import Callable
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from diffattn.errors import ShapeError
+from diffattn.ops import backends
+from diffattn.ops.diff_attention import chunked
 from diffattn.ops.diff_attention.validation import (
     validate_floating,
     validate_heads,
@@ -40,8 +43,9 @@ def softmax_attention(
     key_padding_mask: Tensor | None = None,
     kv_lengths: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
+    backend: str = "auto",
 ) -> Tensor:
-    r"""Softmax attention, on :func:`torch.nn.functional.scaled_dot_product_attention`.
+    r"""Softmax attention with the options of ``diff_attention``: the matched baseline.
 
     .. math:: O = \mathrm{softmax}(s Q K^\top) V
 
@@ -57,12 +61,15 @@ def softmax_attention(
         key_padding_mask: bool ``[B, S]``.
         kv_lengths: int32 ``[B]``.
         cu_seqlens: int32 ``[num_docs + 1]``.
+        backend: A name from ``backends.names("softmax_attention")``, or ``"auto"``. A named
+            backend never falls back to another one.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0.
 
     Raises:
         ShapeError: A tensor does not have the documented shape, dtype or device.
+        BackendError: The named backend cannot run these inputs here.
     """
     where = "softmax_attention"
     _validate(where, q, k, v)
@@ -70,7 +77,9 @@ def softmax_attention(
         where, q, k, window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
         cu_seqlens=cu_seqlens,
     )  # fmt: skip
-    return attend(
+    name = backends.resolve(where, backend, backends.describe(q, k, v))
+    forward = _FORWARD[name] if q.numel() and k.numel() else attend
+    return forward(
         q, k, v, scale=q.shape[-1] ** -0.5 if scale is None else scale, causal=causal,
         window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
         cu_seqlens=cu_seqlens,
@@ -116,17 +125,24 @@ def softmax_attention_maps(
         where, q, k, window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
         cu_seqlens=cu_seqlens,
     )  # fmt: skip
-    num_queries = q.shape[1]
     if rows is not None:
-        validate_rows(where, rows, num_queries)
-        q = q[:, rows]
-    visible = visible_keys(
-        num_queries, k.shape[1], device=q.device, rows=rows, causal=causal, window=window,
-        key_padding_mask=key_padding_mask, kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
+        validate_rows(where, rows, q.shape[1])
+    return _maps(
+        q, k, rows=rows, scale=q.shape[-1] ** -0.5 if scale is None else scale, causal=causal,
+        window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
+        cu_seqlens=cu_seqlens,
     )  # fmt: skip
+
+
+def _maps(
+    q: Tensor, k: Tensor, *, scale: float, rows: Tensor | None = None, **masks: Any
+) -> Tensor:
+    """:func:`softmax_attention_maps` without checks."""
+    visible = visible_keys(q.shape[1], k.shape[1], device=q.device, rows=rows, **masks)
+    if rows is not None:
+        q = q[:, rows]
     k = repeat_heads(k, q.shape[2])
-    q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
-    logits = torch.matmul(q.transpose(1, 2), k.permute(0, 2, 3, 1))
+    logits = torch.matmul((q * scale).transpose(1, 2), k.permute(0, 2, 3, 1))
     return masked_softmax(logits, None if visible is None else visible[:, None])
 
 
@@ -142,7 +158,10 @@ def attend(
     kv_lengths: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
 ) -> Tensor:
-    """:func:`softmax_attention` without checks: inputs are valid and not empty."""
+    """:func:`softmax_attention` on ``scaled_dot_product_attention``; inputs are valid.
+
+    Source: arXiv:1706.03762, Eq. (1).
+    """
     num_queries, num_keys = q.shape[1], k.shape[1]
     masks = (window, key_padding_mask, kv_lengths, cu_seqlens)
     # Only this form is known to the flash kernels; every other mask is passed as a tensor.
@@ -168,6 +187,23 @@ def attend(
     if sees_none is not None:
         out = out.masked_fill(sees_none, 0.0)
     return out.transpose(1, 2).to(q.dtype)
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor, **options: Unpack[AttentionOptions]) -> Tensor:
+    """:func:`softmax_attention` as the formula says, map and all; inputs are valid.
+
+    Source: arXiv:1706.03762, Eq. (1).
+    """
+    weights = _maps(q, k, **options)
+    v = repeat_heads(v, q.shape[2]).transpose(1, 2)  # [B, H, S, Dv]
+    return torch.matmul(weights.to(v.dtype), v).transpose(1, 2).to(q.dtype)
+
+
+_FORWARD: dict[str, Callable[..., Tensor]] = {
+    "reference": eager,
+    "sdpa": attend,
+    "chunked": chunked.softmax_attention,
+}
 
 
 def _validate(where: str, q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -243,8 +243,6 @@ def _record(config: RunConfig, data: PreparedData, facts: dict[str, Any]) -> Run
 def _chosen_backends(config: RunConfig) -> dict[str, str]:
     """Which backend the operator will run on, for the shapes of this run."""
     model = config.model
-    if model.attention_type == "softmax":
-        return {"softmax_attention": "scaled_dot_product_attention"}
     dtype = torch.bfloat16 if config.train.precision == "bfloat16" else torch.float32
     inputs = backends.Inputs(
         device=_device(),
@@ -254,7 +252,8 @@ def _chosen_backends(config: RunConfig) -> dict[str, str]:
         head_dim=model.head_dim,
         value_dim=model.cached_kv_shape[1],
     )
-    return {"diff_attention": backends.resolve("diff_attention", model.attention_backend, inputs)}
+    op = model.attention_op
+    return {op: backends.resolve(op, model.attention_backend, inputs)}
 
 
 def _device() -> str:

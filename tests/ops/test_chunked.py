@@ -1,0 +1,173 @@
+"""The chunked path beyond what every backend is tested for: chunk borders, groups, memory."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+from diffattn.errors import BackendError
+from diffattn.ops.diff_attention import chunk_layout, chunked
+from diffattn.ops.diff_attention.api import diff_attention
+from diffattn.ops.softmax_attention import softmax_attention
+from diffattn.testing.assertions import assert_close_to_reference
+from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float64]
+LONG = [
+    OpCase(name="borders", num_queries=129, batch=1, num_heads=2, num_kv_heads=2),
+    OpCase(name="long-keys", num_queries=130, num_keys=300, batch=1, num_heads=2, num_kv_heads=1,
+           lam_axes="h"),
+    OpCase(name="window", num_queries=257, batch=1, num_heads=1, num_kv_heads=1, window=70,
+           lam_axes="bth"),
+    OpCase(name="documents", num_queries=300, batch=1, num_heads=2, num_kv_heads=2,
+           documents=(1, 63, 64, 65, 0, 107), shared_keys=True, value_dim=8, lam_axes="bth"),
+    OpCase(name="lengths", num_queries=140, num_keys=280, batch=3, num_heads=2, num_kv_heads=2,
+           kv_lengths=(280, 139, 0), padding=((0, 0), (3, 0), (0, 1))),
+    OpCase(name="more-queries", num_queries=290, num_keys=70, batch=1, num_heads=2, num_kv_heads=2),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _no_kept_memory():
+    """Memory kept from an earlier call would hide a read of what nobody wrote."""
+    chunk_layout._Memory._kept.pieces.clear()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["fp32", "bf16", "fp64"])
+@pytest.mark.parametrize("case", LONG, ids=str)
+def test_several_chunks_equal_the_reference(case, dtype):
+    assert_close_to_reference(
+        diff_attention, make_diff_attention_inputs(case, dtype=dtype), backend="chunked"
+    )
+
+
+@pytest.mark.parametrize("group_bytes", [1, 30_000])
+@pytest.mark.parametrize("dtype", DTYPES, ids=["fp32", "bf16", "fp64"])
+def test_any_grouping_gives_the_reference(group_bytes, dtype, monkeypatch):
+    """One head at a time, and groups that do not divide the batch."""
+    monkeypatch.setattr(chunk_layout, "_GROUP_BYTES", group_bytes)
+    case = OpCase(name="", num_queries=33, batch=5, num_kv_heads=2, lam_axes="bth",
+                  padding=((3, 0), (0, 2), (33, 0), (0, 0), (1, 1)))  # fmt: skip
+    assert_close_to_reference(
+        diff_attention, make_diff_attention_inputs(case, dtype=dtype), backend="chunked"
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["fp32", "bf16", "fp64"])
+@pytest.mark.parametrize("case", [*OP_CASES, *LONG], ids=str)
+def test_softmax_attention_by_chunks_equals_its_reference(case, dtype):
+    """The baseline of the same technique: output and gradients, against eager attention."""
+
+    def softmax(q, k, v, lam, *, backend, **options):
+        k = k if k.ndim == 4 else k[:, :, :, 0]
+        return softmax_attention(q[:, :, :, 0], k, v, backend=backend, **options) + 0 * lam.sum()
+
+    inputs = make_diff_attention_inputs(case, dtype=dtype)
+    zero = replace(inputs, lam=torch.zeros_like(inputs.lam).requires_grad_())
+    assert_close_to_reference(softmax, zero, backend="chunked")
+
+
+def test_lambda_keeps_more_digits_than_bfloat16():
+    """λ = 1 + 2⁻¹² per token, on equal maps: a λ in bfloat16 would give 0."""
+    inputs = make_diff_attention_inputs(OpCase(name="", num_queries=64), dtype=torch.bfloat16)
+    q = inputs.q[:, :, :, :1].expand_as(inputs.q)
+    k = inputs.k[:, :, :, :1].expand_as(inputs.k)
+    lam = torch.full(q.shape[:3], 1 + 2.0**-12)
+    out = diff_attention(q, k, inputs.v, lam, backend="chunked")
+    # Past the first tokens the small weights leave room for 2⁻¹² of them.
+    assert (out[:, 0] != 0).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["fp32", "bf16", "fp64"])
+def test_unwritten_cache_may_overflow_the_scores(dtype):
+    """Hidden keys of 1e38 give scores of ±inf and NaN, which must not reach the output."""
+    case = OpCase(name="", num_queries=3, num_keys=9, batch=3, kv_lengths=(4, 9, 3))
+    inputs = make_diff_attention_inputs(case, dtype=dtype)
+    dirty = inputs.k.detach().clone()
+    dirty[0, 4:] = 3e38
+    dirty[2, 3:, ..., ::2] = -3e38
+    options = inputs.options
+    arguments = [inputs.v, inputs.lam]
+    clean = diff_attention(inputs.q, inputs.k, *arguments, backend="chunked", **options)
+    out = diff_attention(inputs.q, dirty, *arguments, backend="chunked", **options)
+    assert torch.equal(out, clean)
+
+
+def test_inputs_are_left_as_they_were():
+    inputs = make_diff_attention_inputs(OP_CASES[3])
+    before = {name: x.detach().clone() for name, x in inputs.tensors().items()}
+    out = diff_attention(*inputs.tensors().values(), backend="chunked", **inputs.options)
+    out.sum().backward()
+    assert all(torch.equal(x, before[name]) for name, x in inputs.tensors().items())
+
+
+def test_memory_kept_in_inference_mode_serves_training():
+    inputs = make_diff_attention_inputs(OP_CASES[2])
+    with torch.inference_mode():
+        first = diff_attention(*inputs.tensors().values(), backend="chunked")
+    out = diff_attention(*inputs.tensors().values(), backend="chunked")
+    out.sum().backward()
+    assert torch.equal(out, first)
+
+
+def test_threads_do_not_share_memory():
+    inputs = [make_diff_attention_inputs(OP_CASES[3], seed=seed) for seed in range(4)]
+    alone = [diff_attention(*x.tensors().values(), backend="chunked") for x in inputs]
+    together = [None] * 4
+
+    def run(index):
+        for _ in range(20):
+            together[index] = diff_attention(*inputs[index].tensors().values(), backend="chunked")
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+def test_nothing_but_the_inputs_is_saved():
+    saved = []
+
+    def pack(x):
+        saved.append(x)
+        return x
+
+    inputs = make_diff_attention_inputs(OP_CASES[3])
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        diff_attention(*inputs.tensors().values(), backend="chunked")
+    given = {x.data_ptr() for x in inputs.tensors().values()}
+    assert {x.data_ptr() for x in saved} == given
+
+
+def test_registered_operators_follow_the_rules():
+    inputs = make_diff_attention_inputs(
+        OpCase(name="", num_queries=6, num_keys=9, kv_lengths=(9, 4), lam_axes="h")
+    )
+    options = (0.3, True, 4, None, inputs.options["kv_lengths"], None)
+    tensors = tuple(inputs.tensors().values())
+    torch.library.opcheck(chunked._chunked, (*tensors, *options))
+    plain = tuple(x.detach() for x in tensors)
+    grad = torch.ones(*inputs.q.shape[:3], inputs.v.shape[-1])
+    torch.library.opcheck(chunked._chunked_backward, (grad, *plain, *options, True))
+
+
+def test_activation_checkpointing_gives_the_same_gradients():
+    inputs = make_diff_attention_inputs(OP_CASES[2])
+    tensors = list(inputs.tensors().values())
+
+    def call(*tensors):
+        return diff_attention(*tensors, backend="chunked").square().sum()
+
+    expected = torch.autograd.grad(call(*tensors), tensors)
+    again = torch.utils.checkpoint.checkpoint(call, *tensors, use_reentrant=False)
+    actual = torch.autograd.grad(again, tensors)
+    assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
+
+
+def test_float16_is_refused_by_name():
+    inputs = make_diff_attention_inputs(OP_CASES[0], dtype=torch.float16)
+    with pytest.raises(BackendError, match=r"needs dtype in \{bfloat16, float32, float64\}"):
+        diff_attention(*inputs.tensors().values(), backend="chunked")
