@@ -38,8 +38,12 @@ def parts(batch: int, num_heads: int, num_queries: int, num_keys: int) -> list[P
     else:
         heads = [(batch - 1, h) for h in sorted({0, num_heads - 1})]
         middle = max(0, num_queries // 2 - 17)  # no multiple of a block
-        starts = sorted({0, middle, max(0, num_queries - _STRETCH)})
-        stretches = [(start, min(start + _STRETCH, num_queries)) for start in starts]
+        stretches, last = [], 0
+        for start in (0, middle, max(0, num_queries - _STRETCH)):
+            end = min(start + _STRETCH, num_queries)
+            if end > last:  # no row twice: gradients of several stretches are added
+                stretches.append((max(start, last), end))
+                last = end
     return [Part(b, h, first, last) for b, h in heads for first, last in stretches]
 
 
@@ -50,7 +54,7 @@ def check_diff(
 
     Args:
         run: The contender on ``inputs``.
-        inputs: What it reads.
+        inputs: What it reads. λ is a scalar or has the size of every token and head.
         gradients: Compare the gradients of q, k, v and λ too.
 
     Returns:
@@ -149,7 +153,7 @@ def _expected(
         rows = (*head, part.first, part.last)
         places = {"output": rows, "gradient of q": rows, "gradient of k": head}
         places |= {"gradient of v": head}
-        lam_place = rows if inputs.lam.ndim == 3 else ()
+        lam_place = rows if inputs.lam.ndim else ()
         for name in exact:
             place = places.get(name, lam_place)
             triple = [_one_head(x[name].double()) for x in (exact, rounded, terms)]
@@ -177,7 +181,9 @@ def _sub_inputs(
     for part in chosen:
         b, h = (slice(i, i + 1) for i in (part.batch, part.head))
         rows, keys = slice(part.first, part.last), slice(0, part.last + offset)
-        lam = inputs.lam[b, rows, h] if inputs.lam.ndim == 3 else inputs.lam
+        lam = inputs.lam
+        if lam.ndim:
+            lam = lam.expand(inputs.q.shape[:3])[b, rows, h]
         tensors = (inputs.q[b, rows, h], inputs.k[b, keys, h], inputs.v[b, keys, h], lam)
         q, k, v, lam = (x.detach().clone().requires_grad_() for x in tensors)
         yield part, DiffAttentionInputs(q=q, k=k, v=v, lam=lam, options={})
@@ -217,6 +223,8 @@ def _at(value: Tensor, compared: _Compared, name: str, maps: int) -> Tensor:
     """The contender's values at the compared places, in the reference's shape."""
     if maps == 1 and name in ("gradient of q", "gradient of k"):
         value = value[:, :, :, None]
+    if name == "gradient of lam" and value.ndim == 2:
+        value = value[None]  # a batch of one, whose axis λ does without
     pieces = []
     for place in compared.at:
         if place == ():

@@ -81,7 +81,8 @@ def bench(
 
 def _show(cases: list["BenchCase"], path: Path) -> None:
     from diffattn.cli.tables import print_table
-    from diffattn.report.bench_tables import case_title, contender_rows, targets_in_words
+    from diffattn.report.bench_tables import contender_rows
+    from diffattn.report.bench_wording import case_title, targets_in_words
 
     for case in cases:
         typer.echo(case_title(case))

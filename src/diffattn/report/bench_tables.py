@@ -13,17 +13,23 @@ from typing import Any
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.records.io import write_text
-from diffattn.records.results import BenchCase, BenchResult, BenchRow, Spread
+from diffattn.records.results import BenchCase, BenchResult, BenchRow
+from diffattn.report.bench_wording import (
+    baseline,
+    best_diff,
+    check_text,
+    figure,
+    milliseconds,
+    mode_text,
+    run_text,
+    shape_text,
+    times,
+    verdict_text,
+)
 from diffattn.report.paper import THROUGHPUT
 from diffattn.report.wording import MISSING, count, mebibytes, number
 
 _MARKED = re.compile(r"(<!-- bench: (\S+)((?: \w+=\S+)*) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
-_MODES = {
-    "forward": "forward",
-    "backward": "backward",
-    "forward_backward": "forward + backward",
-    "decode": "decode",
-}
 _MODEL_COLUMNS = {
     "softmax_sdpa": "Transformer (T)",
     "softmax": "Transformer (TC)",
@@ -35,59 +41,11 @@ _MODEL_COLUMNS = {
 }
 
 
-def case_title(case: BenchCase) -> str:
-    """Shape, dtype, what was timed, and the run."""
-    return f"{shape_text(case)}, {case.dtype}, {mode_text(case)} on {case.device} ({case.run})"
-
-
-def shape_text(case: BenchCase) -> str:
-    """``"B1 H4 d64 N512"``."""
-    return " ".join(
-        f"{name}{' ' if len(name) > 1 else ''}{value}" for name, value in case.shape.items()
-    )
-
-
-def mode_text(case: BenchCase) -> str:
-    """What was timed, in words."""
-    return _MODES.get(case.mode, case.mode)
-
-
-def best_diff(case: BenchCase) -> BenchRow | None:
-    """The fastest differential contender that was timed."""
-    timed = [row for row in case.rows if row.role == "DIFF" and row.seconds]
-    return min(timed, key=lambda row: row.seconds.median if row.seconds else 0.0, default=None)
-
-
-def baseline(case: BenchCase, role: str = "T") -> BenchRow | None:
-    """The fastest contender of a role."""
-    timed = [row for row in case.rows if row.role == role and row.seconds]
-    return min(timed, key=lambda row: row.seconds.median if row.seconds else 0.0, default=None)
-
-
-def milliseconds(value: Spread | None) -> str:
-    """Median and quartiles."""
-    if value is None:
-        return MISSING
-    scale = 1e3
-    middle, low, high = (_figure(scale * x) for x in (value.median, value.low, value.high))
-    return f"{middle} ms ({low} to {high})"
-
-
-def times(value: Spread | None, *, spread: bool = True) -> str:
-    """A ratio as a factor, with its quartiles."""
-    if value is None:
-        return MISSING
-    text = f"{number(value.median, 2)}×"
-    return f"{text} ({number(value.low, 2)} to {number(value.high, 2)})" if spread else text
-
-
 def contender_rows(case: BenchCase) -> list[dict[str, str]]:
     """One row per contender, with everything that was measured."""
     return [
         {
-            "contender": row.contender,
-            "role": row.role,
-            "backend": row.backend or MISSING,
+            "contender": f"{row.role}: {row.contender}" + _backend(row),
             "time": milliseconds(row.seconds),
             "/ T": times(row.ratio_t),
             "/ TC": times(row.ratio_tc),
@@ -97,31 +55,6 @@ def contender_rows(case: BenchCase) -> list[dict[str, str]]:
         }
         for row in case.rows
     ]
-
-
-def check_text(row: BenchRow) -> str:
-    """How the contender stood the comparison with the reference, or why it did not run."""
-    if row.status != "ok":
-        return f"{row.status}: {row.reason}"
-    check = row.check or {}
-    if "error" not in check:
-        return MISSING
-    return f"right ({check['error']:.1e} of {check['budget']:.1e}, {check.get('compared')})"
-
-
-def targets_in_words(cases: Iterable[BenchCase]) -> str:
-    """How many targets were kept, and each that was missed."""
-    verdicts = [(case, verdict) for case in cases for verdict in case.verdicts]
-    if not verdicts:
-        return "No target speaks of these shapes."
-    missed = [(case, verdict) for case, verdict in verdicts if not verdict.passed]
-    lines = [f"Targets: {len(verdicts) - len(missed)} of {len(verdicts)} kept."]
-    lines += [
-        f"  {verdict}: {verdict.contender} {verdict.target} "
-        f"({verdict.value:.3g}), {case_title(case)}"
-        for case, verdict in missed
-    ]
-    return "\n".join(lines)
 
 
 def operator_table(cases: Sequence[BenchCase]) -> tuple[list[str], list[list[str]]]:
@@ -169,16 +102,6 @@ def model_table(cases: Sequence[BenchCase]) -> tuple[list[str], list[list[str]]]
     return headers, rows
 
 
-def verdict_text(case: BenchCase) -> str:
-    """Every target of a case; misses are spelled out."""
-    if not case.verdicts:
-        return "no target"
-    missed = [v for v in case.verdicts if not v.passed]
-    if not missed:
-        return "pass"
-    return "; ".join(f"{v}: {v.contender}, {v.target}" for v in missed)
-
-
 def markdown(result: BenchResult, chosen: dict[str, str] | None = None) -> str:
     """The tables of a record as Markdown.
 
@@ -201,19 +124,6 @@ def markdown(result: BenchResult, chosen: dict[str, str] | None = None) -> str:
     used = dict.fromkeys(case.run for case in cases)
     parts.append("\n".join(run_text(result, name) for name in used) + "\n")
     return "\n".join(parts)
-
-
-def run_text(result: BenchResult, name: str) -> str:
-    """One line about a run: machine, versions, commit."""
-    run = result.runs[name]
-    machine = run.hardware.get("gpu") or run.hardware.get("processor")
-    commit = "no commit" if run.commit is None else f"commit {run.commit[:12]}"
-    changed = ", source changed" if run.dirty else ""
-    threads = run.hardware.get("threads")
-    return (
-        f"{name}: {machine}, {threads} thread{'' if threads == 1 else 's'}, "
-        f"torch {run.versions.get('torch')}, {run.created[:10]}, {commit}{changed}."
-    )
 
 
 def replace_tables(text: str, root: Path) -> str:
@@ -240,6 +150,11 @@ def read_results(paths: Iterable[Path]) -> list[BenchResult]:
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
         found += [BenchResult.read(file) for file in files]
     return found
+
+
+def _backend(row: BenchRow) -> str:
+    """What ran, where the name does not say it."""
+    return "" if row.backend in (None, row.contender) else f", {row.backend}"
 
 
 def _rate_cells(row: BenchRow) -> dict[str, str]:
@@ -275,13 +190,7 @@ def _memory_ratio(row: BenchRow | None, base: BenchRow | None) -> str:
 def _short_time(row: BenchRow | None) -> str:
     if row is None or row.seconds is None:
         return MISSING
-    return f"{_figure(1e3 * row.seconds.median)} ms"
-
-
-def _figure(value: float) -> str:
-    """Three significant digits without an exponent."""
-    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
-    return number(value, digits)
+    return f"{figure(1e3 * row.seconds.median)} ms"
 
 
 def _tokens(row: BenchRow | None) -> str:
