@@ -3,12 +3,9 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from diffattn.records.results import BenchCase
 
 
 def bench(
@@ -40,9 +37,9 @@ def bench(
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="print the measured cases as JSON")] = False,
 ) -> None:
-    """Check, then time: softmax attention against every differential backend.
+    """Check and time attention, decoding or models.
 
-    T is PyTorch's softmax attention, TC softmax attention by our own technique. Contenders run
+    Every differential backend against T and TC: T is PyTorch's softmax attention, TC softmax attention by our own technique. Contenders run
     interleaved; a wrong one gets no number. The same command again skips what the result file
     holds from the same code, versions, machine and settings.
     """
@@ -79,7 +76,7 @@ def bench(
         raise typer.Exit(1)
 
 
-def _show(cases: list["BenchCase"], path: Path) -> None:
+def _show(cases: list[Any], path: Path) -> None:
     from diffattn.cli.tables import print_table
     from diffattn.report.bench_tables import contender_rows
     from diffattn.report.bench_wording import case_title, targets_in_words

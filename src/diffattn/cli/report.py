@@ -12,7 +12,8 @@ def report(
     bench: Annotated[
         list[Path] | None,
         typer.Option(
-            help="record of 'diffattn bench', or a folder of them (repeatable) [the committed ones]"
+            metavar="PATH",
+            help="record of 'diffattn bench', or a folder of them (repeatable) [the committed ones]",
         ),
     ] = None,
     markdown: Annotated[
