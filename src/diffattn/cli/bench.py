@@ -39,9 +39,9 @@ def bench(
 ) -> None:
     """Check and time attention, decoding or models.
 
-    Every differential backend against T and TC: T is PyTorch's softmax attention, TC softmax attention by our own technique. Contenders run
-    interleaved; a wrong one gets no number. The same command again skips what the result file
-    holds from the same code, versions, machine and settings.
+    Every differential backend against T, PyTorch's softmax attention, and TC, softmax attention
+    by our own technique. Contenders run interleaved; a wrong one gets no number. The same command
+    again skips what the result file holds from the same code, versions, machine and settings.
     """
     import torch
 

@@ -13,7 +13,7 @@ def report(
         list[Path] | None,
         typer.Option(
             metavar="PATH",
-            help="record of 'diffattn bench', or a folder of them (repeatable) [the committed ones]",
+            help="record or folder of 'diffattn bench' (repeatable) [the committed ones]",
         ),
     ] = None,
     markdown: Annotated[
