@@ -3,7 +3,10 @@
 The contender runs on the whole timed shape. Where the reference's maps are small it is compared in
 full. Else with stretches of query rows of some heads: the gradient given to the output is zero
 elsewhere, so that the gradients of keys, values and λ come from these rows alone and the reference
-needs no more than their part of the maps. Budgets are those of ``diffattn.testing.assertions``.
+needs no more than their part of the maps. Budgets are twice those of
+``diffattn.testing.assertions``: sums over thousands of keys, in another order than the reference's,
+differ by more than its one run shows (PyTorch's own float32 kernel came to 0.9 of the single budget
+at 2,048 tokens of width 128). A wrong kernel is off by orders of magnitude.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,6 +22,7 @@ from diffattn.testing.rounding import term_magnitudes
 
 _WHOLE_PAIRS = 2**21  # of all heads together: seconds per contender in float64
 _STRETCH = 64  # query rows
+_FACTOR = 4
 
 
 class Part(NamedTuple):
@@ -123,7 +127,7 @@ def _check(
             for x in (compared.exact, compared.rounded, compared.terms)
         )
         error = _largest(got.double() - want)
-        budget = 2 * (_largest(rounded - want) + eps * _largest(terms))
+        budget = _FACTOR * (_largest(rounded - want) + eps * _largest(terms))
         whole = bool(torch.isfinite(found[name]).all())
         passed = whole and error <= budget  # NaN fails
         share = error / budget if passed and budget else (0.0 if passed else float("inf"))
