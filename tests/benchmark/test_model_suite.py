@@ -8,6 +8,7 @@ from diffattn.benchmark.config import BenchConfig
 from diffattn.benchmark.model_check import check_model
 from diffattn.benchmark.models import SIZES, ModelSize, model_config, model_contenders, plan
 from diffattn.models.accounting import parameter_count
+from diffattn.ops import backends
 from diffattn.recipes.catalog import recipe
 
 
@@ -32,7 +33,7 @@ def test_every_model_runs_is_right_and_says_what_ran(case):
         contender.backward(contender.forward())
         assert contender.tokens == 48
         assert contender.flops > 0
-    assert found["diff"].backend in ("composed", "chunked")
+    assert found["diff"].backend in backends.names("diff_attention")
     assert found["softmax_sdpa"].backend == found["llama"].backend == "sdpa"
     assert found["diffllama"].technique == found["llama"].technique
 

@@ -68,6 +68,9 @@ def test_every_case_is_checked_timed_and_written(tmp_path):
         assert case.rows[0].role == "T"
         assert case.rows[0].backend == "sdpa (flash)"
         for row in case.rows:
+            if row.status == "not run":  # kernels of another device
+                assert row.reason
+                continue
             assert row.status == "ok", row
             assert row.check["error"] <= row.check["budget"]
             assert row.seconds.rounds == row.ratio_t.rounds == 3
@@ -158,7 +161,7 @@ def test_a_wrong_contender_gets_no_number(broken, status, reason, monkeypatch):
     assert (row.status, row.seconds, row.ratio_t, row.backend) == (status, None, None, None)
     assert row.reason.startswith(reason)
     assert row.flops_per_second is None
-    assert all(other.status == "ok" for other in case.rows if other is not row)
+    assert all(other.status != "failed" for other in case.rows if other is not row)
 
 
 def test_memory_that_runs_out_ends_the_contender_not_the_case(monkeypatch):

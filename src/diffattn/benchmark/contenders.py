@@ -196,10 +196,10 @@ def _softmax(
 
 def _softmax_by(case: Case, inputs: _SoftmaxInputs, backend: backends.Backend) -> Contender:
     leaves: tuple[Any, ...] = inputs.leaves()
-    named: Any = partial(softmax_attention, backend=backend.name)  # type: ignore[call-arg]
+    operator: Any = softmax_attention
     refusal = backend.refuses(backends.describe(*leaves))
     name = f"softmax_{backend.name}"
-    run = partial(named, *leaves)
+    run = partial(operator, *leaves, backend=backend.name)
     return _softmax(case, inputs, name, backend.name, run, refusal, role=TC)
 
 
