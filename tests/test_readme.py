@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from diffattn.report.bench_tables import replace_tables
+
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
 
@@ -27,3 +29,8 @@ def test_every_named_file_exists():
     root = Path(__file__).parent.parent
     for name in re.findall(r"`((?:docs|tests|src)/[\w/.]+|CITATION\.cff|LICENSE)`", README):
         assert (root / name).exists(), name
+
+
+def test_benchmark_tables_are_what_their_records_generate():
+    """After a new record: ``python -m diffattn.report.bench_tables README.md``."""
+    assert replace_tables(README, Path(__file__).parent.parent) == README

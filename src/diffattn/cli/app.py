@@ -6,7 +6,7 @@ import sys
 import typer
 
 from diffattn import __version__
-from diffattn.cli import check, generate, list_, pack, report, reproduce, train
+from diffattn.cli import bench, check, generate, list_, pack, report, reproduce, train
 from diffattn.errors import ConfigError, DiffAttnError, ShapeError
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -23,6 +23,7 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("train")(train.train)
 app.command("pack")(pack.pack)
 app.command("generate")(generate.generate)
+app.command("bench")(bench.bench)
 app.command("report")(report.report)
 app.command("list")(list_.list_)
 app.command("check")(check.check)

@@ -9,6 +9,13 @@ import typer
 def report(
     study: Annotated[Path, typer.Argument(help="folder written by 'diffattn reproduce'")],
     out: Annotated[Path | None, typer.Option(help="file to write [STUDY/report.html]")] = None,
+    bench: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH",
+            help="record or folder of 'diffattn bench' (repeatable) [the committed ones]",
+        ),
+    ] = None,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="print the results table as Markdown instead")
     ] = False,
@@ -23,6 +30,13 @@ def report(
     if markdown:
         typer.echo(markdown_table(study), nl=False)
         return
-    from diffattn.studies.reproduce import published_beside
+    from diffattn.studies.reproduce import committed_benchmarks, published_beside
 
-    typer.echo(build_report(study, out, published=published_beside(study)))
+    typer.echo(
+        build_report(
+            study,
+            out,
+            published=published_beside(study),
+            benchmarks=committed_benchmarks() if bench is None else bench,
+        )
+    )

@@ -99,13 +99,15 @@ def hardware() -> dict[str, Any]:
 def git_state() -> tuple[str | None, bool | None]:
     """Commit of the source tree and whether it was changed; ``None`` outside a checkout.
 
-    Changed means any tracked file, or a new file in the package itself.
+    Changed means any tracked file, or a new file in the package itself. Benchmark records do not
+    count: a benchmark writes them while it runs.
     """
     package = Path(__file__).parent.parent
     if _git(package, "ls-files", "--error-unmatch", "records/run.py") is None:
         return None, None  # installed inside somebody else's checkout
     commit = _git(package, "rev-parse", "HEAD")
-    changed = _git(package, "status", "--porcelain", "--untracked-files=no")
+    others = ("--", ":/", ":(top,exclude)benchmarks/results")
+    changed = _git(package, "status", "--porcelain", "--untracked-files=no", *others)
     added = _git(package, "ls-files", "--others", "--exclude-standard", ".")
     return commit, None if changed is None or added is None else bool(changed or added)
 

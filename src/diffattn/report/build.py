@@ -1,11 +1,14 @@
 """Build the self-contained report of a study folder."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
 from plotly.offline import get_plotlyjs
 
 from diffattn.records.io import write_text
+from diffattn.report.bench_tables import read_results
+from diffattn.report.benchmarks import benchmark_section
 from diffattn.report.sections import published_section, study_sections
 from diffattn.report.study_files import read_study
 from diffattn.report.wording import esc
@@ -19,11 +22,18 @@ _CHAPTERS = {
     "lambda": "λ over training",
     "maps": "Attention maps",
     "published": "Published study",
+    "benchmarks": "Benchmarks",
     "provenance": "Provenance",
 }
 
 
-def build_report(study: Path, out: Path | None = None, *, published: Path | None = None) -> Path:
+def build_report(
+    study: Path,
+    out: Path | None = None,
+    *,
+    published: Path | None = None,
+    benchmarks: Sequence[Path] = (),
+) -> Path:
     """Write one HTML file that holds everything a study found and needs no network.
 
     The same files give the same bytes: nothing in the page depends on when it was built.
@@ -32,6 +42,7 @@ def build_report(study: Path, out: Path | None = None, *, published: Path | None
         study: Study folder with ``study.json``. What else is missing is named in the report.
         out: File to write. Default ``study / "report.html"``.
         published: Another study folder, shown in a section of its own. Default: none.
+        benchmarks: Records of ``diffattn bench``, or folders of them. Default: none.
 
     Returns:
         The file written.
@@ -44,15 +55,16 @@ def build_report(study: Path, out: Path | None = None, *, published: Path | None
     out = study / "report.html" if out is None else Path(out)
     own = read_study(study)
     body = study_sections(own, "", 2)
-    if published is not None:
-        other = published_section(own, read_study(published))
-        # Provenance of the user's own study comes last, as an appendix.
-        cut = body.index('<section id="provenance">')
-        body = body[:cut] + other + body[cut:]
+    others = published_section(own, read_study(published)) if published is not None else ""
+    measured = benchmark_section(read_results(benchmarks))
+    # Provenance of the user's own study comes last, as an appendix.
+    cut = body.index('<section id="provenance">')
+    body = body[:cut] + others + measured + body[cut:]
+    absent = {"published": not others, "benchmarks": not measured}
     chapters = "".join(
         f'<a href="#{key}">{esc(title)}</a>'
         for key, title in _CHAPTERS.items()
-        if key != "published" or published is not None
+        if not absent.get(key)
     )
     page = Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=esc(f"Differential attention: study “{own.info.get('scale')}”"),

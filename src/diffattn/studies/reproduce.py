@@ -76,7 +76,9 @@ def reproduce(
     run_members(waiting, data.folder, folder / "runs", workers=workers, tell=tell)
     say("comparing")
     summarise(config, data, folder)
-    return build_report(folder, published=published_beside(folder))
+    return build_report(
+        folder, published=published_beside(folder), benchmarks=committed_benchmarks()
+    )
 
 
 def comparison(
@@ -112,6 +114,12 @@ def published_beside(study: Path) -> Path | None:
         return None
     folder = Path(__file__).parent / "published" / "study"
     return folder if (folder / "results.json").exists() else None
+
+
+def committed_benchmarks() -> list[Path]:
+    """Benchmark records of the checkout that runs; none for an installed package."""
+    folder = Path(__file__).parents[3] / "benchmarks" / "results"
+    return sorted(folder.glob("*.json"))
 
 
 def default_workers() -> int:

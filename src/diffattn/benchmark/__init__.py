@@ -1,0 +1,1 @@
+"""Benchmarks: attention operators, decoding and whole models, checked first and then timed."""

@@ -1,0 +1,245 @@
+"""Compare a contender with the float64 reference on the very tensors that are timed.
+
+The contender runs on the whole timed shape. Where the reference's maps are small it is compared in
+full. Else with stretches of query rows of some heads: the gradient given to the output is zero
+elsewhere, so that the gradients of keys, values and λ come from these rows alone and the reference
+needs no more than their part of the maps. Budgets are twice those of
+``diffattn.testing.assertions``: sums over thousands of keys, in another order than the reference's,
+differ by more than its one run shows (PyTorch's own float32 kernel came to 0.9 of the single budget
+at 2,048 tokens of width 128). A wrong kernel is off by orders of magnitude.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from diffattn.ops.diff_attention import reference
+from diffattn.testing.inputs import DiffAttentionInputs
+from diffattn.testing.rounding import term_magnitudes
+
+_WHOLE_PAIRS = 2**21  # of all heads together: seconds per contender in float64
+_STRETCH = 64  # query rows
+_FACTOR = 4
+
+
+class Part(NamedTuple):
+    """Rows ``[first, last)`` of one head."""
+
+    batch: int
+    head: int
+    first: int
+    last: int
+
+
+def parts(batch: int, num_heads: int, num_queries: int, num_keys: int) -> list[Part]:
+    """What is compared: everything, or the first, middle and last rows of two heads."""
+    if batch * num_heads * num_queries * num_keys <= _WHOLE_PAIRS:
+        heads = [(b, h) for b in range(batch) for h in range(num_heads)]
+        stretches = [(0, num_queries)]
+    else:
+        heads = [(batch - 1, h) for h in sorted({0, num_heads - 1})]
+        middle = max(0, num_queries // 2 - 17)  # no multiple of a block
+        stretches, last = [], 0
+        for start in (0, middle, max(0, num_queries - _STRETCH)):
+            end = min(start + _STRETCH, num_queries)
+            if end > last:  # no row twice: gradients of several stretches are added
+                stretches.append((max(start, last), end))
+                last = end
+    return [Part(b, h, first, last) for b, h in heads for first, last in stretches]
+
+
+def check_diff(
+    run: Callable[[], Tensor], inputs: DiffAttentionInputs, gradients: bool
+) -> dict[str, Any]:
+    """Check ``diff_attention`` as ``run`` computes it on ``inputs``.
+
+    Args:
+        run: The contender on ``inputs``.
+        inputs: What it reads. λ is a scalar or has the size of every token and head.
+        gradients: Compare the gradients of q, k, v and λ too.
+
+    Returns:
+        ``passed``; ``error`` and ``budget`` of the value nearest to its budget or furthest beyond
+        it, and its name in ``worst``; ``compared`` in words.
+    """
+    return _check(run, inputs, inputs.tensors(), gradients, maps=2)
+
+
+def check_softmax(
+    run: Callable[[], Tensor], leaves: tuple[Tensor, ...], gradients: bool
+) -> dict[str, Any]:
+    """Check softmax attention: differential attention with λ = 0, of which map 1 is compared."""
+    q, k, v = leaves
+    with torch.no_grad():
+        doubled = DiffAttentionInputs(
+            q=q[:, :, :, None].expand(-1, -1, -1, 2, -1),
+            k=k[:, :, :, None].expand(-1, -1, -1, 2, -1),
+            v=v,
+            lam=torch.zeros((), dtype=torch.float32, device=q.device),
+            options={},
+        )
+    return _check(run, doubled, dict(zip("qkv", leaves, strict=True)), gradients, maps=1)
+
+
+@dataclass(kw_only=True)
+class _Compared:
+    """One value: exact, as the reference rounds it, and how large its terms are."""
+
+    exact: Tensor
+    rounded: Tensor
+    terms: Tensor
+    at: list[Any] = field(default_factory=list)
+
+
+def _check(
+    run: Callable[[], Tensor],
+    inputs: DiffAttentionInputs,
+    leaves: dict[str, Tensor],
+    gradients: bool,
+    maps: int,
+) -> dict[str, Any]:
+    batch, num_queries, num_heads = inputs.q.shape[:3]
+    chosen = parts(batch, num_heads, num_queries, inputs.k.shape[1])
+    out = run() if gradients else torch.no_grad()(run)()
+    generator = torch.Generator().manual_seed(1)
+    # Numbers that every dtype holds exactly.
+    weights = torch.randint(-8, 9, out.shape, generator=generator).to(out) / 8
+    mask = torch.zeros_like(weights[..., :1])
+    for part in chosen:
+        mask[part.batch, part.first : part.last, part.head] = 1
+    weights = weights * mask
+    found = {"output": out.detach()}
+    if gradients:
+        grads = torch.autograd.grad(out, list(leaves.values()), weights)
+        found |= {f"gradient of {n}": g for n, g in zip(leaves, grads, strict=True)}
+    eps = torch.finfo(inputs.q.dtype).eps
+    worst: dict[str, Any] = {"worst": "output", "error": 0.0, "budget": 0.0, "passed": True}
+    nearest = -1.0
+    for name, compared in _expected(inputs, chosen, weights, gradients).items():
+        if name not in found:
+            continue
+        got = _at(found[name], compared, name, maps)
+        want, rounded, terms = (
+            x[..., :1, :] if maps == 1 and name in ("gradient of q", "gradient of k") else x
+            for x in (compared.exact, compared.rounded, compared.terms)
+        )
+        error = _largest(got.double() - want)
+        budget = _FACTOR * (_largest(rounded - want) + eps * _largest(terms))
+        whole = bool(torch.isfinite(found[name]).all())
+        passed = whole and error <= budget  # NaN fails
+        share = error / budget if passed and budget else (0.0 if passed else float("inf"))
+        if share > nearest or (not passed and worst["passed"]):
+            nearest = share
+            worst = {"worst": name, "error": error, "budget": budget, "passed": passed}
+            if not whole:
+                worst |= {"error": None, "worst": f"{name} (not finite)"}
+    rows = sum(part.last - part.first for part in chosen)
+    heads = len({(part.batch, part.head) for part in chosen})
+    everything = rows == batch * num_heads * num_queries
+    worst["compared"] = "everything" if everything else f"{rows // heads} rows of {heads} heads"
+    return worst
+
+
+def _expected(
+    inputs: DiffAttentionInputs, chosen: list[Part], weights: Tensor, gradients: bool
+) -> dict[str, _Compared]:
+    """Reference values of every part; gradients of one key from several parts are added."""
+    found: dict[str, dict[Any, list[Tensor]]] = {}
+    for part, sub in _sub_inputs(inputs, chosen):
+        given = weights[part.batch, part.first : part.last, part.head][None, :, None]
+        exact = _run(sub.map_tensors(Tensor.double), given, gradients)
+        rounded = _run(sub, given, gradients)
+        terms = term_magnitudes(sub, given)
+        head = (part.batch, part.head)
+        rows = (*head, part.first, part.last)
+        places = {"output": rows, "gradient of q": rows, "gradient of k": head}
+        places |= {"gradient of v": head}
+        lam_place = rows if inputs.lam.ndim else ()
+        for name in exact:
+            place = places.get(name, lam_place)
+            triple = [_one_head(x[name].double()) for x in (exact, rounded, terms)]
+            at = found.setdefault(name, {})
+            if place in at:
+                triple = [_add(a, b) for a, b in zip(at[place], triple, strict=True)]
+            at[place] = triple
+    return {
+        name: _Compared(
+            **{
+                key: _stack([triple[i] for triple in at.values()])
+                for i, key in enumerate(("exact", "rounded", "terms"))
+            },
+            at=list(at),
+        )
+        for name, at in found.items()
+    }
+
+
+def _sub_inputs(
+    inputs: DiffAttentionInputs, chosen: list[Part]
+) -> Iterator[tuple[Part, DiffAttentionInputs]]:
+    """The part's own call: its rows, and the keys up to its last row, aligned as in the whole."""
+    offset = inputs.k.shape[1] - inputs.q.shape[1]
+    for part in chosen:
+        b, h = (slice(i, i + 1) for i in (part.batch, part.head))
+        rows, keys = slice(part.first, part.last), slice(0, part.last + offset)
+        lam = inputs.lam
+        if lam.ndim:
+            lam = lam.expand(inputs.q.shape[:3])[b, rows, h]
+        tensors = (inputs.q[b, rows, h], inputs.k[b, keys, h], inputs.v[b, keys, h], lam)
+        q, k, v, lam = (x.detach().clone().requires_grad_() for x in tensors)
+        yield part, DiffAttentionInputs(q=q, k=k, v=v, lam=lam, options={})
+
+
+def _run(inputs: DiffAttentionInputs, weights: Tensor, gradients: bool) -> dict[str, Tensor]:
+    tensors = inputs.tensors()
+    out = reference.forward(*tensors.values(), scale=inputs.q.shape[-1] ** -0.5)
+    found = {"output": out.detach()}
+    if gradients:
+        grads = torch.autograd.grad(out, list(tensors.values()), weights.to(out))
+        found |= {f"gradient of {n}": g for n, g in zip(tensors, grads, strict=True)}
+    return found
+
+
+def _one_head(x: Tensor) -> Tensor:
+    """Rows first, without the axes of batch and head; a scalar λ has none."""
+    return x[0, :, 0] if x.ndim else x
+
+
+def _add(a: Tensor, b: Tensor) -> Tensor:
+    """Sum of two tensors of which one may be shorter: later rows see more keys."""
+    if a.ndim == 0:
+        return a + b
+    if a.shape[0] < b.shape[0]:
+        a, b = b, a
+    total = a.clone()
+    total[: b.shape[0]] += b
+    return total
+
+
+def _stack(items: list[Tensor]) -> Tensor:
+    return torch.cat([item if item.ndim else item[None] for item in items])
+
+
+def _at(value: Tensor, compared: _Compared, name: str, maps: int) -> Tensor:
+    """The contender's values at the compared places, in the reference's shape."""
+    if maps == 1 and name in ("gradient of q", "gradient of k"):
+        value = value[:, :, :, None]
+    if name == "gradient of lam" and value.ndim == 2:
+        value = value[None]  # a batch of one, whose axis λ does without
+    pieces = []
+    for place in compared.at:
+        if place == ():
+            pieces.append(value)
+        elif len(place) == 2:
+            pieces.append(value[place[0], :, place[1]])
+        else:
+            b, h, first, last = place
+            pieces.append(value[b, first:last, h])
+    return _stack(pieces)
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.detach().abs().max()) if x.numel() else 0.0

@@ -1,0 +1,96 @@
+"""What a benchmark measures: its settings, and the shapes it is made of."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from diffattn.errors import ConfigError
+from diffattn.models.known_names import check_known
+
+SUITES = ("ops", "models", "decode")
+SCALES = ("quick", "full")
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+DEVICES = ("cpu", "cuda")
+ATTENTIONS = ("v1", "v2")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchConfig:
+    """One call of ``diffattn bench``. Written into the record."""
+
+    suite: str
+    """``"ops"``, ``"models"`` or ``"decode"``."""
+    scale: str = "full"
+    """``"quick"`` (under a minute on a CPU) or ``"full"``."""
+    device: str = "cpu"
+    dtypes: tuple[str, ...] = ()
+    """Default: those of the scale."""
+    lengths: tuple[int, ...] = ()
+    """Tokens; for decode, cached tokens. Default: those of the scale."""
+    only: tuple[str, ...] = ()
+    """Contenders besides T. Default: all."""
+    attention: str = "v1"
+    """Shapes of the operator: ``"v1"`` (own keys per map, wide values) or ``"v2"``."""
+    rounds: int = 3
+    """Rounds of every case, at least."""
+    seconds: float = 10.0
+    """Time after which a case starts no further round."""
+
+    def __post_init__(self) -> None:
+        check_known("bench", "suite", self.suite, SUITES)
+        check_known("bench", "scale", self.scale, SCALES)
+        check_known("bench", "device", self.device, DEVICES)
+        check_known("bench", "attention", self.attention, ATTENTIONS)
+        for name in self.dtypes:
+            check_known("bench", "dtype", name, DTYPES)
+        for length in self.lengths:
+            if length < 1:
+                raise ConfigError(f"bench: length must be 1 or more, got {length}.")
+        if self.rounds < 1:
+            raise ConfigError(f"bench: rounds must be 1 or more, got {self.rounds}.")
+        if not self.seconds >= 0:
+            raise ConfigError(f"bench: seconds must be 0 or more, got {self.seconds}.")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("bench: device 'cuda' needs a CUDA device, got none on this machine.")
+        if self.device == "cpu" and "float16" in self.dtypes:
+            raise ConfigError(
+                "bench: dtype must be float32 or bfloat16 on a CPU, got 'float16', for which "
+                "PyTorch has no fast matrix product there."
+            )
+
+    def settings(self) -> dict[str, Any]:
+        """What changes a measurement; the choice of shapes does not."""
+        return {"only": sorted(self.only), "rounds": self.rounds, "seconds": self.seconds}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """One timed shape, as plain values: a fresh process can be given it."""
+
+    suite: str
+    device: str
+    dtype: str
+    mode: str
+    """``"forward"``, ``"backward"``, ``"forward_backward"`` or ``"decode"``."""
+    shape: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """PyTorch's own name of the dtype."""
+        return DTYPES[self.dtype]
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"shape": dict(self.shape)}
+
+    def __str__(self) -> str:
+        shape = " ".join(
+            f"{name}{' ' if len(name) > 1 else ''}{value}" for name, value in self.shape.items()
+        )
+        return f"{shape} {self.dtype} {self.mode.replace('_', ' + ')}"

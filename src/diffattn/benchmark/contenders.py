@@ -1,0 +1,248 @@
+"""Contenders on the attention operator: softmax attention twice, and every backend of ours.
+
+T is PyTorch's ``scaled_dot_product_attention`` on the softmax twin. TC is the same softmax
+attention computed by one of our own techniques, so that DIFF can be compared with softmax at equal
+craft. Both read the very memory that the differential contenders read.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from diffattn.benchmark.checking import check_diff, check_softmax
+from diffattn.benchmark.config import Case
+from diffattn.benchmark.flops import diff_flops, softmax_flops
+from diffattn.errors import BackendError
+from diffattn.ops import backends
+from diffattn.ops.diff_attention.api import diff_attention
+from diffattn.ops.softmax_attention import softmax_attention
+from diffattn.testing.inputs import DiffAttentionInputs, OpCase, make_diff_attention_inputs
+
+T, TC, DIFF = "T", "TC", "DIFF"
+SDPA = "sdpa"
+TWO_CALLS = "flash_diff_attn_1"
+MAP_BYTES_LIMIT = 4 * 2**30
+"""The reference is left out where its maps, forward and backward, would take more."""
+_MAP_SIZED_TENSORS = 10  # float32 tensors of one map of every head, in the reference's backward
+_KERNELS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contender:
+    """One implementation, ready to run on one case."""
+
+    name: str
+    role: str
+    """``"T"``, ``"TC"`` or ``"DIFF"``."""
+    backend: str
+    technique: str
+    """Shared by a DIFF contender and its TC."""
+    forward: Callable[[], Tensor]
+    backward: Callable[[Tensor], object]
+    check: Callable[[bool], dict[str, Any]]
+    """``check(gradients)``: ``passed``, ``error``, ``budget`` and what was compared."""
+    flops: int = 0
+    tokens: int | None = None
+    """Tokens that one run takes in; for models."""
+    refusal: str | None = None
+    """Why it cannot run here."""
+
+
+def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
+    """Every contender on one shape of the operator, T first.
+
+    Args:
+        case: Shape ``B``, ``H``, ``d``, ``N`` (and ``S``: cached keys), ``attention``.
+        only: Names of backends besides T. Default: all.
+    """
+    inputs = make_diff_attention_inputs(
+        op_case(case), dtype=case.torch_dtype, device=case.device, seed=0
+    )
+    softmax = _SoftmaxInputs.of(inputs)
+    found = [_softmax(case, softmax, *kernel) for kernel in _sdpa_kernels(case, softmax)]
+    # "sdpa" is PyTorch's own call behind our checks: T without them.
+    others = [backend for backend in softmax_backends() if backend.name != SDPA]
+    found += [_softmax_by(case, softmax, backend) for backend in others]
+    found += [_diff(case, inputs, backend) for backend in backends.table("diff_attention")]
+    return [c for c in found if c.role == T or not only or c.backend in only]
+
+
+def names() -> tuple[str, ...]:
+    """What ``only`` may name: backends of either operator."""
+    known = [*backends.names("diff_attention"), *(b.name for b in softmax_backends()), SDPA]
+    return tuple(dict.fromkeys(known))
+
+
+def softmax_backends() -> tuple[backends.Backend, ...]:
+    """Our techniques for softmax attention; none where the table has no such operator."""
+    try:
+        return backends.table("softmax_attention")
+    except BackendError:
+        return ()
+
+
+def op_case(case: Case) -> OpCase:
+    """The operator's shapes of one case."""
+    shape = case.shape
+    heads, dim, shared = shape["H"], shape["d"], shape.get("attention") == "v2"
+    return OpCase(
+        name="benchmark",
+        num_queries=shape["N"],
+        num_keys=shape.get("S"),
+        batch=shape["B"],
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=dim,
+        value_dim=dim if shared else 2 * dim,
+        shared_keys=shared,
+        lam_axes="bth" if shared else "",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _SoftmaxInputs:
+    """Inputs of the softmax twin: views of the differential ones wherever shapes allow it."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+    @classmethod
+    def of(cls, inputs: DiffAttentionInputs) -> "_SoftmaxInputs":
+        """V1: 2H heads, one per map, each with half of V. V2: H heads with map 1's queries."""
+        q, k, v = (x.detach() for x in (inputs.q, inputs.k, inputs.v))
+        if k.ndim == 5:
+            q, k, v = q.flatten(2, 3), k.flatten(2, 3), v.unflatten(-1, (2, -1)).flatten(2, 3)
+        else:
+            q = q[:, :, :, 0].contiguous()
+        leaves = (x.detach().requires_grad_() for x in (q, k, v))
+        return cls(**dict(zip("qkv", leaves, strict=True)))
+
+    def leaves(self) -> tuple[Tensor, ...]:
+        """What gets a gradient."""
+        return self.q, self.k, self.v
+
+
+def _sdpa(inputs: _SoftmaxInputs, kernel: SDPBackend | None = None) -> Tensor:
+    q, k, v = (x.transpose(1, 2) for x in inputs.leaves())
+    causal = q.shape[2] > 1  # one query sees every key
+    if kernel is None:
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    else:
+        with sdpa_kernel(kernel):
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    return out.transpose(1, 2)
+
+
+def _sdpa_kernels(
+    case: Case, inputs: _SoftmaxInputs
+) -> list[tuple[str, str, Callable[[], Tensor], str | None]]:
+    """T by each kernel of PyTorch; on a CPU there is one choice, whose kernel is told."""
+    if case.device == "cpu":
+        refusal = _refusal(partial(_sdpa, inputs, SDPBackend.FLASH_ATTENTION))
+        name = "math" if refusal else "flash"
+        return [(SDPA, f"sdpa ({name})", partial(_sdpa, inputs), None)]
+    found: list[tuple[str, str, Callable[[], Tensor], str | None]] = []
+    for name, kernel in _KERNELS.items():
+        run = partial(_sdpa, inputs, kernel)
+        found.append((f"sdpa_{name}", f"sdpa ({name})", run, _refusal(run)))
+    return found
+
+
+@torch.no_grad()
+def _refusal(run: Callable[[], Tensor]) -> str | None:
+    with warnings.catch_warnings():  # PyTorch tells in warnings why a kernel does not fit
+        warnings.simplefilter("ignore")
+        try:
+            run()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            return " ".join(str(error).split())
+    return None
+
+
+def _softmax(
+    case: Case, inputs: _SoftmaxInputs, name: str, backend: str, run: Any, refusal: str | None,
+    role: str = T,
+) -> Contender:  # fmt: skip
+    leaves = inputs.leaves()
+    facts = backends.describe(*leaves)
+    return Contender(
+        name=name,
+        role=role,
+        backend=backend,
+        technique=backend,
+        forward=run,
+        backward=_Backward(leaves),
+        check=partial(check_softmax, run, leaves),
+        flops=softmax_flops(
+            facts, batch=case.shape["B"], num_heads=leaves[0].shape[2], mode=case.mode
+        ),
+        refusal=refusal,
+    )
+
+
+def _softmax_by(case: Case, inputs: _SoftmaxInputs, backend: backends.Backend) -> Contender:
+    leaves: tuple[Any, ...] = inputs.leaves()
+    operator: Any = softmax_attention
+    refusal = backend.refuses(backends.describe(*leaves))
+    name = f"softmax_{backend.name}"
+    run = partial(operator, *leaves, backend=backend.name)
+    return _softmax(case, inputs, name, backend.name, run, refusal, role=TC)
+
+
+def _diff(case: Case, inputs: DiffAttentionInputs, backend: backends.Backend) -> Contender:
+    tensors = inputs.tensors()
+    facts = backends.describe(inputs.q, inputs.k, inputs.v)
+    run = partial(diff_attention, *tensors.values(), backend=backend.name)
+    return Contender(
+        name=backend.name,
+        role=DIFF,
+        backend=backend.name,
+        technique=backend.name,
+        forward=run,
+        backward=_Backward(tuple(tensors.values())),
+        check=partial(check_diff, run, inputs),
+        flops=diff_flops(
+            facts, backend.name, batch=case.shape["B"], num_heads=case.shape["H"], mode=case.mode
+        ),
+        refusal=backend.refuses(facts) or _too_large(case, backend.name, facts),
+    )
+
+
+def _too_large(case: Case, backend: str, facts: backends.Inputs) -> str | None:
+    if backend != "reference":
+        return None
+    maps = 4 * case.shape["B"] * case.shape["H"] * facts.num_queries * facts.num_keys
+    if maps * _MAP_SIZED_TENSORS <= MAP_BYTES_LIMIT:
+        return None
+    return (
+        f"its maps would take about {maps * _MAP_SIZED_TENSORS / 2**30:.1f} GiB, "
+        f"the limit is {MAP_BYTES_LIMIT / 2**30:.0f}"
+    )
+
+
+class _Backward:
+    """Gradients of every input, for a fixed gradient of the output."""
+
+    def __init__(self, leaves: tuple[Tensor, ...]) -> None:
+        self.leaves = leaves
+        self.weights: Tensor | None = None
+
+    def __call__(self, out: Tensor) -> object:
+        if self.weights is None:
+            generator = torch.Generator().manual_seed(1)
+            self.weights = torch.randn(out.shape, generator=generator).to(out)
+        return torch.autograd.grad(out, self.leaves, self.weights)

@@ -1,0 +1,189 @@
+"""One case: check every contender, then time those that passed side by side."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import torch
+
+from diffattn.benchmark.config import BenchConfig, Case
+from diffattn.benchmark.contenders import DIFF, TC, TWO_CALLS, Contender, T
+from diffattn.benchmark.memory import Peak, peak_memory
+from diffattn.benchmark.suites import contenders
+from diffattn.benchmark.targets import judge
+from diffattn.benchmark.timing import Timed, Timer, interleave, ratios, spread
+from diffattn.errors import BackendError
+from diffattn.records.results import BenchCase, BenchRow, Spread
+
+WITH_BACKWARD = ("backward", "forward_backward")
+
+
+@dataclass(kw_only=True)
+class _Entry:
+    """A contender, and what became of it."""
+
+    contender: Contender
+    status: str = "ok"
+    reason: str | None = None
+    check: dict[str, Any] | None = None
+    peak: Peak | None = None
+
+
+def measure(
+    case: Case,
+    config: BenchConfig,
+    *,
+    run: str,
+    timer: Timer,
+    matmul_rate: float | None,
+    measure_memory: Callable[[Case, Contender], Peak | None] = peak_memory,
+) -> BenchCase:
+    """Check, time and judge one case.
+
+    Running out of a GPU's memory ends the contender, not the case: PyTorch raises, the message is
+    recorded, and what the contender held is freed.
+
+    Args:
+        case: What to measure.
+        config: Contenders wanted, rounds, seconds.
+        run: Name of the run, for the record.
+        timer: Clock of the case's device.
+        matmul_rate: Best rate of a plain matrix product in this dtype.
+        measure_memory: Replaced in tests.
+
+    Returns:
+        Every contender with its numbers, or with the reason for having none.
+    """
+    gradients = case.mode in WITH_BACKWARD
+    entries = [_Entry(contender=c) for c in contenders(case, config.only)]
+    for entry in entries:
+        _check(entry, gradients)
+    running = {e.contender.name + e.contender.role: e for e in entries if e.status == "ok"}
+    timed = {}
+    for key, entry in list(running.items()):
+        timed[key] = _timed(entry.contender, case.mode)
+        if not _survives(entry, lambda one=timed[key]: timer.sample(one, 1)):  # type: ignore[misc]
+            del running[key], timed[key]
+    samples = interleave(timed, timer, rounds=config.rounds, seconds=config.seconds)
+    # A fresh process per model would cost more than it tells.
+    if case.mode == "forward_backward" and (case.suite == "ops" or case.device == "cuda"):
+        for entry in running.values():
+            entry.peak = measure_memory(case, entry.contender)
+    rows = _rows(entries, samples, case, matmul_rate)
+    shape = dict(case.shape)
+    return BenchCase(
+        suite=case.suite,
+        run=run,
+        device=case.device,
+        dtype=case.dtype,
+        mode=case.mode,
+        shape=shape,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        matmul_flops_per_second=matmul_rate,
+        rows=rows,
+        verdicts=judge(case.suite, case.device, case.dtype, case.mode, shape, rows),
+    )
+
+
+def _check(entry: _Entry, gradients: bool) -> None:
+    if entry.contender.refusal:
+        entry.status, entry.reason = "not run", entry.contender.refusal
+        return
+    found: dict[str, Any] = {}
+    if _survives(entry, lambda: found.update(entry.contender.check(gradients))):
+        entry.check = {name: value for name, value in found.items() if name != "passed"}
+        if not found["passed"]:
+            entry.status = "failed"
+            error = "not finite" if found["error"] is None else f"{found['error']:.2e}"
+            entry.reason = (
+                f"{found['worst']}: error {error} against the float64 reference, "
+                f"budget {found['budget']:.2e}"
+            )
+
+
+def _survives(entry: _Entry, run: Callable[[], object]) -> bool:
+    """Run it; what stops it becomes the entry's status and reason."""
+    try:
+        run()
+    except (torch.OutOfMemoryError, BackendError) as error:
+        entry.status, entry.reason = "not run", _line(error)
+    except (RuntimeError, NotImplementedError) as error:
+        entry.status, entry.reason = "failed", _line(error)
+    else:
+        return True
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return False
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _timed(contender: Contender, mode: str) -> Timed:
+    if mode == "backward":
+        return Timed(prepare=contender.forward, run=contender.backward)
+    if mode == "forward_backward":
+        return Timed(run=lambda _: contender.backward(contender.forward()))
+    return Timed(run=partial(_without_gradient, contender))
+
+
+def _without_gradient(contender: Contender, _: object) -> object:
+    with torch.no_grad():
+        return contender.forward()
+
+
+def _rows(
+    entries: list[_Entry],
+    samples: Mapping[str, list[float]],
+    case: Case,
+    matmul_rate: float | None,
+) -> list[BenchRow]:
+    by_key = {e.contender.name + e.contender.role: e.contender for e in entries}
+    # T is the fastest of PyTorch's kernels here; on a CPU there is one.
+    of_t = [key for key in samples if by_key[key].role == T]
+    baseline = min(of_t, key=lambda key: spread(samples[key]).median, default=None)
+    two_calls = TWO_CALLS + DIFF if TWO_CALLS + DIFF in samples else None
+
+    def technique(contender: Contender) -> str | None:
+        if contender.role == T:
+            return None
+        same = (
+            key
+            for key in samples
+            if by_key[key].role == TC and by_key[key].technique == contender.technique
+        )
+        return next(same, None)
+
+    def over(key: str, other: str | None) -> Spread | None:
+        return None if other is None else ratios(samples[key], samples[other])
+
+    rows = []
+    for key, entry in zip(by_key, entries, strict=True):
+        contender, peak = entry.contender, entry.peak
+        seconds = spread(samples[key]) if key in samples else None
+        rate = contender.flops / seconds.median if seconds and contender.flops else None
+        tokens = contender.tokens
+        rows.append(
+            BenchRow(
+                contender=contender.name,
+                role=contender.role,
+                backend=contender.backend if seconds else None,
+                status=entry.status,
+                reason=entry.reason,
+                check=entry.check,
+                seconds=seconds,
+                ratio_t=over(key, baseline) if seconds else None,
+                ratio_tc=over(key, technique(contender)) if seconds else None,
+                ratio_two_calls=over(key, two_calls) if seconds else None,
+                peak_bytes=peak.peak_bytes if peak else None,
+                held_bytes=peak.held_bytes if peak else None,
+                flops=contender.flops or None,
+                flops_per_second=rate,
+                share_of_peak=rate / matmul_rate if rate and matmul_rate else None,
+                tokens_per_second=tokens / seconds.median if tokens and seconds else None,
+            )
+        )
+    return sorted(rows, key=lambda row: (T, TC, DIFF).index(row.role))

@@ -1,0 +1,135 @@
+"""Peak memory of one contender above its inputs, forward and backward.
+
+On a CPU in a process of its own, so that nothing another contender has left behind counts: the
+resident set's high-water mark, set back after a warm-up on a tiny shape. On a GPU from PyTorch's
+own count of allocated bytes.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import resource
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from diffattn.benchmark.config import Case
+from diffattn.benchmark.contenders import Contender
+
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+# Freed blocks go back to the system at once; else the resident set shows them as held.
+_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peak:
+    """Bytes above the inputs."""
+
+    peak_bytes: int
+    held_bytes: int | None
+    """Between forward and backward, output included; ``None`` where it cannot be read."""
+
+
+def peak_memory(case: Case, contender: Contender) -> Peak | None:
+    """Measure one contender.
+
+    Args:
+        case: A shape whose mode has a backward pass.
+        contender: It ran before without error.
+
+    Returns:
+        The peak; ``None`` if the process that measures ended early, for example out of memory.
+    """
+    if case.device == "cuda":
+        return _cuda_peak(contender)
+    spec = json.dumps({"case": case.plain(), "name": contender.name, "role": contender.role})
+    done = subprocess.run(
+        [sys.executable, "-m", "diffattn.benchmark.memory", spec],
+        capture_output=True, text=True, check=False,
+        env=os.environ | _ALLOCATOR | {"OMP_NUM_THREADS": "1", "PYTHONPATH": _import_path()},
+    )  # fmt: skip
+    if done.returncode != 0:
+        return None
+    return Peak(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _import_path() -> str:
+    package_root = str(Path(__file__).parents[2])
+    return os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
+
+
+def _cuda_peak(contender: Contender) -> Peak:
+    torch.cuda.synchronize()
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    out = contender.forward()
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_allocated() - before
+    contender.backward(out)
+    torch.cuda.synchronize()
+    return Peak(peak_bytes=torch.cuda.max_memory_allocated() - before, held_bytes=held)
+
+
+def _cpu_peak(case: Case, name: str, role: str) -> Peak:
+    """In this process; it must be fresh."""
+    from diffattn.benchmark.suites import contenders, tiny
+
+    torch.set_num_threads(1)
+
+    def chosen(case: Case) -> Contender:
+        found = contenders(case)
+        return next(c for c in found if (c.name, c.role) == (name, role))
+
+    warm = chosen(tiny(case))
+    warm.backward(warm.forward())
+    contender = chosen(case)
+    _give_back()
+    can_reset = _reset_high_water()
+    before = _resident("VmRSS") if can_reset else _highest()
+    out = contender.forward()
+    _give_back()
+    held = _resident("VmRSS") - before if can_reset else None
+    contender.backward(out)
+    peak = (_resident("VmHWM") if can_reset else _highest()) - before
+    return Peak(peak_bytes=max(0, peak), held_bytes=held if held is None else max(0, held))
+
+
+def _give_back() -> None:
+    """Return freed memory to the system, where the C library can."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _reset_high_water() -> bool:
+    try:
+        _CLEAR.write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return _STATUS.exists()
+
+
+def _resident(key: str) -> int:
+    for line in _STATUS.read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{key}:"):
+            return 1024 * int(line.split()[1])
+    raise AssertionError(f"{_STATUS} must name {key}")
+
+
+def _highest() -> int:
+    """The process's high-water mark, which nothing sets back: too small if set-up was larger."""
+    value = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return value if sys.platform == "darwin" else 1024 * value
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    found = _cpu_peak(Case(**asked["case"]), asked["name"], asked["role"])
+    print(json.dumps({"peak_bytes": found.peak_bytes, "held_bytes": found.held_bytes}))

@@ -1,0 +1,247 @@
+"""``bench models``: whole models, matched in parameters, forward and forward with backward."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diffattn.benchmark.config import BenchConfig, Case
+from diffattn.benchmark.contenders import DIFF, TC, Contender, T
+from diffattn.benchmark.model_check import check_model
+from diffattn.errors import BackendError
+from diffattn.models import presets
+from diffattn.models.accounting import flops_per_token
+from diffattn.models.configuration_diff_transformer import (
+    MAPS_WITH_LAMBDA_INIT,
+    DiffTransformerConfig,
+)
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.ops import backends
+
+OURS, THEIRS = "diffattn", "transformers"
+_CONTENDERS = {
+    # name: role, technique, attention type, whose model, attention implementation
+    "softmax_sdpa": (T, "sdpa", "softmax", OURS, "sdpa"),
+    "softmax": (TC, OURS, "softmax", OURS, "diffattn"),
+    "diff": (DIFF, OURS, "diff", OURS, "diffattn"),
+    "diff_v2": (DIFF, OURS, "diff_v2", OURS, "diffattn"),
+    "shared_diff": (DIFF, OURS, "shared_diff", OURS, "diffattn"),
+    "llama": (TC, THEIRS, "softmax", THEIRS, "sdpa"),
+    "diffllama": (DIFF, THEIRS, "diff", THEIRS, "sdpa"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSize:
+    """A DIFF V1 model; the others are its twins. Small sizes are those of our recipes."""
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    head_dim: int
+    vocab_size: int
+    batch: int
+    lengths: tuple[int, ...]
+    preset: str | None = None
+    """A size of the papers, with ``num_layers`` of its layers."""
+
+    def config(self) -> DiffTransformerConfig:
+        """As DIFF V1."""
+        if self.preset is not None:
+            config = presets.preset(self.preset)
+            config.num_hidden_layers = self.num_layers
+            config.max_position_embeddings = max(self.lengths)
+            return config
+        return DiffTransformerConfig(
+            attention_type="diff",
+            vocab_size=self.vocab_size,
+            hidden_size=self.hidden_size,
+            num_hidden_layers=self.num_layers,
+            num_heads=self.num_heads,
+            head_dim=self.head_dim,
+            max_position_embeddings=max(self.lengths),
+        )
+
+
+def _of_paper(name: str, num_layers: int) -> ModelSize:
+    config = presets.preset(name)
+    return ModelSize(
+        hidden_size=config.hidden_size, num_layers=num_layers, num_heads=config.num_heads,
+        head_dim=config.head_dim, vocab_size=config.vocab_size, batch=1, lengths=(2_048, 4_096),
+        preset=name,
+    )  # fmt: skip
+
+
+SIZES = {
+    "laptop": ModelSize(
+        hidden_size=128, num_layers=4, num_heads=4, head_dim=16, vocab_size=1_024, batch=4,
+        lengths=(256,),
+    ),
+    "study": ModelSize(
+        hidden_size=256, num_layers=4, num_heads=8, head_dim=16, vocab_size=2_048, batch=4,
+        lengths=(256,),
+    ),
+    "wide": ModelSize(
+        hidden_size=512, num_layers=4, num_heads=4, head_dim=64, vocab_size=2_048, batch=1,
+        lengths=(1_024, 2_048),
+    ),
+    # All contenders stay on the device together; 13B keeps a quarter of its 40 layers.
+    "3b": _of_paper("3b", 28),
+    "13.1b": _of_paper("13.1b", 10),
+}  # fmt: skip
+_SCALES = {
+    ("cpu", "quick"): ("laptop",),
+    ("cpu", "full"): ("laptop", "study", "wide"),
+    ("cuda", "quick"): ("study", "wide"),
+    ("cuda", "full"): ("3b", "13.1b"),
+}
+
+
+def plan(config: BenchConfig) -> list[Case]:
+    """The cases of one call."""
+    full, cuda = config.scale == "full", config.device == "cuda"
+    dtypes: tuple[str, ...] = ("bfloat16",) if cuda else ("float32", "bfloat16")
+    return [
+        _case(config.device, name, SIZES[name], length, dtype, mode)
+        for name in _SCALES[config.device, config.scale]
+        for length in config.lengths or SIZES[name].lengths
+        for dtype in config.dtypes or (dtypes if full else dtypes[:1])
+        for mode in ("forward", "forward_backward")
+    ]
+
+
+def _case(device: str, name: str, size: ModelSize, length: int, dtype: str, mode: str) -> Case:
+    shape = {"size": name, "B": size.batch, "N": length, "layers": size.num_layers}
+    shape |= {"H": size.num_heads, "d": size.head_dim}
+    return Case(suite="models", device=device, dtype=dtype, mode=mode, shape=shape)
+
+
+def effort(case: Case) -> int:
+    """Rough share of the whole work, for the time left."""
+    config = SIZES[case.shape["size"]].config()
+    work = flops_per_token(config, case.shape["N"], training=case.mode != "forward")
+    return 20 + round(work * case.shape["B"] * case.shape["N"] / 2e9)
+
+
+def names() -> tuple[str, ...]:
+    """Names of the contenders."""
+    return tuple(_CONTENDERS)
+
+
+def model_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
+    """Every model of one case, T first; all hold freshly drawn weights.
+
+    Args:
+        case: Shape ``size``, ``B``, ``N``.
+        only: Names of contenders besides T. Default: all.
+    """
+    wanted = [n for n, (role, *_) in _CONTENDERS.items() if role == T or not only or n in only]
+    return [_contender(case, name) for name in wanted]
+
+
+def model_config(case: Case, attention_type: str) -> DiffTransformerConfig:
+    """The matched configuration of one attention type."""
+    diff = SIZES[case.shape["size"]].config()
+    if attention_type == "diff":
+        return diff
+    twin: DiffTransformerConfig = diff.twin(attention_type).config
+    return twin
+
+
+def _contender(case: Case, name: str) -> Contender:
+    role, technique, attention_type, whose, implementation = _CONTENDERS[name]
+    config = model_config(case, attention_type)
+    make = partial(build, whose=whose, attention_type=attention_type)
+    model = make(config, implementation=implementation).to(case.device, case.torch_dtype)
+    tokens = case.shape["B"] * case.shape["N"]
+    generator = torch.Generator().manual_seed(2)
+    ids = torch.randint(config.vocab_size, (case.shape["B"], case.shape["N"]), generator=generator)
+    ids = ids.to(case.device)
+
+    def forward() -> Tensor:
+        loss: Tensor = model(input_ids=ids, labels=ids, use_cache=False).loss
+        return loss
+
+    def backward(loss: Tensor) -> None:
+        loss.backward()
+        model.zero_grad(set_to_none=True)
+
+    return Contender(
+        name=name,
+        role=role,
+        backend=_backend(case, config, attention_type, implementation),
+        technique=technique,
+        forward=forward,
+        backward=backward,
+        check=partial(check_model, make, config, implementation, whose, ids[:1], case.torch_dtype),
+        flops=flops_per_token(config, case.shape["N"], training=case.mode != "forward") * tokens,
+        tokens=tokens,
+    )
+
+
+def build(
+    config: DiffTransformerConfig, *, implementation: str, whose: str, attention_type: str
+) -> nn.Module:
+    """A model of our class, or transformers' Llama or DiffLlama of the same size.
+
+    Args:
+        config: The matched configuration.
+        implementation: ``attn_implementation``.
+        whose: ``"diffattn"`` or ``"transformers"``.
+        attention_type: ``"softmax"`` or ``"diff"`` for transformers' models.
+    """
+    torch.manual_seed(0)
+    if whose == OURS:
+        config._attn_implementation = implementation
+        return DiffTransformerForCausalLM(config).train()
+    from transformers import (
+        DiffLlamaConfig,
+        DiffLlamaForCausalLM,
+        LlamaConfig,
+        LlamaForCausalLM,
+    )
+
+    heads = config.num_heads * (2 if attention_type in MAPS_WITH_LAMBDA_INIT else 1)
+    values: dict[str, Any] = {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_hidden_layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": config.head_dim,
+        "max_position_embeddings": config.max_position_embeddings,
+        "tie_word_embeddings": config.tie_word_embeddings,
+        "rms_norm_eps": config.rms_norm_eps,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "attn_implementation": implementation,
+    }
+    if attention_type == "softmax":
+        return LlamaForCausalLM(LlamaConfig(**values)).train()
+    return DiffLlamaForCausalLM(DiffLlamaConfig(**values)).train()
+
+
+def _backend(
+    case: Case, config: DiffTransformerConfig, attention_type: str, implementation: str
+) -> str:
+    """What computes attention, by the rule that the model itself asks."""
+    if implementation != "diffattn":
+        return implementation
+    dim, pair = config.head_dim, attention_type in MAPS_WITH_LAMBDA_INIT
+    facts = backends.Inputs(
+        device=case.device,
+        dtype=case.torch_dtype,
+        num_queries=case.shape["N"],
+        num_keys=case.shape["N"],
+        head_dim=dim,
+        value_dim=2 * dim if pair else dim,
+    )
+    if attention_type != "softmax":
+        return backends.resolve("diff_attention", config.attention_backend, facts)
+    try:
+        return backends.resolve("softmax_attention", "auto", facts)
+    except BackendError:
+        return "sdpa"  # the operator's only technique where the table has no other

@@ -1,0 +1,59 @@
+"""The suites by name: their cases, their contenders, and a tiny case for a warm-up."""
+
+from dataclasses import replace
+from types import ModuleType
+
+from diffattn.benchmark import decode, ops
+from diffattn.benchmark.config import BenchConfig, Case
+from diffattn.benchmark.contenders import Contender, operator_contenders
+from diffattn.benchmark.contenders import names as operator_names
+from diffattn.models.known_names import check_known
+
+
+def plan(config: BenchConfig) -> list[Case]:
+    """The cases of one call.
+
+    Raises:
+        ConfigError: ``only`` names no contender.
+    """
+    for name in config.only:
+        check_known("bench", "contender", name, contender_names(config.suite))
+    if config.suite == "models":
+        found: list[Case] = _models().plan(config)
+        return found
+    return {"ops": ops.plan, "decode": decode.plan}[config.suite](config)
+
+
+def contender_names(suite: str) -> tuple[str, ...]:
+    """What ``only`` may name in a suite."""
+    return tuple(_models().names()) if suite == "models" else operator_names()
+
+
+def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
+    """Every contender of one case, T first."""
+    if case.suite == "models":
+        found: list[Contender] = _models().model_contenders(case, only)
+        return found
+    return operator_contenders(case, only)
+
+
+def tiny(case: Case) -> Case:
+    """The case with a length that costs nothing: it loads libraries and starts threads."""
+    return replace(case, shape={**case.shape, "B": 1, "N": 16})
+
+
+def effort(case: Case) -> int:
+    """Rough share of the whole work, for the time left."""
+    shape = case.shape
+    if case.suite == "models":
+        return int(_models().effort(case))
+    pairs = shape["N"] * shape.get("S", shape["N"]) / 2
+    work = shape["B"] * shape["H"] * shape["d"] * pairs
+    return 20 + round(work * (1 if case.mode in ("forward", "decode") else 3.5) / 1e8)
+
+
+def _models() -> ModuleType:
+    """Loaded on demand: transformers would slow every process that measures memory."""
+    from diffattn.benchmark import models
+
+    return models

@@ -1,0 +1,103 @@
+"""``diffattn bench``."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def bench(
+    suite: Annotated[str, typer.Argument(help="ops, models or decode")],
+    scale: Annotated[str, typer.Option(help="quick (a minute) or full")] = "full",
+    device: Annotated[
+        str | None, typer.Option(help="cpu (one thread, processor time) or cuda [cuda if there]")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="comma-separated, e.g. float32,bfloat16 [of the scale]")
+    ] = None,
+    length: Annotated[
+        str | None,
+        typer.Option(help="comma-separated tokens; decode: cached tokens [of the scale]"),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="comma-separated contenders besides the baseline [all]")
+    ] = None,
+    attention: Annotated[str, typer.Option(help="shapes of the operator: v1 or v2")] = "v1",
+    rounds: Annotated[int, typer.Option(help="rounds of every shape, at least")] = 3,
+    seconds: Annotated[
+        float, typer.Option(help="time after which a shape starts no further round")
+    ] = 10.0,
+    out: Annotated[
+        Path | None, typer.Option(help="result file or folder [runs/bench/DEVICE.json]")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="forget what the result file holds")
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="print the measured cases as JSON")] = False,
+) -> None:
+    """Check and time attention, decoding or models.
+
+    Every differential backend against T, PyTorch's softmax attention, and TC, softmax attention
+    by our own technique. Contenders run interleaved; a wrong one gets no number. The same command
+    again skips what the result file holds from the same code, versions, machine and settings.
+    """
+    import torch
+
+    from diffattn.benchmark.config import BenchConfig
+    from diffattn.benchmark.session import result_path, run_bench, total_effort
+    from diffattn.cli.progress import RunsProgress
+
+    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    config = BenchConfig(
+        suite=suite,
+        scale=scale,
+        device=chosen,
+        dtypes=_words(dtype),
+        lengths=_numbers(length),
+        only=_words(only),
+        attention=attention,
+        rounds=rounds,
+        seconds=seconds,
+    )
+    effort = total_effort(config)
+    path = result_path(out, chosen)
+    with RunsProgress(effort, 0, effort) as progress:
+        _, cases = run_bench(
+            config, path, fresh=fresh, say=progress.say,
+            tell=lambda done: progress.tell(f"bench {suite}", {"step": done}),
+        )  # fmt: skip
+    if json_:
+        typer.echo(json.dumps([asdict(case) for case in cases], indent=2, ensure_ascii=False))
+    else:
+        _show(cases, path)
+    if any(row.status == "failed" for case in cases for row in case.rows):
+        raise typer.Exit(1)
+
+
+def _show(cases: list[Any], path: Path) -> None:
+    from diffattn.cli.tables import print_table
+    from diffattn.report.bench_tables import contender_rows
+    from diffattn.report.bench_wording import case_title, targets_in_words
+
+    for case in cases:
+        typer.echo(case_title(case))
+        print_table(contender_rows(case))
+    typer.echo(targets_in_words(cases))
+    typer.echo(f"Record: {path}")
+
+
+def _words(text: str | None) -> tuple[str, ...]:
+    return () if text is None else tuple(part.strip() for part in text.split(","))
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    from diffattn.errors import ConfigError
+
+    try:
+        return tuple(int(part) for part in _words(text))
+    except ValueError as error:
+        raise ConfigError(
+            f"--length: must be whole numbers separated by commas, got {text!r}."
+        ) from error

@@ -1,0 +1,98 @@
+"""The check finds what is wrong, wherever it is wrong, and passes what is right."""
+
+import pytest
+import torch
+
+from diffattn.benchmark import checking
+from diffattn.benchmark.checking import check_diff, check_softmax, parts
+from diffattn.ops.diff_attention.api import diff_attention
+from diffattn.ops.softmax_attention import softmax_attention
+from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+
+V1 = OpCase(name="v1", num_queries=200, batch=2, num_heads=3, num_kv_heads=3)
+V2 = OpCase(
+    name="v2", num_queries=200, batch=2, num_heads=3, num_kv_heads=3, value_dim=8,
+    shared_keys=True, lam_axes="bth",
+)  # fmt: skip
+DECODE = OpCase(name="decode", num_queries=1, num_keys=70, num_heads=3, num_kv_heads=3)
+
+
+@pytest.fixture(params=["whole", "stretches"])
+def extent(request, monkeypatch):
+    if request.param == "stretches":
+        monkeypatch.setattr(checking, "_WHOLE_PAIRS", 0)
+    return request.param
+
+
+def wrong(out, change):
+    """``out`` with a change in the forward value only."""
+    return out + (change(out.detach()) - out.detach())
+
+
+@pytest.mark.parametrize("case", [V1, V2, DECODE], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("backend", ["reference", "composed"])
+def test_right_backends_pass(backend, dtype, case, extent):
+    inputs = make_diff_attention_inputs(case, dtype=dtype)
+    found = check_diff(
+        lambda: diff_attention(*inputs.tensors().values(), backend=backend), inputs, True
+    )
+    assert found["passed"], found
+    assert 0 <= found["error"] <= found["budget"]
+    assert (found["compared"] == "everything") == (extent == "whole")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_right_softmax_passes(dtype, extent):
+    inputs = make_diff_attention_inputs(V1, dtype=dtype)
+    leaves = tuple(
+        x.detach().requires_grad_()
+        for x in (inputs.q.flatten(2, 3), inputs.k.flatten(2, 3), inputs.v.repeat(1, 1, 2, 1))
+    )
+    assert check_softmax(lambda: softmax_attention(*leaves), leaves, True)["passed"]
+    off = check_softmax(lambda: softmax_attention(*leaves, scale=0.5), leaves, True)
+    assert not off["passed"]
+
+
+@pytest.mark.parametrize("part", ["output", "q", "k", "v", "lam"])
+def test_wrong_values_and_gradients_are_found(part, extent):
+    inputs = make_diff_attention_inputs(V1)
+
+    def run():
+        tensors = inputs.tensors()
+        if part != "output":  # the value stays, its gradient is 1 % too large
+            x = tensors[part]
+            tensors[part] = 1.01 * x - 0.01 * x.detach()
+        out = diff_attention(*tensors.values())
+        return wrong(out, lambda x: 1.01 * x) if part == "output" else out
+
+    found = check_diff(run, inputs, True)
+    assert not found["passed"]
+    assert part in found["worst"]
+    assert found["error"] > found["budget"]
+    if part != "output":
+        assert check_diff(run, inputs, False)["passed"]
+
+
+def test_not_a_number_anywhere_fails():
+    inputs = make_diff_attention_inputs(V1)
+
+    def run():
+        out = diff_attention(*inputs.tensors().values())
+        poison = torch.zeros_like(out)
+        poison[0, 100, 1, 3] = float("nan")
+        return out + poison
+
+    found = check_diff(run, inputs, False)
+    assert not found["passed"]
+    assert found["error"] is None
+
+
+def test_stretches_reach_both_ends_and_the_last_row_of_the_batch(monkeypatch):
+    monkeypatch.setattr(checking, "_WHOLE_PAIRS", 0)
+    rows = [row for p in parts(1, 1, 200, 200) for row in range(p.first, p.last)]
+    assert rows == sorted(set(rows))  # none twice
+    found = parts(2, 8, 4_096, 4_096)
+    assert {(p.batch, p.head) for p in found} == {(1, 0), (1, 7)}
+    assert {(p.first, p.last) for p in found} == {(0, 64), (2_031, 2_095), (4_032, 4_096)}
+    assert parts(1, 1, 5, 9) == [(0, 0, 0, 5)]

@@ -1,0 +1,109 @@
+"""Contenders follow the backend tables, read one memory, and are counted by one formula."""
+
+import pytest
+import torch
+
+from diffattn.benchmark import contenders as module
+from diffattn.benchmark.config import Case
+from diffattn.benchmark.contenders import operator_contenders
+from diffattn.benchmark.flops import diff_flops, pairs, softmax_flops
+from diffattn.ops import backends
+
+CASE = Case(
+    suite="ops", device="cpu", dtype="float32", mode="forward_backward",
+    shape={"B": 1, "H": 2, "d": 8, "N": 40},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [{}, {"attention": "v2"}, {"N": 1, "S": 30}], ids=str)
+def test_every_backend_of_the_table_stands_and_is_right(shape):
+    case = Case(**{**CASE.plain(), "shape": {**CASE.shape, **shape}})
+    found = operator_contenders(case)
+    assert [c.role for c in found if c.name == "sdpa"] == ["T"]
+    of_diff = [c.name for c in found if c.role == "DIFF"]
+    assert of_diff == list(backends.names("diff_attention"))
+    for contender in found:
+        if contender.refusal is None:
+            assert contender.check(True)["passed"], contender.name
+            contender.backward(contender.forward())
+            assert contender.flops > 0
+
+
+def test_softmax_reads_the_memory_that_diff_reads():
+    """A twin on its own copy would find another state of the cache."""
+    found = {c.name: c for c in operator_contenders(CASE)}
+    softmax, diff = found["sdpa"].backward.leaves, found["composed"].backward.leaves
+    for ours, theirs in zip(softmax, diff, strict=False):
+        assert ours.untyped_storage().data_ptr() == theirs.untyped_storage().data_ptr()
+        assert ours.numel() == theirs.numel()
+    assert softmax[0].shape == (1, 40, 4, 8)
+    assert found["sdpa"].forward().shape == (1, 40, 4, 8)
+
+
+def test_our_softmax_techniques_are_tc_of_the_backend_of_the_same_name(monkeypatch):
+    from diffattn.ops.softmax_attention import softmax_attention
+
+    table = (
+        backends.Backend(name="sdpa", summary=""),
+        backends.Backend(name="composed", summary=""),
+    )
+    monkeypatch.setattr(module, "softmax_backends", lambda: table)
+    monkeypatch.setattr(
+        module, "softmax_attention", lambda q, k, v, backend: softmax_attention(q, k, v)
+    )
+    found = {c.name: c for c in operator_contenders(CASE)}
+    assert (found["softmax_composed"].role, found["softmax_composed"].technique) == (
+        "TC",
+        "composed",
+    )
+    assert found["composed"].technique == "composed"
+    assert found["softmax_composed"].check(True)["passed"]
+    assert "softmax_sdpa" not in found  # that is T
+
+
+def test_only_keeps_t_and_both_contenders_of_a_technique():
+    assert [c.name for c in operator_contenders(CASE, ("composed",))] == ["sdpa", "composed"]
+
+
+def test_what_cannot_run_is_named_with_its_reason(monkeypatch):
+    monkeypatch.setattr(module, "MAP_BYTES_LIMIT", 1_000)
+    v2 = Case(**{**CASE.plain(), "shape": {**CASE.shape, "attention": "v2"}})
+    found = {c.name: c.refusal for c in operator_contenders(v2)}
+    assert "its maps would take about" in found["reference"]
+    assert found["flash_diff_attn_2"].startswith("needs Dv = 2 head_dim")
+    assert found["composed"] is None
+
+
+def test_a_kernel_that_does_not_fit_is_told():
+    def refuse():
+        raise RuntimeError("No available kernel.\nAborting execution.")
+
+    assert module._refusal(refuse) == "No available kernel. Aborting execution."
+    assert module._refusal(lambda: None) is None
+    with pytest.raises(torch.OutOfMemoryError):
+        module._refusal(lambda: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA")))
+
+
+def test_operations_follow_the_documented_widths():
+    inputs = backends.Inputs(
+        device="cpu", dtype=torch.float32, num_queries=4, num_keys=4, head_dim=8, value_dim=16
+    )
+    assert pairs(4, 4) == 10
+    assert pairs(1, 9) == 9
+    assert pairs(3, 2) == 3
+    unit = 2 * 10 * 4 * 8  # one product over 2H = 4 heads of 8
+    facts = {"batch": 1, "num_heads": 2}
+
+    def counted(backend):
+        modes = ("forward", "backward", "forward_backward")
+        found = [diff_flops(inputs, backend, mode=mode, **facts) // unit for mode in modes]
+        assert found[2] == found[0] + found[1]
+        return found[:2]
+
+    assert softmax_flops(inputs, batch=1, num_heads=4, mode="forward") == 2 * unit
+    assert softmax_flops(inputs, batch=1, num_heads=4, mode="backward") == 5 * unit
+    assert counted("reference") == [2, 4]
+    assert counted("chunked") == counted("not known yet") == [2, 5]
+    assert counted("flash_diff_attn_1") == [3, 7]
+    assert counted("flash_diff_attn_2") == counted("composed") == [4, 10]
+    assert counted("triton") == [3, 5]

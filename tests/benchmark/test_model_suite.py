@@ -1,0 +1,79 @@
+"""Whole models: matched sizes, the form that runs, and a check that notices a wrong one."""
+
+import pytest
+import torch
+
+from diffattn.benchmark import models
+from diffattn.benchmark.config import BenchConfig
+from diffattn.benchmark.model_check import check_model
+from diffattn.benchmark.models import SIZES, ModelSize, model_config, model_contenders, plan
+from diffattn.models.accounting import parameter_count
+from diffattn.ops import backends
+from diffattn.recipes.catalog import recipe
+
+
+@pytest.fixture
+def case(monkeypatch):
+    size = ModelSize(
+        hidden_size=32, num_layers=3, num_heads=2, head_dim=8, vocab_size=61, batch=2,
+        lengths=(24,),
+    )  # fmt: skip
+    monkeypatch.setitem(models.SIZES, "laptop", size)
+    (_, case) = plan(BenchConfig(suite="models", scale="quick"))
+    return case
+
+
+def test_every_model_runs_is_right_and_says_what_ran(case):
+    found = {c.name: c for c in model_contenders(case)}
+    assert list(found) == list(models.names())
+    for contender in found.values():
+        checked = contender.check(True)
+        assert checked["passed"], (contender.name, checked)
+        assert checked["compared"] == "2 layers, 24 tokens, in norm"
+        contender.backward(contender.forward())
+        assert contender.tokens == 48
+        assert contender.flops > 0
+    assert found["diff"].backend in backends.names("diff_attention")
+    assert found["softmax_sdpa"].backend == found["llama"].backend == "sdpa"
+    assert found["diffllama"].technique == found["llama"].technique
+
+
+def test_models_are_matched(case):
+    counts = [parameter_count(model_config(case, kind)) for kind in ("softmax", "diff", "diff_v2")]
+    assert max(counts) - min(counts) < 0.02 * min(counts)
+
+
+def test_only_keeps_t(case):
+    assert [c.name for c in model_contenders(case, ("diff",))] == ["softmax_sdpa", "diff"]
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_wrong_model_fails_its_check(case, gradients):
+    config = model_config(case, "diff")
+
+    def make(config, *, implementation):
+        model = models.build(
+            config, implementation=implementation, whose="diffattn", attention_type="diff"
+        )
+        if config.attention_backend != "reference":
+            model.lm_head.weight.data.mul_(1.001)
+        return model
+
+    ids = torch.arange(24)[None]
+    found = check_model(make, config, "diffattn", "diffattn", ids, torch.float32, gradients)
+    assert not found["passed"]
+    assert found["error"] > found["budget"]
+
+
+@pytest.mark.parametrize("name", ["laptop", "study"])
+def test_small_sizes_are_those_of_the_recipes(name):
+    ours, theirs = SIZES[name].config().twin("softmax").config, recipe(name).model
+    for field in ("hidden_size", "num_hidden_layers", "num_heads", "head_dim", "vocab_size",
+                  "intermediate_size", "max_position_embeddings"):  # fmt: skip
+        assert getattr(ours, field) == getattr(theirs, field), field
+
+
+def test_sizes_of_the_paper_keep_their_widths_and_state_their_layers():
+    config = SIZES["13.1b"].config()
+    assert (config.hidden_size, config.num_hidden_layers, config.head_dim) == (5_120, 10, 128)
+    assert SIZES["3b"].num_layers == 28

@@ -1,0 +1,103 @@
+"""Interleaving, repeats and ratios, on a fake clock: no test here measures time."""
+
+import pytest
+import torch
+
+from diffattn.benchmark.timing import CpuTimer, Timed, interleave, matmul_peak, ratios, spread
+
+
+class Clock:
+    """Time that only work moves."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def work(self, seconds, log=None, name=None):
+        def run(_):
+            self.now += seconds
+            if log is not None:
+                log.append(name)
+
+        return run
+
+
+def test_every_contender_runs_in_every_round_and_starts_in_turn():
+    clock, log = Clock(), []
+    timed = {name: Timed(run=clock.work(0.01, log, name)) for name in "abc"}
+    samples = interleave(timed, CpuTimer(clock), rounds=3, seconds=0, clock=clock)
+    assert "".join(log) == "abc" + "abc" + "bca" + "cab"  # the first is the warm-up
+    assert {name: len(values) for name, values in samples.items()} == {"a": 3, "b": 3, "c": 3}
+
+
+def test_rounds_follow_the_budget_between_their_limits():
+    clock = Clock()
+    timed = {"a": Timed(run=clock.work(1.0))}
+
+    def rounds(**options):
+        return len(interleave(timed, CpuTimer(clock), clock=clock, **options)["a"])
+
+    assert rounds(rounds=3, seconds=0) == 3
+    assert rounds(rounds=3, seconds=7.5) == 8
+    assert rounds(rounds=3, seconds=1e9) == 50
+
+
+def test_short_runs_are_repeated_and_averaged():
+    clock = Clock()
+    timer = CpuTimer(clock)
+    timed = Timed(run=clock.work(0.001))
+    assert timer.repeats(0.001, timed) == 5
+    assert timer.sample(timed, 5) == pytest.approx(0.001)
+    assert timer.repeats(1.0, timed) == 1
+
+
+def test_preparation_is_not_timed_and_not_shared():
+    clock, made = Clock(), []
+
+    def prepare():
+        clock.now += 100
+        made.append(object())
+        return made[-1]
+
+    timed = Timed(prepare=prepare, run=clock.work(0.001))
+    timer = CpuTimer(clock)
+    assert timer.repeats(0.001, timed) == 1
+    assert timer.sample(timed, 1) == pytest.approx(0.001)
+    assert len(made) == 1
+
+
+def test_garbage_is_collected_again_after_an_error():
+    import gc
+
+    def fail(_):
+        raise KeyboardInterrupt
+
+    clock = Clock()
+    with pytest.raises(KeyboardInterrupt):
+        interleave({"a": Timed(run=fail)}, CpuTimer(clock), rounds=1, seconds=0)
+    assert gc.isenabled()
+
+
+def test_spread_and_ratios_by_round():
+    found = spread([4.0, 1.0, 3.0, 2.0, 5.0])
+    assert (found.minimum, found.low, found.median, found.high, found.maximum) == (1, 2, 3, 4, 5)
+    assert found.rounds == 5
+    assert spread([2.0]).high == 2.0
+    # A machine that slows down meets both alike.
+    drifting = [1.0, 2.0, 4.0]
+    assert ratios([2 * x for x in drifting], drifting).maximum == 2.0
+
+
+def test_matmul_peak_counts_two_operations_per_multiply_add(monkeypatch):
+    class Fixed:
+        def repeats(self, seconds, timed):
+            return 1
+
+        def sample(self, timed, repeats):
+            timed.run(None)
+            return 0.5
+
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: out)
+    assert matmul_peak(torch.float32, "cpu", Fixed()) == 2 * 2_048**3 / 0.5
