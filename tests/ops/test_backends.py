@@ -64,10 +64,10 @@ def test_a_name_makes_its_number_of_attention_calls(name, num_calls, monkeypatch
     assert len(calls) == num_calls
 
 
-@pytest.mark.parametrize(("num_queries", "chosen"), [(1, "reference"), (2, "chunked")])
+@pytest.mark.parametrize(("num_queries", "chosen"), [(1, "decode"), (8, "decode"), (9, "chunked")])
 def test_auto_is_one_rule(num_queries, chosen):
     assert backends.resolve(OP, "auto", facts(num_queries=num_queries)) == chosen
-    case = OpCase(name="", num_queries=num_queries, num_keys=4)
+    case = OpCase(name="", num_queries=num_queries, num_keys=9)
     inputs = make_diff_attention_inputs(case)
     tensors = inputs.tensors().values()
     assert torch.equal(diff_attention(*tensors), diff_attention(*tensors, backend=chosen))
@@ -111,7 +111,7 @@ def test_a_named_backend_never_falls_back():
     inputs = make_diff_attention_inputs(V2)
     with raises(
         "diff_attention: backend 'flash_diff_attn_2' needs Dv = 2 head_dim, got head_dim 8 and "
-        "Dv 8. Usable here: reference, chunked, composed, flash_diff_attn_1."
+        "Dv 8. Usable here: reference, chunked, decode, composed, flash_diff_attn_1."
     ):
         diff_attention(*inputs.tensors().values(), backend="flash_diff_attn_2")
 

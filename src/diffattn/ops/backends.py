@@ -73,6 +73,11 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             transforms=False,
         ),
         Backend(
+            name="decode",
+            summary="few queries against a long cache, K1, K2 and V read once and never copied",
+            gradient="any order",
+        ),
+        Backend(
             name="composed",
             summary="one softmax-attention call for both maps",
         ),
@@ -164,14 +169,17 @@ def resolve(op: str, name: str, inputs: Inputs) -> str:
     return name
 
 
+_FEW_QUERIES = 8
+
+
 def _auto_diff_attention(inputs: Inputs) -> str:
     """The ``auto`` rule of ``diff_attention``, measured in docs/log.md.
 
-    One query holds no map worth saving and the eager form reads K and V once. Several queries on
-    a CPU: by chunks. Elsewhere the composed form keeps memory flat at every length.
+    Few queries hold no map worth saving: what counts is that K and V are read once. Several
+    queries on a CPU: by chunks. Elsewhere the composed form keeps memory flat at every length.
     """
-    if inputs.num_queries <= 1:
-        return "reference"
+    if inputs.num_queries <= _FEW_QUERIES:
+        return "decode"
     return "chunked" if inputs.device == "cpu" and inputs.dtype in _WIDE_FLOATS else "composed"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from diffattn.ops import backends
-from diffattn.ops.diff_attention import chunked, composed, reference
+from diffattn.ops.diff_attention import chunked, composed, decode, reference
 from diffattn.ops.diff_attention.validation import (
     validate_lambda,
     validate_options,
@@ -17,6 +17,7 @@ from diffattn.ops.diff_attention.validation import (
 _FORWARD: dict[str, Callable[..., Tensor]] = {
     "reference": reference.forward,
     "chunked": chunked.diff_attention,
+    "decode": decode.forward,
     "composed": composed.one_call,
     "flash_diff_attn_1": composed.flash_diff_attn_1,
     "flash_diff_attn_2": composed.flash_diff_attn_2,
