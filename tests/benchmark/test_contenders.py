@@ -86,7 +86,14 @@ def test_a_kernel_that_does_not_fit_is_told():
 
 def test_operations_follow_the_documented_widths():
     inputs = backends.Inputs(
-        device="cpu", dtype=torch.float32, num_queries=4, num_keys=4, head_dim=8, value_dim=16
+        device="cpu",
+        dtype=torch.float32,
+        batch=1,
+        num_heads=2,
+        num_queries=4,
+        num_keys=4,
+        head_dim=8,
+        value_dim=16,
     )
     assert pairs(4, 4) == 10
     assert pairs(1, 9) == 9

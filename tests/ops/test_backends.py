@@ -17,8 +17,9 @@ V2 = OpCase(name="v2", num_queries=3, shared_keys=True, value_dim=8)
 
 
 def facts(**changes):
-    usual = {"device": "cpu", "dtype": torch.float32, "num_queries": 5, "num_keys": 5}
-    return backends.Inputs(**(usual | {"head_dim": 8, "value_dim": 16} | changes))
+    usual = {"device": "cpu", "dtype": torch.float32, "batch": 2, "num_heads": 4}
+    usual |= {"num_queries": 5, "num_keys": 5, "head_dim": 8, "value_dim": 16}
+    return backends.Inputs(**(usual | changes))
 
 
 def raises(message):
@@ -64,10 +65,14 @@ def test_a_name_makes_its_number_of_attention_calls(name, num_calls, monkeypatch
     assert len(calls) == num_calls
 
 
-@pytest.mark.parametrize(("num_queries", "chosen"), [(1, "decode"), (8, "decode"), (9, "chunked")])
-def test_auto_is_one_rule(num_queries, chosen):
-    assert backends.resolve(OP, "auto", facts(num_queries=num_queries)) == chosen
-    case = OpCase(name="", num_queries=num_queries, num_keys=9)
+@pytest.mark.parametrize(
+    ("num_queries", "num_keys", "chosen"),
+    [(1, 9, "decode"), (8, 4096, "decode"), (9, 9, "reference"), (9, 1024, "chunked")],
+)
+def test_auto_is_one_rule(num_queries, num_keys, chosen):
+    inputs = facts(num_queries=num_queries, num_keys=num_keys)
+    assert backends.resolve(OP, "auto", inputs) == chosen
+    case = OpCase(name="", num_queries=num_queries, num_keys=num_keys)
     inputs = make_diff_attention_inputs(case)
     tensors = inputs.tensors().values()
     assert torch.equal(diff_attention(*tensors), diff_attention(*tensors, backend=chosen))
@@ -89,7 +94,14 @@ def test_facts_are_read_off_the_tensors():
     case = OpCase(name="", num_queries=3, num_keys=7, head_dim=6, value_dim=10, num_kv_heads=2)
     inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16)
     assert backends.describe(inputs.q, inputs.k, inputs.v) == backends.Inputs(
-        device="cpu", dtype=torch.bfloat16, num_queries=3, num_keys=7, head_dim=6, value_dim=10
+        device="cpu",
+        dtype=torch.bfloat16,
+        batch=2,
+        num_heads=4,
+        num_queries=3,
+        num_keys=7,
+        head_dim=6,
+        value_dim=10,
     )
 
 

@@ -10,15 +10,14 @@ from torch import Tensor, nn
 from diffattn.benchmark.config import BenchConfig, Case
 from diffattn.benchmark.contenders import DIFF, TC, Contender, T
 from diffattn.benchmark.model_check import check_model
-from diffattn.errors import BackendError
 from diffattn.models import presets
 from diffattn.models.accounting import flops_per_token
+from diffattn.models.cached_attention import chosen_backend
 from diffattn.models.configuration_diff_transformer import (
     MAPS_WITH_LAMBDA_INIT,
     DiffTransformerConfig,
 )
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops import backends
 
 OURS, THEIRS = "diffattn", "transformers"
 _CONTENDERS = {
@@ -171,7 +170,7 @@ def _contender(case: Case, name: str) -> Contender:
     return Contender(
         name=name,
         role=role,
-        backend=_backend(case, config, attention_type, implementation),
+        backend=_backend(case, config, implementation),
         technique=technique,
         forward=forward,
         backward=backward,
@@ -224,24 +223,11 @@ def build(
     return DiffLlamaForCausalLM(DiffLlamaConfig(**values)).train()
 
 
-def _backend(
-    case: Case, config: DiffTransformerConfig, attention_type: str, implementation: str
-) -> str:
+def _backend(case: Case, config: DiffTransformerConfig, implementation: str) -> str:
     """What computes attention, by the rule that the model itself asks."""
     if implementation != "diffattn":
         return implementation
-    dim, pair = config.head_dim, attention_type in MAPS_WITH_LAMBDA_INIT
-    facts = backends.Inputs(
-        device=case.device,
-        dtype=case.torch_dtype,
-        num_queries=case.shape["N"],
-        num_keys=case.shape["N"],
-        head_dim=dim,
-        value_dim=2 * dim if pair else dim,
-    )
-    if attention_type != "softmax":
-        return backends.resolve("diff_attention", config.attention_backend, facts)
-    try:
-        return backends.resolve("softmax_attention", "auto", facts)
-    except BackendError:
-        return "sdpa"  # the operator's only technique where the table has no other
+    return chosen_backend(
+        config, device=case.device, dtype=case.torch_dtype, batch=case.shape["B"],
+        num_tokens=case.shape["N"],
+    )  # fmt: skip

@@ -28,6 +28,7 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from diffattn.errors import ConfigError
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.ops import backends
 from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
 
@@ -86,6 +87,37 @@ def bind(
         return _hugging_face(layer, config, mask, recorder, kwargs, q, k, v, lam)
 
     return attend
+
+
+def chosen_backend(
+    config: DiffTransformerConfig, *, device: str, dtype: torch.dtype, batch: int, num_tokens: int
+) -> str:
+    """The backend that ``"diffattn"`` runs on ``[batch, num_tokens]``, without a cache.
+
+    Args:
+        config: The model's configuration.
+        device: Device type.
+        dtype: Of the queries.
+        batch: Rows.
+        num_tokens: Per row.
+
+    Returns:
+        A name from ``backends.names(config.attention_op)``.
+
+    Raises:
+        BackendError: The configured backend cannot run these inputs.
+    """
+    inputs = backends.Inputs(
+        device=device,
+        dtype=dtype,
+        batch=batch,
+        num_heads=config.num_heads,
+        num_queries=num_tokens,
+        num_keys=num_tokens,
+        head_dim=config.head_dim,
+        value_dim=config.cached_kv_shape[1],
+    )
+    return backends.resolve(config.attention_op, config.attention_backend, inputs)
 
 
 def prepare(layer: Any, config: DiffTransformerConfig) -> None:

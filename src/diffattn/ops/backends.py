@@ -19,6 +19,8 @@ class Inputs:
 
     device: str
     dtype: torch.dtype
+    batch: int
+    num_heads: int
     num_queries: int
     num_keys: int
     head_dim: int
@@ -132,6 +134,8 @@ def describe(q: Tensor, k: Tensor, v: Tensor) -> Inputs:
     return Inputs(
         device=q.device.type,
         dtype=q.dtype,
+        batch=q.shape[0],
+        num_heads=q.shape[2],
         num_queries=q.shape[1],
         num_keys=k.shape[1],
         head_dim=q.shape[-1],
@@ -170,17 +174,22 @@ def resolve(op: str, name: str, inputs: Inputs) -> str:
 
 
 _FEW_QUERIES = 8
+_FEW_SCORES = 64 * 1024  # of one map, all heads and batch rows counted
 
 
 def _auto_diff_attention(inputs: Inputs) -> str:
     """The ``auto`` rule of ``diff_attention``, measured in docs/log.md.
 
-    Few queries hold no map worth saving: what counts is that K and V are read once. Several
-    queries on a CPU: by chunks. Elsewhere the composed form keeps memory flat at every length.
+    Few queries hold no map worth saving: what counts is that K and V are read once. On a CPU a
+    small map is cheaper to hold than to cut up, a large one goes by chunks. Elsewhere the composed
+    form keeps memory flat at every length.
     """
     if inputs.num_queries <= _FEW_QUERIES:
         return "decode"
-    return "chunked" if inputs.device == "cpu" and inputs.dtype in _WIDE_FLOATS else "composed"
+    if inputs.device != "cpu" or inputs.dtype not in _WIDE_FLOATS:
+        return "composed"
+    scores = inputs.batch * inputs.num_heads * inputs.num_queries * inputs.num_keys
+    return "reference" if scores <= _FEW_SCORES else "chunked"
 
 
 def _auto_softmax_attention(inputs: Inputs) -> str:

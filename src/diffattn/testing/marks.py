@@ -32,6 +32,8 @@ def require_backend(
     inputs = backends.Inputs(
         device=torch.device(device).type,
         dtype=dtype,
+        batch=case.batch,
+        num_heads=case.num_heads,
         num_queries=case.num_queries,
         num_keys=case.num_queries if case.num_keys is None else case.num_keys,
         head_dim=case.head_dim,

@@ -15,9 +15,9 @@ from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
 from diffattn.data.tokens import TokenDataset
 from diffattn.errors import CheckpointError, ConfigError, ShapeError
 from diffattn.models.accounting import flops_per_token, parameter_count
+from diffattn.models.cached_attention import chosen_backend
 from diffattn.models.loading import without_bars
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops import backends
 from diffattn.probes.lambdas import layer_lambdas
 from diffattn.records.io import is_empty_folder, read_json, write_json
 from diffattn.records.lock import sole_writer
@@ -244,16 +244,11 @@ def _chosen_backends(config: RunConfig) -> dict[str, str]:
     """Which backend the operator will run on, for the shapes of this run."""
     model = config.model
     dtype = torch.bfloat16 if config.train.precision == "bfloat16" else torch.float32
-    inputs = backends.Inputs(
-        device=_device(),
-        dtype=dtype,
-        num_queries=config.train.seq_len,
-        num_keys=config.train.seq_len,
-        head_dim=model.head_dim,
-        value_dim=model.cached_kv_shape[1],
+    batch = config.train.micro_batch_sequences or config.train.batch_sequences
+    chosen = chosen_backend(
+        model, device=_device(), dtype=dtype, batch=batch, num_tokens=config.train.seq_len
     )
-    op = model.attention_op
-    return {op: backends.resolve(op, model.attention_backend, inputs)}
+    return {model.attention_op: chosen}
 
 
 def _device() -> str:
