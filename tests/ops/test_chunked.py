@@ -1,7 +1,6 @@
 """The chunked path beyond what every backend is tested for: chunk borders, groups, memory."""
 
 import threading
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ import torch
 from diffattn.errors import BackendError
 from diffattn.ops.diff_attention import chunk_layout, chunked
 from diffattn.ops.diff_attention.api import diff_attention
-from diffattn.ops.softmax_attention import softmax_attention
 from diffattn.testing.assertions import assert_close_to_reference
 from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
 
@@ -52,20 +50,6 @@ def test_any_grouping_gives_the_reference(group_bytes, dtype, monkeypatch):
     assert_close_to_reference(
         diff_attention, make_diff_attention_inputs(case, dtype=dtype), backend="chunked"
     )
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=["fp32", "bf16", "fp64"])
-@pytest.mark.parametrize("case", [*OP_CASES, *LONG], ids=str)
-def test_softmax_attention_by_chunks_equals_its_reference(case, dtype):
-    """The baseline of the same technique: output and gradients, against eager attention."""
-
-    def softmax(q, k, v, lam, *, backend, **options):
-        k = k if k.ndim == 4 else k[:, :, :, 0]
-        return softmax_attention(q[:, :, :, 0], k, v, backend=backend, **options) + 0 * lam.sum()
-
-    inputs = make_diff_attention_inputs(case, dtype=dtype)
-    zero = replace(inputs, lam=torch.zeros_like(inputs.lam).requires_grad_())
-    assert_close_to_reference(softmax, zero, backend="chunked")
 
 
 def test_lambda_keeps_more_digits_than_bfloat16():

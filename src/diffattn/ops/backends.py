@@ -105,6 +105,11 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             dtypes=_WIDE_FLOATS,
             transforms=False,
         ),
+        Backend(
+            name="decode",
+            summary="the technique of differential 'decode' with one map: its baseline",
+            gradient="any order",
+        ),
     ),
 }
 
@@ -194,8 +199,10 @@ def _auto_diff_attention(inputs: Inputs) -> str:
 
 def _auto_softmax_attention(inputs: Inputs) -> str:
     """The ``auto`` rule of ``softmax_attention``: what was measured faster in docs/log.md."""
-    if inputs.device != "cpu" or inputs.num_queries <= 1:
+    if inputs.device != "cpu":
         return "sdpa"
+    if inputs.num_queries <= _FEW_QUERIES:
+        return "decode"
     long = inputs.num_keys >= 256
     chunked = inputs.dtype == torch.bfloat16 or (inputs.dtype in _WIDE_FLOATS and long)
     return "chunked" if chunked else "sdpa"

@@ -5,6 +5,8 @@ reads as much. So keys and values are neither copied nor repeated: the query hea
 key/value head, and the queries of one call, become the rows of one product.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -43,37 +45,68 @@ def forward(
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0.
     """
-    batch, num_queries, num_heads, _, _ = q.shape
-    num_keys, num_kv_heads = k.shape[1:3]
-    visible = visible_keys(
-        num_queries, num_keys, device=q.device, causal=causal, window=window,
-        key_padding_mask=key_padding_mask, kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
+    return _attend(
+        q, k, v, lam, scale=scale, causal=causal, window=window, key_padding_mask=key_padding_mask,
+        kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
     )  # fmt: skip
+
+
+def softmax_attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float, **masks: Any) -> Tensor:
+    """:func:`diffattn.ops.softmax_attention.softmax_attention` of few queries, the same way.
+
+    Source: arXiv:1706.03762, Eq. (1).
+    """
+    return _attend(q[:, :, :, None], k, v, None, scale=scale, **masks)
+
+
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *, scale: float, **masks: Any
+) -> Tensor:
+    """q ``[B, T, H, maps, D]``; without λ there is one map."""
+    batch, num_queries, num_heads = q.shape[:3]
+    num_kv_heads = k.shape[2]
+    visible = visible_keys(num_queries, k.shape[1], device=q.device, **masks)
     # Rows: query heads that share a key/value head, then positions.
     q = (q * scale).unflatten(2, (num_kv_heads, -1)).permute(0, 2, 4, 3, 1, 5)
-    scores = _scores(q.flatten(3, 4), k.transpose(1, 2))  # [B, Hkv, 2, R, S]
-    scores = scores.unflatten(3, (-1, num_queries))  # [B, Hkv, 2, repeat, T, S]
-    weights = masked_softmax(scores, None if visible is None else visible[:, None, None, None])
-    lam = lam.expand(batch, num_queries, num_heads).unflatten(2, (num_kv_heads, -1))
-    map_1, map_2 = weights.unbind(2)
-    signed = (map_1 - lam.permute(0, 2, 3, 1)[..., None] * map_2).flatten(2, 3)  # [B, Hkv, R, S]
-    out = _product(signed.to(v.dtype), v.transpose(1, 2))  # [B, Hkv, R, Dv]
-    out = out.unflatten(2, (-1, num_queries)).permute(0, 3, 1, 2, 4).flatten(2, 3)
-    return out.to(q.dtype)
+    scores = _scores(q.flatten(3, 4), k.transpose(1, 2))  # [B, Hkv, maps, R, S]
+    scores = scores.unflatten(3, (-1, num_queries))  # [B, Hkv, maps, repeat, T, S]
+    maps = masked_softmax(scores, None if visible is None else visible[:, None, None, None])
+    signed = maps[:, :, 0]
+    if lam is not None:
+        lam = lam.expand(batch, num_queries, num_heads).unflatten(2, (num_kv_heads, -1))
+        signed = signed - lam.permute(0, 2, 3, 1)[..., None] * maps[:, :, 1]
+    out = _weighted_values(signed.flatten(2, 3).to(v.dtype), v.transpose(1, 2))  # [B, Hkv, R, Dv]
+    return out.unflatten(2, (-1, num_queries)).permute(0, 3, 1, 2, 4).flatten(2, 3).to(v.dtype)
 
 
 def _scores(q: Tensor, k: Tensor) -> Tensor:
-    """q ``[B, Hkv, 2, R, D]`` against k ``[B, Hkv, S, 2, D]`` or ``[B, Hkv, S, D]``."""
-    num_rows, head_dim = q.shape[3:]
+    """q ``[B, Hkv, maps, R, D]`` against k ``[B, Hkv, S, 2, D]`` or ``[B, Hkv, S, D]``."""
+    num_rows = q.shape[3]
     if k.ndim == 4:  # shared keys: the maps are rows of one product
-        return _product(q.flatten(2, 3), k.mT).unflatten(2, (2, num_rows))
-    if q.dtype in (torch.bfloat16, torch.float16) and k.stride(-2) == head_dim:
-        # [q1 | 0] and [0 | q2] against [k1 | k2]: oneDNN is five times slower on half a row.
-        q_1, q_2 = q.unbind(2)
-        pad = torch.nn.functional.pad
-        rows = torch.cat([pad(q_1, (0, head_dim)), pad(q_2, (head_dim, 0))], dim=2)
-        return _product(rows, k.flatten(3).mT).unflatten(2, (2, num_rows))
+        return _product(q.flatten(2, 3), k.mT).unflatten(2, (-1, num_rows))
+    if k.stride(2) == 2 * k.stride(3):
+        # Both maps against the keys of both, half of it unused: cheaper than reading half rows.
+        pairs = _product(q.flatten(2, 3), k.flatten(2, 3).mT)  # [B, Hkv, 2 R, 2 S]
+        pairs = pairs.unflatten(3, (-1, 2)).unflatten(2, (2, num_rows))
+        return pairs.diagonal(dim1=2, dim2=5).movedim(-1, 2)
     return torch.stack([_product(q[:, :, m], k[:, :, :, m].mT) for m in (0, 1)], dim=2)
+
+
+def _weighted_values(weights: Tensor, v: Tensor) -> Tensor:
+    """weights ``[B, Hkv, R, S]`` times v ``[B, Hkv, S, Dv]``."""
+    plain = not (torch.compiler.is_compiling() or weights.requires_grad or v.requires_grad)
+    one_row = weights.shape[2] == 1 and v.is_contiguous()
+    if plain and one_row and v.dtype == torch.float32 and v.device.type == "cpu":
+        # One row is a sum of V's rows with weights. PyTorch's table look-up reads them at the
+        # speed of memory, MKL's matrix-vector product at half of it or less on AMD.
+        num_keys = v.shape[2]
+        rows = torch.arange(v.shape[:3].numel(), dtype=torch.int32)
+        out = torch.nn.functional.embedding_bag(
+            rows, v.flatten(0, 2), rows[::num_keys], mode="sum",
+            per_sample_weights=weights.flatten(),
+        )  # fmt: skip
+        return out.view(*weights.shape[:3], -1)
+    return _product(weights, v)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

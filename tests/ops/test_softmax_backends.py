@@ -1,0 +1,68 @@
+"""Every backend of the baseline operator against its eager definition."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from diffattn.ops import backends
+from diffattn.ops.softmax_attention import softmax_attention
+from diffattn.testing.assertions import assert_close_to_reference
+from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
+from diffattn.testing.marks import require_backend
+
+OP = "softmax_attention"
+LONG = OpCase(name="long", num_queries=130, num_keys=300, batch=1, num_heads=2, num_kv_heads=1)
+BACKENDS = [name for name in backends.names(OP) if name != "reference"]
+
+
+def softmax(q, k, v, lam, *, backend, **options):
+    """Softmax attention of map 1, in the shape of the other operator."""
+    k = k if k.ndim == 4 else k[:, :, :, 0]
+    return softmax_attention(q[:, :, :, 0], k, v, backend=backend, **options) + 0 * lam.sum()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64], ids=["fp32", "bf16", "fp64"]
+)
+@pytest.mark.parametrize("case", [*OP_CASES, LONG], ids=str)
+def test_backend_matches_reference(backend, dtype, case, device):
+    """Output and every gradient stay within twice the error that rounding alone causes."""
+    require_backend(OP, backend, device=device, dtype=dtype, case=case)
+    inputs = make_diff_attention_inputs(case, dtype=dtype, device=device)
+    zero = replace(inputs, lam=torch.zeros_like(inputs.lam).requires_grad_())
+    assert_close_to_reference(softmax, zero, backend=backend)
+
+
+@pytest.mark.parametrize(
+    ("facts", "chosen"),
+    [
+        ({"num_queries": 1}, "decode"),
+        ({"num_queries": 100}, "sdpa"),
+        ({"num_queries": 100, "num_keys": 256}, "chunked"),
+        ({"num_queries": 100, "dtype": torch.bfloat16}, "chunked"),
+        ({"num_queries": 100, "dtype": torch.float16, "num_keys": 256}, "sdpa"),
+        ({"num_queries": 100, "device": "cuda", "num_keys": 256}, "sdpa"),
+    ],
+)
+def test_auto_is_one_rule(facts, chosen):
+    usual = {"device": "cpu", "dtype": torch.float32, "batch": 1, "num_heads": 4, "num_keys": 100}
+    inputs = backends.Inputs(**(usual | {"head_dim": 8, "value_dim": 8} | facts))
+    assert backends.resolve(OP, "auto", inputs) == chosen
+
+
+def test_a_name_runs_its_own_function(monkeypatch):
+    from diffattn.ops import softmax_attention as module
+
+    called = []
+
+    def spy(own):
+        return lambda q, k, v, **options: called.append(own) or q.new_zeros(())
+
+    for name in backends.names(OP):
+        monkeypatch.setitem(module._FORWARD, name, spy(name))
+    q = torch.randn(1, 3, 2, 8)
+    for name in backends.names(OP):
+        softmax_attention(q, q, q, backend=name)
+    assert called == list(backends.names(OP))
