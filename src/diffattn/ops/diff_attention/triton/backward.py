@@ -42,13 +42,13 @@ def _diff_attention_bwd_preprocess_kernel(
     b_queries = i_query + tl.arange(0, BLOCK_M)
     m_queries = b_queries < num_queries
     p_do += i_batch * stride_gb + i_head * stride_gh
-    b_do = load_tile(p_do, b_queries, stride_gt, num_queries, VALUE_DIM, BLOCK_DV, True)
+    b_do = load_tile(p_do, i_query, stride_gt, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True)
     b_do = b_do.to(tl.float32)  # [M, DV]
     stride_o = num_heads * VALUE_DIM
     p_o += i_row * VALUE_DIM
     p_o2 += i_row * VALUE_DIM
-    b_o = load_tile(p_o, b_queries, stride_o, num_queries, VALUE_DIM, BLOCK_DV, True)
-    b_o2 = load_tile(p_o2, b_queries, stride_o, num_queries, VALUE_DIM, BLOCK_DV, True)
+    b_o = load_tile(p_o, i_query, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True)
+    b_o2 = load_tile(p_o2, i_query, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True)
     p_lam += i_batch * stride_lb + i_head * stride_lh
     b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
     b_delta2 = tl.sum(b_do * b_o2.to(tl.float32), 1)
@@ -75,9 +75,9 @@ def _fold_queries(
     for i_query in range(start, stop, BLOCK_M):
         b_queries = i_query + tl.arange(0, BLOCK_M)
         m_queries = b_queries < num_queries
-        b_q1 = load_tile(p_q, b_queries, stride_qt, num_queries, HEAD_DIM, BLOCK_D, True)
+        b_q1 = load_tile(p_q, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True)
         b_q2 = load_tile(
-            p_q + stride_qm, b_queries, stride_qt, num_queries, HEAD_DIM, BLOCK_D, True
+            p_q + stride_qm, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
         )  # [M, D]
         # Past the last query +inf makes every weight 0.
         b_lse1 = tl.load(p_lse + b_queries, mask=m_queries, other=float("inf"))
@@ -96,7 +96,7 @@ def _fold_queries(
             b_s2 = tl.where(m_seen, b_s2, float("-inf"))
         b_p1 = tl.exp2(b_s1 - b_lse1[None, :])  # weights of either map, transposed: [N, M]
         b_p2 = tl.exp2(b_s2 - b_lse2[None, :]) * b_lam[None, :]
-        b_do = load_tile(p_do, b_queries, stride_gt, num_queries, VALUE_DIM, BLOCK_DV, True)
+        b_do = load_tile(p_do, i_query, stride_gt, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True)
         if WITH_DV:
             b_p = (b_p1 - b_p2).to(b_do.dtype)
             b_dv = tl.dot(b_p, b_do, b_dv, input_precision="ieee")  # [N, DV]
@@ -144,13 +144,17 @@ def _diff_attention_bwd_dkv_kernel(
 
     b_keys = i_key + tl.arange(0, BLOCK_N)
     m_real = load_real(p_padding, b_keys, num_keys, PADDING)
-    b_k1 = load_tile(p_k, b_keys, stride_ks, num_keys, HEAD_DIM, BLOCK_D, True)  # [N, D]
+    b_k1 = load_tile(p_k, i_key, stride_ks, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, True)  # [N, D]
     b_k2 = b_k1
     if not SHARED_KEYS:
-        b_k2 = load_tile(p_k + stride_km, b_keys, stride_ks, num_keys, HEAD_DIM, BLOCK_D, True)
+        b_k2 = load_tile(
+            p_k + stride_km, i_key, stride_ks, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, True
+        )
     b_v = b_k1
     if WITH_DK:
-        b_v = load_tile(p_v, b_keys, stride_vs, num_keys, VALUE_DIM, BLOCK_DV, True)  # [N, DV]
+        b_v = load_tile(
+            p_v, i_key, stride_vs, num_keys, BLOCK_N, VALUE_DIM, BLOCK_DV, True
+        )  # [N, DV]
     # What is not wanted is one column wide and never touched.
     b_dk1 = tl.zeros([BLOCK_N, BLOCK_D if WITH_DK else 1], tl.float32)
     b_dk2 = tl.zeros([BLOCK_N, BLOCK_D if WITH_DK and not SHARED_KEYS else 1], tl.float32)
@@ -159,7 +163,7 @@ def _diff_attention_bwd_dkv_kernel(
     start, full, stop = query_bounds(
         p_begin, p_end, i_key, num_queries, num_keys, CAUSAL, RANGES, PADDING, BLOCK_M, BLOCK_N
     )
-    for i_member in range(0, group):
+    for i_member in range(group):
         i_head = i_kv_head * group + i_member
         p_q_head = p_q + i_batch * stride_qb + i_head * stride_qh
         p_do_head = p_do + i_batch * stride_gb + i_head * stride_gh
@@ -185,15 +189,22 @@ def _diff_attention_bwd_dkv_kernel(
         NUM_KEY_MAPS: tl.constexpr = 1 if SHARED_KEYS else 2
         p_dk += i_row * NUM_KEY_MAPS * HEAD_DIM
         stride_dk = num_kv_heads * NUM_KEY_MAPS * HEAD_DIM
-        store_tile(p_dk, b_keys, b_dk1 * scale, stride_dk, num_keys, HEAD_DIM, BLOCK_D)
+        store_tile(p_dk, i_key, b_dk1 * scale, stride_dk, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D)
         if not SHARED_KEYS:
             store_tile(
-                p_dk + HEAD_DIM, b_keys, b_dk2 * scale, stride_dk, num_keys, HEAD_DIM, BLOCK_D
+                p_dk + HEAD_DIM,
+                i_key,
+                b_dk2 * scale,
+                stride_dk,
+                num_keys,
+                BLOCK_N,
+                HEAD_DIM,
+                BLOCK_D,
             )
     if WITH_DV:
         p_dv += i_row * VALUE_DIM
         stride_dv = num_kv_heads * VALUE_DIM
-        store_tile(p_dv, b_keys, b_dv, stride_dv, num_keys, VALUE_DIM, BLOCK_DV)
+        store_tile(p_dv, i_key, b_dv, stride_dv, num_keys, BLOCK_N, VALUE_DIM, BLOCK_DV)
 
 
 @triton.jit
@@ -209,11 +220,13 @@ def _fold_keys(
     """Add what the keys in [start, stop) give to dQ, but for the factors s and -λ s."""
     for i_key in range(start, stop, BLOCK_N):
         b_keys = i_key + tl.arange(0, BLOCK_N)
-        b_k1 = load_tile(p_k, b_keys, stride_ks, num_keys, HEAD_DIM, BLOCK_D, MASKED)  # [N, D]
+        b_k1 = load_tile(
+            p_k, i_key, stride_ks, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, MASKED
+        )  # [N, D]
         b_k2 = b_k1
         if not SHARED_KEYS:
             b_k2 = load_tile(
-                p_k + stride_km, b_keys, stride_ks, num_keys, HEAD_DIM, BLOCK_D, MASKED
+                p_k + stride_km, i_key, stride_ks, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, MASKED
             )
         b_s1 = tl.dot(b_q1, tl.trans(b_k1), input_precision="ieee") * scale_log2  # [M, N]
         b_s2 = tl.dot(b_q2, tl.trans(b_k2), input_precision="ieee") * scale_log2
@@ -224,7 +237,9 @@ def _fold_keys(
             )
             b_s1 = tl.where(m_seen, b_s1, float("-inf"))
             b_s2 = tl.where(m_seen, b_s2, float("-inf"))
-        b_v = load_tile(p_v, b_keys, stride_vs, num_keys, VALUE_DIM, BLOCK_DV, MASKED)  # [N, DV]
+        b_v = load_tile(
+            p_v, i_key, stride_vs, num_keys, BLOCK_N, VALUE_DIM, BLOCK_DV, MASKED
+        )  # [N, DV]
         b_dp = tl.dot(b_do, tl.trans(b_v), input_precision="ieee")  # [M, N]
         b_ds1 = tl.exp2(b_s1 - b_lse1[:, None]) * (b_dp - b_delta1[:, None])
         b_dq1 = tl.dot(b_ds1.to(b_k1.dtype), b_k1, b_dq1, input_precision="ieee")  # [M, D]
@@ -265,11 +280,13 @@ def _diff_attention_bwd_dq_kernel(
 
     b_queries = i_query + tl.arange(0, BLOCK_M)
     m_queries = b_queries < num_queries
-    b_q1 = load_tile(p_q, b_queries, stride_qt, num_queries, HEAD_DIM, BLOCK_D, True)  # [M, D]
+    b_q1 = load_tile(
+        p_q, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
+    )  # [M, D]
     b_q2 = load_tile(
-        p_q + stride_qm, b_queries, stride_qt, num_queries, HEAD_DIM, BLOCK_D, True
+        p_q + stride_qm, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
     )
-    b_do = load_tile(p_do, b_queries, stride_gt, num_queries, VALUE_DIM, BLOCK_DV, True)
+    b_do = load_tile(p_do, i_query, stride_gt, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True)
     b_lse1 = tl.load(p_lse + b_queries, mask=m_queries, other=float("inf"))
     b_lse2 = tl.load(p_lse + num_queries + b_queries, mask=m_queries, other=float("inf"))
     b_delta1 = tl.load(p_delta + b_queries, mask=m_queries, other=0.0)
@@ -298,9 +315,9 @@ def _diff_attention_bwd_dq_kernel(
 
     b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
     stride_dq = num_heads * 2 * HEAD_DIM
-    store_tile(p_dq, b_queries, b_dq1 * scale, stride_dq, num_queries, HEAD_DIM, BLOCK_D)
+    store_tile(p_dq, i_query, b_dq1 * scale, stride_dq, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D)
     b_dq2 = b_dq2 * (-scale * b_lam)[:, None]
-    store_tile(p_dq + HEAD_DIM, b_queries, b_dq2, stride_dq, num_queries, HEAD_DIM, BLOCK_D)
+    store_tile(p_dq + HEAD_DIM, i_query, b_dq2, stride_dq, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D)
 
 
 def backward(
@@ -361,7 +378,7 @@ def backward(
     grid = (triton.cdiv(num_queries, config.block_m), num_heads, batch)
     _diff_attention_bwd_preprocess_kernel[grid](
         grad, o, o2, wide_lam, delta, dlam, *grad.stride()[:3], *wide_lam.stride(), num_queries,
-        num_heads, VALUE_DIM=value_dim, BLOCK_M=config.block_m, BLOCK_DV=block_dv,
+        num_heads, VALUE_DIM=value_dim, BLOCK_DV=block_dv, BLOCK_M=config.block_m,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     for launch, config in launch_configs("dkv", q, value_dim).items():
@@ -369,15 +386,13 @@ def backward(
         _diff_attention_bwd_dkv_kernel[grid](
             q, k, v, wide_lam, grad, lse, delta, dk, dv, mask.first, mask.last, mask.begin,
             mask.end, mask.padding, *strides, mask.batch_stride, mask.key_batch_stride, *sizes,
-            **widths, **mask.flags, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
-            WITH_DK=launch != "dv", WITH_DV=launch != "dk",
-            num_warps=config.num_warps, num_stages=config.num_stages,
+            **widths, **mask.flags,
+            WITH_DK=launch != "dv", WITH_DV=launch != "dk", **config.options,
         )  # fmt: skip
     config = launch_configs("dq", q, value_dim)["dq"]
     grid = (triton.cdiv(num_queries, config.block_m), num_heads, batch)
     _diff_attention_bwd_dq_kernel[grid](
         q, k, v, wide_lam, grad, lse, delta, dq, mask.first, mask.last, mask.padding, *strides,
-        mask.batch_stride, *sizes, **widths, **mask.flags, BLOCK_M=config.block_m,
-        BLOCK_N=config.block_n, num_warps=config.num_warps, num_stages=config.num_stages,
+        mask.batch_stride, *sizes, **widths, **mask.flags,  **config.options,
     )  # fmt: skip
     return dq, dk, dv, dlam.sum_to_size(lam.shape)

@@ -26,6 +26,12 @@ class LaunchConfig:
     num_warps: int
     num_stages: int
 
+    @property
+    def options(self) -> dict[str, int]:
+        """The launch arguments of a kernel with both tile sizes."""
+        sizes = {"BLOCK_M": self.block_m, "BLOCK_N": self.block_n}
+        return sizes | {"num_warps": self.num_warps, "num_stages": self.num_stages}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AotCase:
@@ -49,6 +55,9 @@ class AotCase:
 # needs less of everything and takes the same.
 _SEEDS: dict[int, dict[str, tuple[LaunchConfig, LaunchConfig]]] = {
     80: {
+        "softmax_fwd": (LaunchConfig(128, 64, 4, 3), LaunchConfig(128, 64, 8, 2)),
+        "softmax_dkv": (LaunchConfig(64, 64, 4, 2), LaunchConfig(32, 64, 4, 2)),
+        "softmax_dq": (LaunchConfig(64, 64, 4, 2), LaunchConfig(64, 64, 8, 2)),
         "fwd": (LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 32, 8, 2)),
         "dkv": (LaunchConfig(32, 64, 8, 2), LaunchConfig(32, 64, 8, 1)),
         "dk": (LaunchConfig(32, 64, 8, 2), LaunchConfig(32, 64, 8, 1)),
@@ -56,6 +65,9 @@ _SEEDS: dict[int, dict[str, tuple[LaunchConfig, LaunchConfig]]] = {
         "dq": (LaunchConfig(64, 32, 8, 2), LaunchConfig(64, 64, 8, 1)),
     },
     86: {
+        "softmax_fwd": (LaunchConfig(64, 64, 4, 2), LaunchConfig(64, 32, 4, 2)),
+        "softmax_dkv": (LaunchConfig(32, 64, 4, 2), LaunchConfig(32, 64, 8, 1)),
+        "softmax_dq": (LaunchConfig(64, 32, 4, 2), LaunchConfig(64, 32, 8, 1)),
         "fwd": (LaunchConfig(64, 64, 8, 1), LaunchConfig(32, 32, 4, 1)),
         "dkv": (LaunchConfig(32, 64, 8, 1), LaunchConfig(32, 32, 4, 1)),
         "dk": (LaunchConfig(32, 64, 8, 1), LaunchConfig(32, 32, 4, 1)),
@@ -63,6 +75,9 @@ _SEEDS: dict[int, dict[str, tuple[LaunchConfig, LaunchConfig]]] = {
         "dq": (LaunchConfig(64, 32, 8, 1), LaunchConfig(32, 32, 4, 1)),
     },
     90: {
+        "softmax_fwd": (LaunchConfig(128, 64, 4, 3), LaunchConfig(128, 64, 8, 3)),
+        "softmax_dkv": (LaunchConfig(64, 128, 8, 2), LaunchConfig(64, 64, 8, 2)),
+        "softmax_dq": (LaunchConfig(128, 64, 8, 2), LaunchConfig(64, 64, 8, 2)),
         "fwd": (LaunchConfig(64, 64, 8, 3), LaunchConfig(64, 32, 8, 2)),
         "dkv": (LaunchConfig(32, 128, 8, 2), LaunchConfig(16, 64, 8, 2)),
         "dk": (LaunchConfig(32, 128, 8, 2), LaunchConfig(32, 64, 8, 2)),
@@ -70,6 +85,9 @@ _SEEDS: dict[int, dict[str, tuple[LaunchConfig, LaunchConfig]]] = {
         "dq": (LaunchConfig(128, 64, 8, 1), LaunchConfig(64, 32, 8, 3)),
     },
     100: {
+        "softmax_fwd": (LaunchConfig(128, 64, 4, 3), LaunchConfig(128, 64, 8, 2)),
+        "softmax_dkv": (LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2)),
+        "softmax_dq": (LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2)),
         "fwd": (LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2)),
         "dkv": (LaunchConfig(64, 64, 8, 1), LaunchConfig(64, 64, 8, 1)),
         "dk": (LaunchConfig(64, 64, 8, 1), LaunchConfig(64, 64, 8, 1)),

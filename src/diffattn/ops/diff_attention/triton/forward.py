@@ -42,11 +42,13 @@ def _fold_keys(
     """Take the keys in [start, stop) into both softmaxes."""
     for i_key in range(start, stop, BLOCK_N):
         b_keys = i_key + tl.arange(0, BLOCK_N)
-        b_k = load_tile(p_k, b_keys, stride_ks, num_keys, HEAD_DIM, BLOCK_D, MASKED)  # [N, D]
+        b_k = load_tile(
+            p_k, i_key, stride_ks, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, MASKED
+        )  # [N, D]
         b_s1 = tl.dot(b_q1, tl.trans(b_k), input_precision="ieee") * scale_log2  # [M, N]
         if not SHARED_KEYS:
             b_k = load_tile(
-                p_k + stride_km, b_keys, stride_ks, num_keys, HEAD_DIM, BLOCK_D, MASKED
+                p_k + stride_km, i_key, stride_ks, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, MASKED
             )
         b_s2 = tl.dot(b_q2, tl.trans(b_k), input_precision="ieee") * scale_log2
         if MASKED:
@@ -56,7 +58,9 @@ def _fold_keys(
             )
             b_s1 = tl.where(m_seen, b_s1, float("-inf"))
             b_s2 = tl.where(m_seen, b_s2, float("-inf"))
-        b_v = load_tile(p_v, b_keys, stride_vs, num_keys, VALUE_DIM, BLOCK_DV, MASKED)  # [N, DV]
+        b_v = load_tile(
+            p_v, i_key, stride_vs, num_keys, BLOCK_N, VALUE_DIM, BLOCK_DV, MASKED
+        )  # [N, DV]
         b_max1, b_sum1, b_acc1 = softmax_step(b_s1, b_v, b_max1, b_sum1, b_acc1, MASKED)
         b_max2, b_sum2, b_acc2 = softmax_step(b_s2, b_v, b_max2, b_sum2, b_acc2, MASKED)
     return b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2
@@ -93,9 +97,11 @@ def _diff_attention_fwd_kernel(
 
     b_queries = i_query + tl.arange(0, BLOCK_M)
     m_queries = b_queries < num_queries
-    b_q1 = load_tile(p_q, b_queries, stride_qt, num_queries, HEAD_DIM, BLOCK_D, True)  # [M, D]
+    b_q1 = load_tile(
+        p_q, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
+    )  # [M, D]
     b_q2 = load_tile(
-        p_q + stride_qm, b_queries, stride_qt, num_queries, HEAD_DIM, BLOCK_D, True
+        p_q + stride_qm, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
     )
     b_max1 = tl.full([BLOCK_M], float("-inf"), tl.float32)
     b_max2 = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -129,8 +135,8 @@ def _diff_attention_fwd_kernel(
     b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
     b_o = b_o1 - b_lam[:, None] * b_o2
     stride_o = num_heads * VALUE_DIM
-    store_tile(p_o, b_queries, b_o, stride_o, num_queries, VALUE_DIM, BLOCK_DV)
-    store_tile(p_o2, b_queries, b_o2, stride_o, num_queries, VALUE_DIM, BLOCK_DV)
+    store_tile(p_o, i_query, b_o, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
+    store_tile(p_o2, i_query, b_o2, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
 
 
 def forward(
@@ -168,8 +174,8 @@ def forward(
         *q.stride()[:4], *k.stride()[:3], k.stride(3) if k.ndim == 5 else 0, *v.stride()[:3],
         *lam.stride(), mask.batch_stride, num_queries, num_keys, num_heads,
         num_heads // num_kv_heads, scale * LOG2_E,
-        HEAD_DIM=head_dim, VALUE_DIM=value_dim, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
+        HEAD_DIM=head_dim, VALUE_DIM=value_dim,
         BLOCK_D=block_width(head_dim), BLOCK_DV=block_width(value_dim), SHARED_KEYS=k.ndim == 4,
-        **mask.flags, num_warps=config.num_warps, num_stages=config.num_stages,
+        **mask.flags, **config.options,
     )  # fmt: skip
     return o, o2, lse

@@ -50,9 +50,8 @@ class KeyMask:
 
 
 def key_mask(
-    num_queries: int,
-    num_keys: int,
-    like: Tensor,
+    q: Tensor,
+    k: Tensor,
     *,
     causal: bool,
     window: int | None,
@@ -66,9 +65,8 @@ def key_mask(
     Source: :func:`diffattn.ops.masking.key_ranges`.
 
     Args:
-        num_queries: T.
-        num_keys: S.
-        like: Any tensor on the device of the call.
+        q: ``[B, T, ...]``; its length and device count.
+        k: ``[B, S, ...]``; its length counts.
         causal: See :func:`diffattn.diff_attention`, likewise the other options.
         window: In tokens.
         key_padding_mask: bool ``[B, S]``.
@@ -79,13 +77,14 @@ def key_mask(
     Returns:
         The mask.
     """
+    num_queries, num_keys = q.shape[1], k.shape[1]
     padding = None
     if key_padding_mask is not None:
         padding = key_padding_mask.contiguous().view(torch.uint8)
     if window is None and kv_lengths is None and cu_seqlens is None:
         return KeyMask(causal=causal, padding=padding)
     first, last = key_ranges(
-        num_queries, num_keys, device=like.device, causal=causal, window=window,
+        num_queries, num_keys, device=q.device, causal=causal, window=window,
         kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
     )  # fmt: skip
     begin = end = None
@@ -95,8 +94,11 @@ def key_mask(
 
 
 def dense_rows(x: Tensor) -> Tensor:
-    """``x`` with neighbouring channels next to each other: the one stride that kernels assume."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+    """``x`` with neighbouring channels next to each other and rows within reach of 32 bits.
+
+    Kernels assume the former; offsets inside a tile, of 256 rows at most, have 32 bits.
+    """
+    return x if x.stride(-1) == 1 and x.stride(1) < 1 << 23 else x.contiguous()
 
 
 def block_width(width: int) -> int:
