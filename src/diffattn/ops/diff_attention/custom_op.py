@@ -12,6 +12,10 @@ from diffattn.errors import BackendError
 
 TRITON_VERSIONS = ((3, 6), (3, 9))
 """First and last minor version the kernels are tested with."""
+_TRANSFORMED = (
+    "{}: backend 'triton' needs plain tensors, got some under torch.vmap or torch.func. Use "
+    "torch.autograd and the batch axis, or backend 'reference'."
+)
 HEAD_DIMS = (32, 64, 96, 128)
 
 
@@ -79,7 +83,7 @@ def diff_attention(
         ``[B, T, H, Dv]``, dtype of ``q``. Gradients of first order, deterministic.
     """
     options = (scale, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
-    return _diff_attention(q, k, v, lam, *options)[0]
+    return _call("diff_attention", _diff_attention, q, k, v, lam, *options)
 
 
 def softmax_attention(
@@ -113,7 +117,7 @@ def softmax_attention(
         ``[B, T, H, Dv]``, dtype of ``q``.
     """
     options = (scale, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
-    return _softmax_attention(q, k, v, *options)[0]
+    return _call("softmax_attention", _softmax_attention, q, k, v, *options)
 
 
 @torch.library.custom_op("diffattn::triton_diff_attention", mutates_args=())
@@ -266,10 +270,7 @@ def _register_gradient(where: str, forward: Any, backward: Any, num_tensors: int
         )
 
     def refuse_vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-        raise BackendError(
-            f"{where}: backend 'triton' needs tensors without torch.vmap, got a mapped axis. Use "
-            "the batch axis, or backend 'reference'."
-        )
+        raise BackendError(_TRANSFORMED.format(where))
 
     forward.register_autograd(differentiate, setup_context=keep)
     backward.register_autograd(refuse_second)
@@ -279,6 +280,17 @@ def _register_gradient(where: str, forward: Any, backward: Any, num_tensors: int
 
 _register_gradient("diff_attention", _diff_attention, _diff_attention_backward, 4)
 _register_gradient("softmax_attention", _softmax_attention, _softmax_attention_backward, 3)
+
+
+def _call(where: str, op: Any, *args: Any) -> Tensor:
+    try:
+        return op(*args)[0]
+    except RuntimeError as error:
+        # PyTorch has no public question whether a transform of torch.func is under way, and its
+        # generated autograd functions take none.
+        if "functorch transforms" not in str(error):
+            raise
+        raise BackendError(_TRANSFORMED.format(where)) from error
 
 
 def _interpreted() -> bool:
