@@ -51,57 +51,126 @@ class AotCase:
     """Further compiler options, for example ``maxnreg``."""
 
 
-# Per capability and kernel: the seed for head_dim up to 64, then up to 128, at Dv = 2 D. Dv = D
-# needs less of everything and takes the same.
-_SEEDS: dict[int, dict[str, tuple[LaunchConfig, LaunchConfig]]] = {
+# Per capability and launch the seeds of V1 (Dv = 2 D) for head_dim up to 64 and up to 128, then of
+# V2 (Dv = D) likewise. ``None`` under dkv: dK and dV are two launches, each with its own share of
+# the accumulators, because together they do not fit the registers.
+_Row = tuple[LaunchConfig | None, LaunchConfig | None, LaunchConfig | None, LaunchConfig | None]
+_SEEDS: dict[int, dict[str, _Row]] = {
     80: {
-        "softmax_fwd": (LaunchConfig(128, 64, 4, 3), LaunchConfig(128, 64, 8, 2)),
-        "softmax_dkv": (LaunchConfig(64, 64, 4, 2), LaunchConfig(32, 64, 4, 2)),
-        "softmax_dq": (LaunchConfig(64, 64, 4, 2), LaunchConfig(64, 64, 8, 2)),
-        "fwd": (LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 32, 8, 2)),
-        "dkv": (LaunchConfig(32, 64, 8, 2), LaunchConfig(32, 64, 8, 1)),
-        "dk": (LaunchConfig(32, 64, 8, 2), LaunchConfig(32, 64, 8, 1)),
-        "dv": (LaunchConfig(32, 64, 8, 2), LaunchConfig(32, 64, 8, 1)),
-        "dq": (LaunchConfig(64, 32, 8, 2), LaunchConfig(64, 64, 8, 1)),
+        "fwd": (
+            LaunchConfig(128, 32, 8, 2), LaunchConfig(64, 32, 8, 1),
+            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 32, 8, 2),
+        ),
+        "dkv": (
+            LaunchConfig(32, 64, 8, 1), LaunchConfig(32, 64, 8, 1),
+            LaunchConfig(32, 128, 8, 1), LaunchConfig(32, 64, 8, 1),
+        ),
+        "dq": (
+            LaunchConfig(128, 32, 8, 2), LaunchConfig(64, 32, 8, 2),
+            LaunchConfig(128, 64, 8, 2), LaunchConfig(64, 32, 8, 2),
+        ),
+        "softmax_fwd": (
+            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 32, 8, 2),
+            LaunchConfig(128, 64, 4, 3), LaunchConfig(128, 64, 8, 2),
+        ),
+        "softmax_dkv": (
+            LaunchConfig(32, 64, 8, 2), LaunchConfig(32, 64, 8, 1),
+            LaunchConfig(64, 64, 8, 2), LaunchConfig(32, 64, 8, 2),
+        ),
+        "softmax_dq": (
+            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 32, 8, 2),
+            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2),
+        ),
     },
     86: {
-        "softmax_fwd": (LaunchConfig(64, 64, 4, 2), LaunchConfig(64, 32, 4, 2)),
-        "softmax_dkv": (LaunchConfig(32, 64, 4, 2), LaunchConfig(32, 64, 8, 1)),
-        "softmax_dq": (LaunchConfig(64, 32, 4, 2), LaunchConfig(64, 32, 8, 1)),
-        "fwd": (LaunchConfig(64, 64, 8, 1), LaunchConfig(32, 32, 4, 1)),
-        "dkv": (LaunchConfig(32, 64, 8, 1), LaunchConfig(32, 32, 4, 1)),
-        "dk": (LaunchConfig(32, 64, 8, 1), LaunchConfig(32, 32, 4, 1)),
-        "dv": (LaunchConfig(32, 64, 8, 1), LaunchConfig(32, 32, 4, 1)),
-        "dq": (LaunchConfig(64, 32, 8, 1), LaunchConfig(32, 32, 4, 1)),
+        "fwd": (
+            LaunchConfig(128, 32, 8, 2), LaunchConfig(64, 32, 8, 1),
+            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 32, 8, 2),
+        ),
+        "dkv": (
+            LaunchConfig(32, 64, 8, 1), LaunchConfig(16, 64, 8, 1),
+            LaunchConfig(32, 128, 8, 1), LaunchConfig(32, 64, 8, 1),
+        ),
+        "dq": (
+            LaunchConfig(128, 32, 8, 2), LaunchConfig(64, 32, 8, 1),
+            LaunchConfig(128, 64, 8, 2), LaunchConfig(64, 32, 8, 2),
+        ),
+        "softmax_fwd": (
+            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 32, 8, 1),
+            LaunchConfig(128, 64, 4, 2), LaunchConfig(128, 32, 8, 2),
+        ),
+        "softmax_dkv": (
+            LaunchConfig(32, 64, 8, 1), LaunchConfig(32, 64, 8, 1),
+            LaunchConfig(32, 64, 8, 2), LaunchConfig(32, 64, 8, 1),
+        ),
+        "softmax_dq": (
+            LaunchConfig(64, 32, 8, 2), LaunchConfig(64, 32, 8, 1),
+            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 32, 8, 2),
+        ),
     },
     90: {
-        "softmax_fwd": (LaunchConfig(128, 64, 4, 3), LaunchConfig(128, 64, 8, 3)),
-        "softmax_dkv": (LaunchConfig(64, 128, 8, 2), LaunchConfig(64, 64, 8, 2)),
-        "softmax_dq": (LaunchConfig(128, 64, 8, 2), LaunchConfig(64, 64, 8, 2)),
-        "fwd": (LaunchConfig(64, 64, 8, 3), LaunchConfig(64, 32, 8, 2)),
-        "dkv": (LaunchConfig(32, 128, 8, 2), LaunchConfig(16, 64, 8, 2)),
-        "dk": (LaunchConfig(32, 128, 8, 2), LaunchConfig(32, 64, 8, 2)),
-        "dv": (LaunchConfig(32, 128, 8, 2), LaunchConfig(64, 64, 8, 2)),
-        "dq": (LaunchConfig(128, 64, 8, 1), LaunchConfig(64, 32, 8, 3)),
+        "fwd": (
+            LaunchConfig(128, 64, 8, 2), LaunchConfig(64, 32, 8, 3),
+            LaunchConfig(128, 64, 8, 3), LaunchConfig(128, 64, 8, 2),
+        ),
+        "dkv": (
+            LaunchConfig(32, 128, 8, 2), None,
+            LaunchConfig(32, 128, 8, 2), LaunchConfig(32, 128, 8, 2),
+        ),
+        "dk": (None, LaunchConfig(32, 128, 8, 1), None, None),
+        "dv": (None, LaunchConfig(32, 128, 8, 2), None, None),
+        "dq": (
+            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 32, 8, 2),
+            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 32, 8, 2),
+        ),
+        "softmax_fwd": (
+            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 64, 8, 2),
+            LaunchConfig(128, 64, 4, 3), LaunchConfig(128, 64, 8, 3),
+        ),
+        "softmax_dkv": (
+            LaunchConfig(32, 128, 8, 2), LaunchConfig(32, 128, 8, 1),
+            LaunchConfig(64, 128, 8, 2), LaunchConfig(32, 128, 8, 2),
+        ),
+        "softmax_dq": (
+            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 32, 8, 2),
+            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 64, 8, 2),
+        ),
     },
     100: {
-        "softmax_fwd": (LaunchConfig(128, 64, 4, 3), LaunchConfig(128, 64, 8, 2)),
-        "softmax_dkv": (LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2)),
-        "softmax_dq": (LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2)),
-        "fwd": (LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2)),
-        "dkv": (LaunchConfig(64, 64, 8, 1), LaunchConfig(64, 64, 8, 1)),
-        "dk": (LaunchConfig(64, 64, 8, 1), LaunchConfig(64, 64, 8, 1)),
-        "dv": (LaunchConfig(64, 64, 8, 1), LaunchConfig(64, 64, 8, 1)),
-        "dq": (LaunchConfig(64, 64, 8, 1), LaunchConfig(64, 64, 8, 1)),
+        "fwd": (
+            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2),
+            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2),
+        ),
+        "dkv": (
+            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 1),
+            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2),
+        ),
+        "dq": (
+            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 1),
+            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2),
+        ),
+        "softmax_fwd": (
+            LaunchConfig(128, 64, 8, 2), LaunchConfig(64, 64, 8, 2),
+            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 64, 8, 2),
+        ),
+        "softmax_dkv": (
+            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 1),
+            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2),
+        ),
+        "softmax_dq": (
+            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 1),
+            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2),
+        ),
     },
-}
+}  # fmt: skip
 _PREPROCESS = LaunchConfig(32, 0, 4, 1)
 _FLOAT32 = LaunchConfig(32, 32, 4, 1)
 """Products in full float32 use no tensor cores: a small tile that fits everywhere."""
 _INTERPRETED = LaunchConfig(16, 32, 1, 1)
 """Small and unequal, so that a few tokens already have edges in both directions."""
-_SPLIT_DKV_ABOVE = {90: 64}
-"""Per capability, the head_dim above which dK and dV are two launches: together they spill."""
+_PARTS = ("dk", "dv")
+_MAX_SPILL_BYTES = 288
+"""Of the dkv kernel, which spills between the query heads of a group, not inside its loops."""
 
 CANDIDATES: dict[str, tuple[LaunchConfig, ...]] = {
     "fwd": (
@@ -150,23 +219,19 @@ def launch_configs(kernel: str, q: Tensor, value_dim: int) -> dict[str, LaunchCo
         return {kernel: _INTERPRETED}
     if q.dtype == torch.float32 and kernel != "preprocess":
         return {kernel: _FLOAT32}
-    row = capability_row(*torch.cuda.get_device_capability(q.device))
-    launches = dkv_launches(q.shape[-1], value_dim, row) if kernel == "dkv" else (kernel,)
-    return {launch: seed(launch, q.shape[-1], value_dim, row) for launch in launches}
+    head_dim, row = q.shape[-1], capability_row(*torch.cuda.get_device_capability(q.device))
+    whole = seed(kernel, head_dim, value_dim, row)
+    parts = {kernel: whole} if whole else {x: seed(x, head_dim, value_dim, row) for x in _PARTS}
+    return {launch: config for launch, config in parts.items() if config}
 
 
-def seed(kernel: str, head_dim: int, value_dim: int, capability: int) -> LaunchConfig:
-    """The table's entry; values wider than 2 D count as the next head_dim."""
-    if kernel == "preprocess":
+def seed(launch: str, head_dim: int, value_dim: int, capability: int) -> LaunchConfig | None:
+    """The table's entry, ``None`` if there is none for this launch."""
+    if launch.endswith("preprocess"):
         return _PREPROCESS
-    narrow, wide = _SEEDS[capability][kernel]
-    return narrow if max(head_dim, (value_dim + 1) // 2) <= 64 else wide
-
-
-def dkv_launches(head_dim: int, value_dim: int, capability: int) -> tuple[str, ...]:
-    """Launches of the dkv kernel: one, or one for dK and one for dV with their own accumulators."""
-    split = max(head_dim, (value_dim + 1) // 2) > _SPLIT_DKV_ABOVE.get(capability, 1 << 30)
-    return ("dk", "dv") if split else ("dkv",)
+    column = (0 if value_dim > head_dim else 2) + (0 if head_dim <= 64 else 1)
+    row = _SEEDS[capability].get(launch)
+    return row[column] if row else None
 
 
 _POINTERS = {
@@ -196,7 +261,10 @@ def aot_signature(kernel: Any, constexprs: dict[str, Any], dtype: str = "bf16") 
 
 
 def aot_cases(capability: int) -> list[AotCase]:
-    """Every kernel of the package at its seeds: bfloat16, causal, widths 64 and 128, V1 and V2.
+    """Every kernel of the package at its seeds, in bfloat16 under a causal mask.
+
+    Both operators at the widths 64 and 128, differential attention as V1 (Dv = 2 D) and as V2
+    (shared keys, Dv = D); the masked forms at one width.
 
     Args:
         capability: 80, 86, 90 or 100.
@@ -204,54 +272,82 @@ def aot_cases(capability: int) -> list[AotCase]:
     Returns:
         Cases for the compile gate.
     """
-    cases = []
-    for head_dim in (64, 128):
-        for shared_keys in (False, True):
-            value_dim = head_dim if shared_keys else 2 * head_dim
-            name = f"diff_attention-{'v2' if shared_keys else 'v1'}-d{head_dim}"
-            cases += _diff_attention_cases(name, head_dim, value_dim, shared_keys, capability)
-    return cases
+    cases = [
+        aot_case(launch, head_dim, value_dim, capability)
+        for head_dim in (64, 128)
+        for op in ("diff_attention", "softmax_attention")
+        for launch in kernels(op)
+        for value_dim in ((2 * head_dim, head_dim) if op == "diff_attention" else (head_dim,))
+    ]
+    for launch in ("fwd", "dkv", "dq"):
+        cases += [
+            aot_case(launch, 64, 128, capability, RANGES=True, CAUSAL=False),
+            aot_case(launch, 64, 128, capability, PADDING=True),
+        ]
+    return [case for case in cases if case is not None]
 
 
-def _diff_attention_cases(
-    name: str, head_dim: int, value_dim: int, shared_keys: bool, capability: int
-) -> list[AotCase]:
-    from diffattn.ops.diff_attention.triton import backward, forward
+def kernels(op: str) -> dict[str, Any]:
+    """The kernels of an operator by the name of the launch; dkv, dk and dv are one kernel."""
+    from diffattn.ops.diff_attention.triton import backward, forward, softmax
 
-    dkv = backward._diff_attention_bwd_dkv_kernel
-    kernels = {
+    if op == "softmax_attention":
+        return {
+            "softmax_fwd": softmax._softmax_attention_fwd_kernel,
+            "softmax_preprocess": softmax._softmax_attention_bwd_preprocess_kernel,
+            "softmax_dkv": softmax._softmax_attention_bwd_dkv_kernel,
+            "softmax_dq": softmax._softmax_attention_bwd_dq_kernel,
+        }
+    return {
         "fwd": forward._diff_attention_fwd_kernel,
         "preprocess": backward._diff_attention_bwd_preprocess_kernel,
+        "dkv": backward._diff_attention_bwd_dkv_kernel,
+        "dk": backward._diff_attention_bwd_dkv_kernel,
+        "dv": backward._diff_attention_bwd_dkv_kernel,
         "dq": backward._diff_attention_bwd_dq_kernel,
     }
-    kernels |= dict.fromkeys(dkv_launches(head_dim, value_dim, capability), dkv)
-    return [
-        aot_case(name, launch, kernel, head_dim, value_dim, shared_keys, capability)
-        for launch, kernel in kernels.items()
-    ]
 
 
 def aot_case(
-    name: str,
     launch: str,
-    kernel: Any,
     head_dim: int,
     value_dim: int,
-    shared_keys: bool,
     capability: int,
     config: LaunchConfig | None = None,
-) -> AotCase:
-    """One launch of one kernel as the compiler sees it; ``config`` replaces the table's row."""
-    config = seed(launch, head_dim, value_dim, capability) if config is None else config
+    **flags: bool,
+) -> AotCase | None:
+    """One launch as the compiler sees it; ``None`` if the table has no row for it.
+
+    Args:
+        launch: Name of a launch; see :func:`kernels`.
+        head_dim: D.
+        value_dim: Dv; the maps share their keys if it equals D.
+        capability: 80, 86, 90 or 100.
+        config: Instead of the table's row.
+        flags: Compile-time switches other than those of a plain causal call.
+    """
+    softmax = launch.startswith("softmax_")
+    kernel = kernels("softmax_attention" if softmax else "diff_attention")[launch]
+    config = config or seed(launch, head_dim, value_dim, capability)
+    if config is None:
+        return None
     given = {
-        "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "BLOCK_M": config.block_m,
-        "BLOCK_N": config.block_n, "BLOCK_D": triton.next_power_of_2(head_dim),
-        "BLOCK_DV": triton.next_power_of_2(value_dim), "SHARED_KEYS": shared_keys, "CAUSAL": True,
+        "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "BLOCK_D": triton.next_power_of_2(head_dim),
+        "BLOCK_DV": triton.next_power_of_2(value_dim), "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n, "SHARED_KEYS": value_dim == head_dim, "CAUSAL": True,
         "RANGES": False, "PADDING": False, "WITH_DK": launch != "dv", "WITH_DV": launch != "dk",
     }  # fmt: skip
-    given |= dict.fromkeys(("p_first", "p_last", "p_begin", "p_end", "p_padding"))
+    given |= flags
+    if not given["RANGES"]:
+        given |= dict.fromkeys(("p_first", "p_last", "p_begin", "p_end"))
+    if not given["PADDING"]:
+        given["p_padding"] = None
     constexprs = {name: given[name] for name in kernel.arg_names if name in given}
+    form = "softmax" if softmax else "v2" if value_dim == head_dim else "v1"
+    options = "".join(f"-{name.lower()}" for name, value in flags.items() if value)
     return AotCase(
-        name=f"{name}-{launch}", kernel=kernel, signature=aot_signature(kernel, constexprs),
-        constexprs=constexprs, num_warps=config.num_warps, num_stages=config.num_stages,
+        name=f"{form}-d{head_dim}-{launch.removeprefix('softmax_')}{options}", kernel=kernel,
+        signature=aot_signature(kernel, constexprs), constexprs=constexprs,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+        max_spill_bytes=_MAX_SPILL_BYTES if launch in ("dkv", "dk", "dv") else 64,
     )  # fmt: skip

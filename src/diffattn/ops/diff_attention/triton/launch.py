@@ -94,11 +94,8 @@ def key_mask(
 
 
 def dense_rows(x: Tensor) -> Tensor:
-    """``x`` with neighbouring channels next to each other and rows within reach of 32 bits.
-
-    Kernels assume the former; offsets inside a tile, of 256 rows at most, have 32 bits.
-    """
-    return x if x.stride(-1) == 1 and x.stride(1) < 1 << 23 else x.contiguous()
+    """``x`` with neighbouring channels next to each other: the one stride that kernels assume."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def block_width(width: int) -> int:

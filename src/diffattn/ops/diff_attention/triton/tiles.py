@@ -10,15 +10,13 @@ def load_tile(
     ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr, CHECK_ROWS: tl.constexpr,
 ):  # fmt: skip
     """``[ROWS, BLOCK_WIDTH]`` with zeros from ``WIDTH`` on and, if checked, past the last row."""
-    # 64 bits lead to the tile; inside it 32 are enough and save registers, see ``dense_rows``.
-    p_rows += tl.cast(i_row, tl.int64) * stride
-    b_rows = tl.arange(0, ROWS)[:, None]
+    b_rows = (i_row + tl.arange(0, ROWS))[:, None]
     b_columns = tl.arange(0, BLOCK_WIDTH)[None, :]
-    p_tile = p_rows + (b_rows * stride + b_columns)
+    p_tile = p_rows + b_rows.to(tl.int64) * stride + b_columns
     if CHECK_ROWS and WIDTH < BLOCK_WIDTH:
-        b_tile = tl.load(p_tile, mask=(b_rows < num_rows - i_row) & (b_columns < WIDTH), other=0.0)
+        b_tile = tl.load(p_tile, mask=(b_rows < num_rows) & (b_columns < WIDTH), other=0.0)
     elif CHECK_ROWS:
-        b_tile = tl.load(p_tile, mask=b_rows < num_rows - i_row, other=0.0)
+        b_tile = tl.load(p_tile, mask=b_rows < num_rows, other=0.0)
     elif WIDTH < BLOCK_WIDTH:
         b_tile = tl.load(p_tile, mask=b_columns < WIDTH, other=0.0)
     else:
@@ -32,12 +30,11 @@ def store_tile(
     ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Write the rows and columns of a tile that exist, in the dtype of the pointer."""
-    p_rows += tl.cast(i_row, tl.int64) * stride
-    b_rows = tl.arange(0, ROWS)[:, None]
+    b_rows = (i_row + tl.arange(0, ROWS))[:, None]
     b_columns = tl.arange(0, BLOCK_WIDTH)[None, :]
-    m_tile = (b_rows < num_rows - i_row) & (b_columns < WIDTH)
-    b_tile = b_tile.to(p_rows.dtype.element_ty)
-    tl.store(p_rows + (b_rows * stride + b_columns), b_tile, mask=m_tile)
+    p_tile = p_rows + b_rows.to(tl.int64) * stride + b_columns
+    m_tile = (b_rows < num_rows) & (b_columns < WIDTH)
+    tl.store(p_tile, b_tile.to(p_rows.dtype.element_ty), mask=m_tile)
 
 
 @triton.jit
