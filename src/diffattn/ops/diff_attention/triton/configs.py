@@ -58,7 +58,7 @@ _Row = tuple[LaunchConfig | None, LaunchConfig | None, LaunchConfig | None, Laun
 _SEEDS: dict[int, dict[str, _Row]] = {
     80: {
         "fwd": (
-            LaunchConfig(128, 32, 8, 2), LaunchConfig(64, 32, 8, 1),
+            LaunchConfig(128, 32, 8, 2), LaunchConfig(64, 16, 8, 2),
             LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 32, 8, 2),
         ),
         "dkv": (
@@ -84,7 +84,7 @@ _SEEDS: dict[int, dict[str, _Row]] = {
     },
     86: {
         "fwd": (
-            LaunchConfig(128, 32, 8, 2), LaunchConfig(64, 32, 8, 1),
+            LaunchConfig(128, 32, 8, 2), LaunchConfig(64, 16, 8, 2),
             LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 32, 8, 2),
         ),
         "dkv": (
@@ -93,7 +93,7 @@ _SEEDS: dict[int, dict[str, _Row]] = {
         ),
         "dq": (
             LaunchConfig(128, 32, 8, 2), LaunchConfig(64, 32, 8, 1),
-            LaunchConfig(128, 64, 8, 2), LaunchConfig(64, 32, 8, 2),
+            LaunchConfig(64, 32, 4, 2), LaunchConfig(64, 32, 8, 2),
         ),
         "softmax_fwd": (
             LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 32, 8, 1),
@@ -142,8 +142,8 @@ _SEEDS: dict[int, dict[str, _Row]] = {
             LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2),
         ),
         "dkv": (
-            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 1),
-            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2),
+            LaunchConfig(64, 64, 8, 1), LaunchConfig(64, 64, 8, 1),
+            LaunchConfig(64, 64, 8, 1), LaunchConfig(64, 64, 8, 1),
         ),
         "dq": (
             LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 1),
@@ -154,8 +154,8 @@ _SEEDS: dict[int, dict[str, _Row]] = {
             LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 64, 8, 2),
         ),
         "softmax_dkv": (
+            LaunchConfig(64, 64, 8, 1), LaunchConfig(64, 64, 8, 1),
             LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 1),
-            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2),
         ),
         "softmax_dq": (
             LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 1),
