@@ -1,8 +1,8 @@
 """How each kernel is launched: tile sizes per kernel, width and chip, and the compile cases.
 
 The table is static, so a result never depends on what was timed first. Its rows are seeds: they
-come from registers, spills and shared memory as the compiler reports them (docs/numerics.md), not
-from measurements on a GPU. ``CANDIDATES`` is what a tuner on a GPU should try.
+come from registers, spills and shared memory as the compiler reports them, not from measurements
+on a GPU. ``CANDIDATES`` is what a tuner on a GPU should try.
 """
 
 from dataclasses import dataclass, field
@@ -164,8 +164,8 @@ _SEEDS: dict[int, dict[str, _Row]] = {
     },
 }  # fmt: skip
 _PREPROCESS = LaunchConfig(32, 0, 4, 1)
-_FLOAT32 = LaunchConfig(32, 32, 4, 1)
-"""Products in full float32 use no tensor cores: a small tile that fits everywhere."""
+_FLOAT32 = LaunchConfig(16, 16, 8, 1)
+"""Products in full float32 use no tensor cores and hold both operands in registers: a small tile."""
 _INTERPRETED = LaunchConfig(16, 32, 1, 1)
 """Small and unequal, so that a few tokens already have edges in both directions."""
 _PARTS = ("dk", "dv")
