@@ -80,6 +80,13 @@ def test_any_lambda(value, axes):
 
 
 @pytest.mark.parametrize("base", [V1, V2], ids=str)
+def test_float16(base):
+    """bfloat16 waits for a GPU: the interpreter multiplies its bits as integers."""
+    inputs = make_diff_attention_inputs(base, dtype=torch.float16)
+    assert_close_to_reference(op, inputs, backend="triton")
+
+
+@pytest.mark.parametrize("base", [V1, V2], ids=str)
 def test_logits_of_ten_thousand(base):
     inputs = make_diff_attention_inputs(base)
     size = (1e4 * base.head_dim**-0.5) ** 0.5

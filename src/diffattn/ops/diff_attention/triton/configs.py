@@ -165,7 +165,7 @@ _SEEDS: dict[int, dict[str, _Row]] = {
 }  # fmt: skip
 _PREPROCESS = LaunchConfig(32, 0, 4, 1)
 _FLOAT32 = LaunchConfig(16, 16, 8, 1)
-"""Products in full float32 use no tensor cores and hold both operands in registers: a small tile."""
+"""Small: products in full float32 use no tensor cores and hold both operands in registers."""
 _INTERPRETED = LaunchConfig(16, 32, 1, 1)
 """Small and unequal, so that a few tokens already have edges in both directions."""
 _PARTS = ("dk", "dv")
@@ -174,18 +174,22 @@ _MAX_SPILL_BYTES = 288
 
 CANDIDATES: dict[str, tuple[LaunchConfig, ...]] = {
     "fwd": (
-        LaunchConfig(64, 32, 8, 2), LaunchConfig(64, 32, 8, 3), LaunchConfig(64, 64, 8, 2),
-        LaunchConfig(64, 64, 8, 3), LaunchConfig(128, 32, 8, 2), LaunchConfig(128, 64, 8, 2),
+        LaunchConfig(64, 16, 8, 2), LaunchConfig(64, 32, 8, 2), LaunchConfig(64, 32, 8, 3),
+        LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 3), LaunchConfig(128, 32, 8, 2),
+        LaunchConfig(128, 32, 8, 3), LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 64, 8, 3),
     ),
     "dkv": (
-        LaunchConfig(16, 64, 8, 2), LaunchConfig(32, 64, 8, 2), LaunchConfig(32, 128, 8, 2),
-        LaunchConfig(64, 64, 8, 1), LaunchConfig(64, 64, 8, 2),
+        LaunchConfig(16, 64, 8, 2), LaunchConfig(32, 64, 8, 1), LaunchConfig(32, 64, 8, 2),
+        LaunchConfig(32, 128, 8, 1), LaunchConfig(32, 128, 8, 2), LaunchConfig(64, 64, 8, 1),
     ),
-    "dk": (LaunchConfig(32, 64, 8, 2), LaunchConfig(32, 128, 8, 2), LaunchConfig(64, 64, 8, 2)),
-    "dv": (LaunchConfig(32, 64, 8, 2), LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 128, 8, 2)),
+    "dk": (
+        LaunchConfig(16, 128, 8, 2), LaunchConfig(32, 64, 8, 2), LaunchConfig(32, 128, 8, 1),
+        LaunchConfig(32, 128, 8, 2),
+    ),
+    "dv": (LaunchConfig(32, 64, 8, 2), LaunchConfig(32, 128, 8, 2), LaunchConfig(64, 64, 8, 2)),
     "dq": (
         LaunchConfig(64, 32, 8, 2), LaunchConfig(64, 32, 8, 3), LaunchConfig(64, 64, 8, 2),
-        LaunchConfig(128, 64, 8, 1),
+        LaunchConfig(128, 32, 8, 2), LaunchConfig(128, 64, 8, 1), LaunchConfig(128, 64, 8, 2),
     ),
 }  # fmt: skip
 """What a tuner should time, per kernel; those that do not fit a chip fail to launch there."""
