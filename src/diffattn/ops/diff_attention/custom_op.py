@@ -1,0 +1,297 @@
+"""The Triton kernels as PyTorch operators: schema, shapes without values, gradients, refusals."""
+
+import importlib.util
+import os
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffattn.errors import BackendError
+
+TRITON_VERSIONS = ((3, 6), (3, 9))
+"""First and last minor version the kernels are tested with."""
+_TRANSFORMED = (
+    "{}: backend 'triton' needs plain tensors, got some under torch.vmap or torch.func. Use "
+    "torch.autograd and the batch axis, or backend 'reference'."
+)
+HEAD_DIMS = (32, 64, 96, 128)
+
+
+def available() -> str | None:
+    """Why the Triton kernels cannot run on this machine, or ``None``."""
+    (major, first), (_, last) = TRITON_VERSIONS
+    wanted = f"needs triton {major}.{first} to {major}.{last}"
+    try:
+        # A module that is blocked, or there without its package, counts as missing.
+        found = importlib.util.find_spec("triton") and version("triton")
+    except (ModuleNotFoundError, PackageNotFoundError):
+        found = None
+    if not found:
+        return f"{wanted}, which is not installed"
+    numbers = tuple(int(part) for part in found.split(".")[:2])
+    if not (major, first) <= numbers <= (major, last):
+        return f"{wanted}, got {found}"
+    if not (_interpreted() or torch.cuda.is_available()):
+        return "needs a CUDA device, or TRITON_INTERPRET=1 set before Python starts, got neither"
+    return None
+
+
+def devices() -> tuple[str, ...]:
+    """Device types the kernels take here: CPU tensors only in Triton's interpreter."""
+    return ("cpu", "cuda", "meta") if _interpreted() else ("cuda", "meta")
+
+
+def accepts_widths(head_dim: int, value_dim: int) -> bool:
+    """Whether the kernels take these widths."""
+    return head_dim in HEAD_DIMS and value_dim in (head_dim, 2 * head_dim)
+
+
+def diff_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor,
+    *,
+    scale: float,
+    causal: bool = True,
+    window: int | None = None,
+    key_padding_mask: Tensor | None = None,
+    kv_lengths: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+) -> Tensor:
+    r"""Differential attention in one pass over the keys; V is read once for both maps.
+
+    .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Args:
+        q: ``[B, T, H, 2, D]``, float16, bfloat16 or float32, not empty.
+        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
+        v: ``[B, S, Hkv, Dv]``, ``Dv`` D or 2D.
+        lam: λ, float32, broadcastable to ``[B, T, H]``.
+        scale: s.
+        causal: See :func:`diffattn.diff_attention`, likewise the other options.
+        window: In tokens.
+        key_padding_mask: bool ``[B, S]``.
+        kv_lengths: int32 ``[B]``.
+        cu_seqlens: int32 ``[num_docs + 1]``.
+
+    Returns:
+        ``[B, T, H, Dv]``, dtype of ``q``. Gradients of first order, deterministic.
+    """
+    options = (scale, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
+    return _call("diff_attention", _diff_attention, q, k, v, lam, *options)
+
+
+def softmax_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    causal: bool = True,
+    window: int | None = None,
+    key_padding_mask: Tensor | None = None,
+    kv_lengths: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+) -> Tensor:
+    """Softmax attention by kernels of the same make: the baseline of the same technique.
+
+    Source: arXiv:1706.03762, Eq. (1).
+
+    Args:
+        q: ``[B, T, H, D]``, float16, bfloat16 or float32, not empty.
+        k: ``[B, S, Hkv, D]``.
+        v: ``[B, S, Hkv, Dv]``, ``Dv`` D or 2D.
+        scale: s.
+        causal: See :func:`diffattn.diff_attention`, likewise the other options.
+        window: In tokens.
+        key_padding_mask: bool ``[B, S]``.
+        kv_lengths: int32 ``[B]``.
+        cu_seqlens: int32 ``[num_docs + 1]``.
+
+    Returns:
+        ``[B, T, H, Dv]``, dtype of ``q``.
+    """
+    options = (scale, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
+    return _call("softmax_attention", _softmax_attention, q, k, v, *options)
+
+
+@torch.library.custom_op("diffattn::triton_diff_attention", mutates_args=())
+def _diff_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    key_padding_mask: Tensor | None,
+    kv_lengths: Tensor | None,
+    cu_seqlens: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """O, O2 and the logarithms of the sums."""
+    from diffattn.ops.diff_attention.triton import forward, launch
+
+    with torch.cuda.device_of(q):
+        mask = launch.key_mask(
+            q, k, causal=causal, window=window, key_padding_mask=key_padding_mask,
+            kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
+        )  # fmt: skip
+        return forward.forward(q, k, v, lam, scale=scale, mask=mask)
+
+
+@torch.library.custom_op("diffattn::triton_diff_attention_backward", mutates_args=())
+def _diff_attention_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor,
+    o: Tensor,
+    o2: Tensor,
+    lse: Tensor,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    key_padding_mask: Tensor | None,
+    kv_lengths: Tensor | None,
+    cu_seqlens: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v and λ."""
+    from diffattn.ops.diff_attention.triton import backward, launch
+
+    with torch.cuda.device_of(q):
+        mask = launch.key_mask(
+            q, k, causal=causal, window=window, key_padding_mask=key_padding_mask,
+            kv_lengths=kv_lengths, cu_seqlens=cu_seqlens, gradient=True,
+        )  # fmt: skip
+        return backward.backward(grad, q, k, v, lam, o, o2, lse, scale=scale, mask=mask)
+
+
+@torch.library.custom_op("diffattn::triton_softmax_attention", mutates_args=())
+def _softmax_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    key_padding_mask: Tensor | None,
+    kv_lengths: Tensor | None,
+    cu_seqlens: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """O and the logarithms of the sums."""
+    from diffattn.ops.diff_attention.triton import launch, softmax
+
+    with torch.cuda.device_of(q):
+        mask = launch.key_mask(
+            q, k, causal=causal, window=window, key_padding_mask=key_padding_mask,
+            kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
+        )  # fmt: skip
+        return softmax.forward(q, k, v, scale=scale, mask=mask)
+
+
+@torch.library.custom_op("diffattn::triton_softmax_attention_backward", mutates_args=())
+def _softmax_attention_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    key_padding_mask: Tensor | None,
+    kv_lengths: Tensor | None,
+    cu_seqlens: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v."""
+    from diffattn.ops.diff_attention.triton import launch, softmax
+
+    with torch.cuda.device_of(q):
+        mask = launch.key_mask(
+            q, k, causal=causal, window=window, key_padding_mask=key_padding_mask,
+            kv_lengths=kv_lengths, cu_seqlens=cu_seqlens, gradient=True,
+        )  # fmt: skip
+        return softmax.backward(grad, q, k, v, o, lse, scale=scale, mask=mask)
+
+
+@_diff_attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    batch, num_queries, num_heads = q.shape[:3]
+    o, o2 = (q.new_empty(batch, num_queries, num_heads, v.shape[-1]) for _ in range(2))
+    return o, o2, q.new_empty(batch, num_heads, 2, num_queries, dtype=torch.float32)
+
+
+@_softmax_attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    batch, num_queries, num_heads = q.shape[:3]
+    o = q.new_empty(batch, num_queries, num_heads, v.shape[-1])
+    return o, q.new_empty(batch, num_heads, num_queries, dtype=torch.float32)
+
+
+@_diff_attention_backward.register_fake
+def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *rest: Any) -> Any:
+    return tuple(x.new_empty(x.shape) for x in (q, k, v, lam))
+
+
+@_softmax_attention_backward.register_fake
+def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
+    return tuple(x.new_empty(x.shape) for x in (q, k, v))
+
+
+def _register_gradient(where: str, forward: Any, backward: Any, num_tensors: int) -> None:
+    """Autograd of ``forward``, whose first ``num_tensors`` arguments have gradients."""
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *tensors, scale, causal, window, padding, lengths, borders = inputs
+        ctx.save_for_backward(*tensors, *output, padding, lengths, borders)
+        ctx.options = (scale, causal, window)
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+
+    def differentiate(ctx: Any, grad: Tensor | None, *others: Any) -> tuple[Tensor | None, ...]:
+        *saved, padding, lengths, borders = ctx.saved_tensors
+        no_gradients = (None,) * 6  # of the options
+        if grad is None:
+            return (None,) * num_tensors + no_gradients
+        found = backward(grad, *saved, *ctx.options, padding, lengths, borders)
+        return *found, *no_gradients
+
+    def refuse_second(ctx: Any, *grads: Any) -> Any:
+        raise BackendError(
+            f"{where}: backend 'triton' gives first-order gradients only, got a second "
+            "differentiation. Use backend 'reference'."
+        )
+
+    def refuse_vmap(info: Any, in_dims: Any, *args: Any) -> Any:
+        raise BackendError(_TRANSFORMED.format(where))
+
+    forward.register_autograd(differentiate, setup_context=keep)
+    backward.register_autograd(refuse_second)
+    forward.register_vmap(refuse_vmap)
+    backward.register_vmap(refuse_vmap)
+
+
+_register_gradient("diff_attention", _diff_attention, _diff_attention_backward, 4)
+_register_gradient("softmax_attention", _softmax_attention, _softmax_attention_backward, 3)
+
+
+def _call(where: str, op: Any, *args: Any) -> Tensor:
+    try:
+        return op(*args)[0]
+    except RuntimeError as error:
+        # PyTorch has no public question whether a transform of torch.func is under way, and its
+        # generated autograd functions take none.
+        if "functorch transforms" not in str(error):
+            raise
+        raise BackendError(_TRANSFORMED.format(where)) from error
+
+
+def _interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")

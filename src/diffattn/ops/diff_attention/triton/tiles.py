@@ -1,0 +1,152 @@
+"""What every kernel does with a tile: load, store, hide keys, one step of the online softmax."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def load_tile(
+    p_rows, i_row, stride, num_rows,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr, CHECK_ROWS: tl.constexpr,
+):  # fmt: skip
+    """``[ROWS, BLOCK_WIDTH]`` with zeros from ``WIDTH`` on and, if checked, past the last row."""
+    b_rows = (i_row + tl.arange(0, ROWS))[:, None]
+    b_columns = tl.arange(0, BLOCK_WIDTH)[None, :]
+    p_tile = p_rows + b_rows.to(tl.int64) * stride + b_columns
+    if CHECK_ROWS and WIDTH < BLOCK_WIDTH:
+        b_tile = tl.load(p_tile, mask=(b_rows < num_rows) & (b_columns < WIDTH), other=0.0)
+    elif CHECK_ROWS:
+        b_tile = tl.load(p_tile, mask=b_rows < num_rows, other=0.0)
+    elif WIDTH < BLOCK_WIDTH:
+        b_tile = tl.load(p_tile, mask=b_columns < WIDTH, other=0.0)
+    else:
+        b_tile = tl.load(p_tile)
+    return b_tile
+
+
+@triton.jit
+def store_tile(
+    p_rows, i_row, b_tile, stride, num_rows,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Write the rows and columns of a tile that exist, in the dtype of the pointer."""
+    b_rows = (i_row + tl.arange(0, ROWS))[:, None]
+    b_columns = tl.arange(0, BLOCK_WIDTH)[None, :]
+    p_tile = p_rows + b_rows.to(tl.int64) * stride + b_columns
+    m_tile = (b_rows < num_rows) & (b_columns < WIDTH)
+    tl.store(p_tile, b_tile.to(p_rows.dtype.element_ty), mask=m_tile)
+
+
+@triton.jit
+def keys_of_queries(
+    p_first, p_last, b_queries, num_queries, num_keys,
+    CAUSAL: tl.constexpr, RANGES: tl.constexpr,
+):  # fmt: skip
+    """The interval ``first <= j < last`` of keys that each query of a block sees."""
+    if RANGES:
+        m_queries = b_queries < num_queries
+        b_first = tl.load(p_first + b_queries, mask=m_queries, other=0)
+        b_last = tl.load(p_last + b_queries, mask=m_queries, other=0)
+    else:
+        b_first = b_queries * 0
+        if CAUSAL:
+            b_last = tl.minimum(b_queries + (num_keys - num_queries) + 1, num_keys)
+        else:
+            b_last = b_first + num_keys
+    return b_first, b_last
+
+
+@triton.jit
+def key_bounds(
+    p_first, p_last, i_query, num_queries, num_keys,
+    CAUSAL: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Keys that the queries from ``i_query`` on see: all of them see those in [start, full), some
+    those in [full, stop)."""
+    i_end = tl.minimum(i_query + BLOCK_M, num_queries)
+    if RANGES:
+        start = tl.load(p_first + i_query) // BLOCK_N * BLOCK_N
+        stop = tl.load(p_last + i_end - 1)
+        full = start
+    else:
+        start = 0
+        if CAUSAL:
+            stop = tl.maximum(i_end + (num_keys - num_queries), 0)
+            full = tl.maximum(i_query + (num_keys - num_queries) + 1, 0) // BLOCK_N * BLOCK_N
+        else:
+            stop = num_keys
+            full = num_keys // BLOCK_N * BLOCK_N
+        if PADDING:
+            full = 0
+    return start, full, stop
+
+
+@triton.jit
+def query_bounds(
+    p_begin, p_end, i_key, num_queries, num_keys,
+    CAUSAL: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Queries that see the keys from ``i_key`` on: some of them those in [start, full), all those
+    in [full, stop)."""
+    i_end = tl.minimum(i_key + BLOCK_N, num_keys)
+    if RANGES:
+        start = tl.load(p_begin + i_key) // BLOCK_M * BLOCK_M
+        stop = tl.load(p_end + i_end - 1)
+        full = stop
+    else:
+        start = 0
+        full = 0
+        stop = num_queries
+        if CAUSAL:
+            start = tl.maximum(i_key - (num_keys - num_queries), 0) // BLOCK_M * BLOCK_M
+            full = tl.maximum(i_end - 1 - (num_keys - num_queries), 0)
+            full = (full + BLOCK_M - 1) // BLOCK_M * BLOCK_M
+        if PADDING:
+            full = num_queries
+        # Past the last key, weights could overflow to inf. Nobody reads them, but hide them too.
+        full = tl.where(i_key + BLOCK_N > num_keys, num_queries, tl.minimum(full, num_queries))
+    return start, full, stop
+
+
+@triton.jit
+def load_real(p_padding, b_keys, num_keys, PADDING: tl.constexpr):
+    """Which keys exist and are no padding."""
+    m_keys = b_keys < num_keys
+    if PADDING:
+        m_keys = tl.load(p_padding + b_keys, mask=m_keys, other=0) != 0
+    return m_keys
+
+
+@triton.jit
+def visible(b_keys, m_real, b_first, b_last, RANGES: tl.constexpr):
+    """Mask of a tile; the arguments come with an axis of size 1, so either one may be rows."""
+    m_tile = m_real & (b_keys < b_last)
+    if RANGES:
+        m_tile = m_tile & (b_keys >= b_first)
+    return m_tile
+
+
+@triton.jit
+def softmax_step(b_logits, b_v, b_max, b_sum, b_acc, MASKED: tl.constexpr):
+    """Take a tile of keys into a running maximum, sum and output; logits in base 2."""
+    b_new = tl.maximum(b_max, tl.max(b_logits, 1))
+    b_shift = b_new
+    if MASKED:  # a row that has seen no key yet: -inf minus -inf is NaN
+        b_shift = tl.where(b_new == float("-inf"), 0.0, b_new)
+    b_weights = tl.exp2(b_logits - b_shift[:, None])  # [M, N]
+    b_rescale = tl.exp2(b_max - b_shift)
+    b_sum = b_sum * b_rescale + tl.sum(b_weights, 1)
+    b_acc = b_acc * b_rescale[:, None]
+    b_acc = tl.dot(b_weights.to(b_v.dtype), b_v, b_acc, input_precision="ieee")  # [M, DV]
+    return b_new, b_sum, b_acc
+
+
+@triton.jit
+def finish_softmax(b_max, b_sum, b_acc):
+    """The output and the log of the row's sum in base 2; a row without keys gets 0 and +inf."""
+    m_none = b_sum == 0.0
+    b_sum = tl.where(m_none, 1.0, b_sum)
+    b_lse = tl.where(m_none, float("inf"), b_max + tl.log2(b_sum))
+    return b_acc / b_sum[:, None], b_lse

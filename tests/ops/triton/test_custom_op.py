@@ -1,0 +1,198 @@
+"""The kernels as PyTorch operators: schema, tracing, checkpointing, and what they refuse."""
+
+import importlib.util
+import re
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from diffattn.errors import BackendError
+from diffattn.ops.diff_attention import custom_op
+from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+
+pytest.importorskip("triton")
+
+CASE = OpCase(name="", num_queries=3, num_keys=5, batch=2, num_heads=2, num_kv_heads=1,
+              head_dim=32, value_dim=64, lam_axes="h", kv_lengths=(5, 4),
+              padding=((1, 0), (0, 0)))  # fmt: skip
+PACKED = OpCase(name="", num_queries=6, batch=1, num_heads=1, num_kv_heads=1, head_dim=32,
+                value_dim=32, shared_keys=True, documents=(2, 4), window=3)  # fmt: skip
+
+
+def arguments(case, device="cpu"):
+    """Tensors and all options by name, as the two functions take them."""
+    inputs = make_diff_attention_inputs(case, device=device)
+    return list(inputs.tensors().values()), {"scale": 0.2} | inputs.options
+
+
+def positional(case, op):
+    """The arguments of the operator itself."""
+    tensors, options = arguments(case)
+    if op == "softmax":
+        tensors = [tensors[0].detach()[:, :, :, 0].requires_grad_(), *tensors[1:3]]
+    names = ("window", "key_padding_mask", "kv_lengths", "cu_seqlens")
+    return (*tensors, options["scale"], True, *(options.get(name) for name in names))
+
+
+@pytest.mark.parametrize(
+    ("op", "case"),
+    [("diff", CASE), ("diff", PACKED), ("softmax", PACKED)],
+    ids=["cache", "packed", "softmax"],
+)
+def test_operators_pass_opcheck(op, case):
+    operator = getattr(torch.ops.diffattn, f"triton_{op}_attention").default
+    torch.library.opcheck(operator, positional(case, op))
+
+
+@pytest.mark.parametrize("op", ["diff", "softmax"])
+def test_backward_operators_pass_opcheck(op):
+    """Their own gradient is a refusal, so the inputs ask for none."""
+    inputs = [x.detach() if isinstance(x, torch.Tensor) else x for x in positional(PACKED, op)]
+    forward = getattr(torch.ops.diffattn, f"triton_{op}_attention").default
+    operator = getattr(torch.ops.diffattn, f"triton_{op}_attention_backward").default
+    num_tensors = 4 if op == "diff" else 3
+    outputs = forward(*inputs)
+    saved = (*inputs[:num_tensors], *outputs)
+    torch.library.opcheck(operator, (torch.ones_like(outputs[0]), *saved, *inputs[num_tensors:]))
+
+
+def gradients(function, tensors, options):
+    out = function(*tensors, **options)
+    return [out, *torch.autograd.grad(out.square().sum(), tensors)]
+
+
+@pytest.mark.parametrize("case", [CASE, PACKED], ids=["cache", "packed"])
+def test_compiles_to_one_graph(case):
+    torch.compiler.reset()
+    tensors, options = arguments(case)
+    compiled = torch.compile(custom_op.diff_attention, fullgraph=True, backend="aot_eager")
+    for got, want in zip(
+        gradients(compiled, tensors, options),
+        gradients(custom_op.diff_attention, tensors, options),
+        strict=True,
+    ):
+        assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["non-strict", "strict"])
+def test_export(strict):
+    class Operator(torch.nn.Module):
+        def forward(self, q, k, v, lam, options):
+            return custom_op.diff_attention(q, k, v, lam, scale=0.2, **options)
+
+    tensors, options = arguments(CASE)
+    del options["scale"]
+    inputs = (*(x.detach() for x in tensors), options)
+    program = torch.export.export(Operator(), inputs, strict=strict).module()
+    assert torch.equal(program(*inputs), Operator()(*inputs))
+
+
+def test_activation_checkpointing():
+    tensors, options = arguments(CASE)
+
+    def recomputed(*tensors, **options):
+        return checkpoint(custom_op.diff_attention, *tensors, use_reentrant=False, **options)
+
+    for got, want in zip(
+        gradients(recomputed, tensors, options),
+        gradients(custom_op.diff_attention, tensors, options),
+        strict=True,
+    ):
+        assert torch.equal(got, want)
+
+
+def test_meta_tensors_give_the_shape():
+    tensors, options = arguments(CASE, device="meta")
+    out = custom_op.diff_attention(*tensors, **options)
+    assert out.is_meta
+    assert out.shape == (2, 3, 2, 64)
+
+
+def test_only_the_output_is_differentiable():
+    out, o2, lse = torch.ops.diffattn.triton_diff_attention(*positional(PACKED, "diff"))
+    assert out.requires_grad
+    assert not o2.requires_grad
+    assert not lse.requires_grad
+
+
+def raises(message):
+    return pytest.raises(BackendError, match="^" + re.escape(message) + "$")
+
+
+@pytest.mark.parametrize("op", ["diff_attention", "softmax_attention"])
+def test_a_second_derivative_is_refused_by_name(op):
+    tensors, options = arguments(PACKED)
+    if op == "softmax_attention":
+        tensors = [tensors[0].detach()[:, :, :, 0].requires_grad_(), *tensors[1:3]]
+    out = getattr(custom_op, op)(*tensors, **options)
+    (first,) = torch.autograd.grad(out.square().sum(), tensors[0], create_graph=True)
+    with raises(
+        f"{op}: backend 'triton' gives first-order gradients only, got a second differentiation. "
+        "Use backend 'reference'."
+    ):
+        first.square().sum().backward()
+
+
+@pytest.mark.parametrize("transform", ["vmap", "grad"])
+def test_functional_transforms_are_refused_by_name(transform):
+    tensors, options = arguments(PACKED)
+    q, *rest = (x.detach() for x in tensors)
+
+    def loss(q):
+        return custom_op.diff_attention(q, *rest, **options).sum()
+
+    with raises(
+        "diff_attention: backend 'triton' needs plain tensors, got some under torch.vmap or "
+        "torch.func. Use torch.autograd and the batch axis, or backend 'reference'."
+    ):
+        torch.vmap(loss)(q[None]) if transform == "vmap" else torch.func.grad(loss)(q)
+
+
+@pytest.mark.parametrize(
+    ("installed", "reason"),
+    [
+        (None, "needs triton 3.6 to 3.9, which is not installed"),
+        ("3.5.1", "needs triton 3.6 to 3.9, got 3.5.1"),
+        ("3.10.0", "needs triton 3.6 to 3.9, got 3.10.0"),
+        ("3.6.0", None),
+        ("3.9.1+cu130", None),
+    ],
+)
+def test_available_names_what_is_missing(installed, reason, monkeypatch):
+    def version(name):
+        if installed is None:
+            raise PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(custom_op, "version", version)
+    assert custom_op.available() == reason
+
+
+def test_available_sees_a_blocked_package(monkeypatch):
+    def blocked(name):
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", blocked)
+    assert custom_op.available() == "needs triton 3.6 to 3.9, which is not installed"
+
+
+def test_cpu_tensors_need_the_interpreter(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    assert custom_op.available() == (
+        "needs a CUDA device, or TRITON_INTERPRET=1 set before Python starts, got neither"
+    )
+    assert "cpu" not in custom_op.devices()
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert custom_op.available() is None
+    assert "cpu" in custom_op.devices()
+
+
+def test_widths():
+    assert custom_op.accepts_widths(64, 128)
+    assert custom_op.accepts_widths(96, 96)
+    assert not custom_op.accepts_widths(80, 160)
+    assert not custom_op.accepts_widths(64, 32)

@@ -1,0 +1,176 @@
+"""The differential kernels in float32 against the float64 reference, at every option and edge."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from diffattn.ops.diff_attention import custom_op, reference
+from diffattn.testing.assertions import assert_close_to_reference
+from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
+
+pytest.importorskip("triton")
+
+
+def op(*tensors, backend, **options):
+    """The kernels or the reference, without the public function's checks."""
+    options.setdefault("scale", tensors[0].shape[-1] ** -0.5)
+    forward = custom_op.diff_attention if backend == "triton" else reference.forward
+    return forward(*tensors, **options)
+
+
+def in_kernel_widths(case):
+    """The case at widths the kernels take, no longer than two tiles and a bit."""
+    short = {"num_queries": min(case.num_queries, 33), "head_dim": 32, "num_heads": 2}
+    short["num_keys"] = min(case.num_keys or case.num_queries, 41)
+    short["value_dim"] = 32 if case.shared_keys else 64
+    short["num_kv_heads"] = 1 if case.num_kv_heads < case.num_heads else 2
+    if case.num_keys is None:
+        short["num_keys"] = None
+    if case.padding is None and case.kv_lengths is None:
+        short["batch"] = 1
+    if case.padding is not None:
+        longest = short["num_keys"] or short["num_queries"]
+        short["padding"] = tuple(
+            (min(left, longest), min(right, longest)) for left, right in case.padding
+        )
+    if case.kv_lengths is not None:
+        short["kv_lengths"] = tuple(min(length, short["num_keys"]) for length in case.kv_lengths)
+    if case.documents is not None:
+        short["documents"] = (1, 17, 0, short["num_queries"] - 18)
+    return replace(case, **short)
+
+
+CASES = [in_kernel_widths(case) for case in OP_CASES if case.name != "v1-odd-widths"]
+V1 = OpCase(name="v1", num_queries=18, num_keys=35, batch=1, num_heads=2, num_kv_heads=1,
+            head_dim=32, value_dim=64, lam_axes="bth")  # fmt: skip
+V2 = replace(V1, name="v2", shared_keys=True, value_dim=32)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_option(case):
+    """Output and every gradient stay within twice the error that rounding alone causes."""
+    assert_close_to_reference(op, make_diff_attention_inputs(case), backend="triton")
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "value_dim", "shared_keys"),
+    [(32, 32, False), (64, 128, False), (96, 192, False), (96, 96, True), (128, 256, False)],
+)
+def test_every_width(head_dim, value_dim, shared_keys):
+    case = replace(V1, num_queries=3, num_keys=5, head_dim=head_dim, value_dim=value_dim,
+                   shared_keys=shared_keys)  # fmt: skip
+    assert_close_to_reference(op, make_diff_attention_inputs(case), backend="triton")
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (15, 31), (16, 32), (17, 33), (33, 17), (2, 64)])
+@pytest.mark.parametrize("causal", [True, False])
+def test_edges_of_tiles(sizes, causal):
+    num_queries, num_keys = sizes
+    case = replace(V1, num_queries=num_queries, num_keys=num_keys, causal=causal)
+    assert_close_to_reference(op, make_diff_attention_inputs(case), backend="triton")
+
+
+@pytest.mark.parametrize(("value", "axes"), [(-0.7, "b"), (0.0, ""), (1.8, "h")])
+def test_any_lambda(value, axes):
+    inputs = make_diff_attention_inputs(replace(V1, lam_axes=axes, num_queries=5, batch=2))
+    with torch.no_grad():
+        inputs.lam.copy_(value + 0.1 * torch.arange(inputs.lam.numel()).view(inputs.lam.shape))
+    assert_close_to_reference(op, inputs, backend="triton")
+
+
+@pytest.mark.parametrize("base", [V1, V2], ids=str)
+def test_float16(base):
+    """bfloat16 waits for a GPU: the interpreter multiplies its bits as integers."""
+    inputs = make_diff_attention_inputs(base, dtype=torch.float16)
+    assert_close_to_reference(op, inputs, backend="triton")
+
+
+@pytest.mark.parametrize("base", [V1, V2], ids=str)
+def test_logits_of_ten_thousand(base):
+    inputs = make_diff_attention_inputs(base)
+    size = (1e4 * base.head_dim**-0.5) ** 0.5
+    with torch.no_grad():
+        for x in (inputs.q, inputs.k):
+            x.copy_(x[..., :1].sign() * size)
+    assert_close_to_reference(op, inputs, backend="triton")
+
+
+@pytest.mark.parametrize("base", [V1, V2], ids=str)
+def test_dk_and_dv_as_two_launches(base, monkeypatch):
+    """As on chips whose registers do not hold both."""
+    from diffattn.ops.diff_attention.triton import backward, configs
+
+    def launch_configs(kernel, q, value_dim):
+        (whole,) = configs.launch_configs(kernel, q, value_dim).values()
+        return {"dk": whole, "dv": whole} if kernel == "dkv" else {kernel: whole}
+
+    monkeypatch.setattr(backward, "launch_configs", launch_configs)
+    assert_close_to_reference(op, make_diff_attention_inputs(base), backend="triton")
+
+
+def transposed(x):
+    return x.transpose(0, -1).contiguous().transpose(0, -1)
+
+
+def heads_first(x):
+    return x.transpose(1, 2).contiguous().transpose(1, 2) if x.ndim > 3 else x
+
+
+def surrounded(x):
+    """A window into a larger tensor, with NaN all around it."""
+    larger = x.new_full([size + 2 for size in x.shape], float("nan"))
+    return larger[tuple(slice(1, size + 1) for size in x.shape)].copy_(x)
+
+
+def expanded(x):
+    return x[:1].expand_as(x)
+
+
+@pytest.mark.parametrize("layout", [transposed, heads_first, surrounded, expanded])
+@pytest.mark.parametrize("base", [V1, V2], ids=str)
+def test_any_strides(layout, base):
+    dense = make_diff_attention_inputs(replace(base, batch=2, num_keys=20))
+    strided = dense.map_tensors(layout)
+    assert not strided.q.is_contiguous()
+    assert_close_to_reference(op, strided, backend="triton")
+
+
+MASKED = {
+    "T>S": replace(V1, num_queries=35, num_keys=5),
+    "padding": replace(V1, batch=2, padding=((35, 0), (2, 3))),
+    "padding-v2": replace(V2, batch=2, padding=((35, 0), (2, 3)), causal=False),
+    "lengths": replace(V1, batch=2, kv_lengths=(0, 4)),
+    "lengths-noncausal": replace(V1, batch=2, kv_lengths=(0, 4), causal=False),
+    "window": replace(V1, window=2, padding=((0, 4),)),
+    "packed": replace(V1, num_queries=35, documents=(4, 31), padding=((4, 0),)),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_query_without_keys_gives_zero(name):
+    inputs = make_diff_attention_inputs(MASKED[name])
+    ones, zero = torch.ones_like(inputs.v), torch.zeros_like(inputs.lam)
+    sums = op(inputs.q, inputs.k, ones, zero, backend="reference", **inputs.options)
+    sees_none = sums[..., 0] == 0  # [B, T, H]
+    assert sees_none.any()
+    with torch.autograd.set_detect_anomaly(True):
+        out = op(*inputs.tensors().values(), backend="triton", **inputs.options)
+        grads = torch.autograd.grad(out.square().sum(), list(inputs.tensors().values()))
+    assert (out[sees_none] == 0).all()
+    assert (grads[0][sees_none] == 0).all()
+    assert (grads[3].expand(sees_none.shape)[sees_none] == 0).all()
+    for x in (out, *grads):
+        assert x.isfinite().all()
+    assert_close_to_reference(op, inputs, backend="triton")
+
+
+def test_results_do_not_change_from_run_to_run():
+    inputs = make_diff_attention_inputs(replace(V1, num_queries=35))
+
+    def run():
+        out = op(*inputs.tensors().values(), backend="triton")
+        return out, *torch.autograd.grad(out.sum(), list(inputs.tensors().values()))
+
+    for first, second in zip(run(), run(), strict=True):
+        assert torch.equal(first, second)
