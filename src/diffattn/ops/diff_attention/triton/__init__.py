@@ -1,0 +1,1 @@
+"""Triton kernels and their launchers, one per file. Needs triton; nothing else imports it."""
