@@ -14,6 +14,8 @@ os.environ |= {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
 torch.set_num_threads(1)
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel's module is imported
 
 DEVICES = [pytest.param("cpu", id="cpu")]
 if torch.cuda.is_available():
