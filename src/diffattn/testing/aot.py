@@ -22,8 +22,8 @@ from diffattn.errors import BackendError
 from diffattn.ops.diff_attention.triton.configs import AotCase
 
 KERNEL_PACKAGE = "diffattn.ops.diff_attention.triton"
-SHARED_BYTES = {80: 166_912, 90: 232_448, 100: 232_448}
-"""Shared memory one program may have, per compute capability."""
+SHARED_BYTES = {80: 166_912, 86: 101_376, 90: 232_448, 100: 232_448}
+"""Shared memory one program may have, per compute capability; 86 stands for all small chips."""
 TMEM_COLUMNS = 512
 """Tensor memory of one multiprocessor; a kernel that needs more compiles into a trap."""
 
@@ -46,12 +46,14 @@ class AotReport:
     uses_tma: bool
     uses_setmaxnreg: bool
     uses_tcgen05: bool
+    serializes_wgmma: bool
+    """The assembler waits after every wgmma, because the code does not let it run ahead."""
     max_spill_bytes: int
     ptx: str
 
 
 def compile_case(case: AotCase, capability: int) -> AotReport:
-    """Compile ``case`` for ``capability`` (80, 90 or 100) and read the assembler's report.
+    """Compile ``case`` for ``capability`` (80, 86, 90 or 100) and read the assembler's report.
 
     Args:
         case: From the ``aot_cases`` of a kernel module, or any other.
@@ -78,7 +80,8 @@ def compile_case(case: AotCase, capability: int) -> AotReport:
         options={"num_warps": case.num_warps, "num_stages": case.num_stages, **case.options},
     )
     ptx = compiled.asm["ptx"]
-    registers, spill_bytes = _assemble(case.name, ptx, capability)
+    log = _assemble(case.name, ptx, capability)
+    registers, spill_bytes = _read_report(log)
     return AotReport(
         name=case.name,
         capability=capability,
@@ -92,6 +95,7 @@ def compile_case(case: AotCase, capability: int) -> AotReport:
         uses_tma="cp.async.bulk.tensor" in ptx,
         uses_setmaxnreg="setmaxnreg" in ptx,
         uses_tcgen05="tcgen05.mma" in ptx,
+        serializes_wgmma="wgmma" in log and "serialized" in log,
         max_spill_bytes=case.max_spill_bytes,
         ptx=ptx,
     )
@@ -116,6 +120,8 @@ def assert_within_limits(report: AotReport) -> None:
         )
     if report.has_trap:
         broken.append("must not contain a trap, which stands for code that cannot run")
+    if report.serializes_wgmma:
+        broken.append("wgmma must run asynchronously, got code that the assembler serialises")
     if report.spill_bytes > report.max_spill_bytes:
         broken.append(
             f"spills must be at most {report.max_spill_bytes} bytes per thread, "
@@ -138,7 +144,7 @@ def registered_cases(capability: int) -> list[AotCase]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile the registered cases of some capabilities, print a table, return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m diffattn.testing.aot", description=__doc__)
-    parser.add_argument("capability", type=int, nargs="*", help="of 80, 90, 100; default: all")
+    parser.add_argument("capability", type=int, nargs="*", help="of 80, 86, 90, 100; default: all")
     parser.add_argument("--match", default="", help="only cases whose name contains this text")
     options = parser.parse_args(arguments)
     if importlib.util.find_spec("triton") is None:
@@ -207,8 +213,8 @@ def _source(case: AotCase) -> Any:
     return make(case.kernel, signature, dict(case.constexprs), attributes)
 
 
-def _assemble(name: str, ptx: str, capability: int) -> tuple[int, int]:
-    """Registers and spill bytes per thread, from the first assembler that knows the PTX version."""
+def _assemble(name: str, ptx: str, capability: int) -> str:
+    """The report of the first assembler of this installation that knows the PTX version."""
     import triton
 
     binaries = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -227,12 +233,13 @@ def _assemble(name: str, ptx: str, capability: int) -> tuple[int, int]:
                 capture_output=True, text=True, check=False,
             )  # fmt: skip
             if done.returncode == 0:
-                return _read_report(done.stderr)
+                return done.stdout + done.stderr
             complaints.append(done.stderr.strip())
     raise BackendError(f"aot: {name}: no assembler takes the code: {' | '.join(complaints)}.")
 
 
 def _read_report(text: str) -> tuple[int, int]:
+    """Registers, and the larger of the bytes stored and loaded for want of them."""
     registers = re.search(r"Used (\d+) registers", text)
     spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", text)
     assert registers, f"an assembler's report, got {text!r}"

@@ -22,6 +22,8 @@ _LOG2_E = 1.4426950408889634
 _KEYS_PER_SPLIT = 128
 """A part of the keys shorter than this costs more to merge than it saves."""
 _MAX_SPLITS = 256
+_LARGE_SHARED_BYTES, _SMALL_SHARED_BYTES = 166_912, 101_376
+"""Of compute capability 8.0 and above, and of 8.6, 8.9 and 12.0."""
 
 
 @triton.jit
@@ -232,7 +234,8 @@ def decode(
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     lam = lam.expand(batch, num_queries, num_heads)
     num_rows = 2 * num_queries * group
-    tiles = _tiles(num_rows, head_dim, value_dim, shared_keys, q.element_size())
+    itemsize, shared_bytes = q.element_size(), _shared_bytes(q.device)
+    tiles = _tiles(num_rows, head_dim, value_dim, shared_keys, itemsize, shared_bytes)
     row_blocks = triton.cdiv(num_rows, tiles["BLOCK_ROWS"])
     if num_splits is None:
         programs = batch * num_kv_heads * row_blocks
@@ -265,22 +268,29 @@ def decode(
 
 
 def _tiles(
-    num_rows: int, head_dim: int, value_dim: int, shared_keys: bool, itemsize: int
+    num_rows: int,
+    head_dim: int,
+    value_dim: int,
+    shared_keys: bool,
+    itemsize: int,
+    shared_bytes: int,
 ) -> dict[str, int]:
-    """Tile sizes and launch settings; two programs of float16 fit a multiprocessor."""
+    """Tile sizes and launch settings that fit ``shared_bytes`` of shared memory."""
     block_k = triton.next_power_of_2(head_dim if shared_keys else 2 * head_dim)
     block_v = triton.next_power_of_2(value_dim)
     widest = max(block_k, block_v)
     # The accumulators of 8 warps: at most 64 registers per thread.
     block_rows = min(max(16, triton.next_power_of_2(num_rows)), 16_384 // widest, 128)
-    block_keys = 64 if widest <= 128 else 32
+    block_keys = (64 if widest <= 128 else 32) // (itemsize // 2)
+    tile_bytes = block_keys * (block_k + block_v) * itemsize
+    left_bytes = shared_bytes - block_rows * block_k * itemsize
     return {
         "BLOCK_ROWS": block_rows,
-        "BLOCK_KEYS": block_keys if itemsize == 2 else block_keys // 2,
+        "BLOCK_KEYS": block_keys,
         "BLOCK_K": block_k,
         "BLOCK_V": block_v,
         "num_warps": 4 if block_rows <= 32 else 8,
-        "num_stages": 3 if itemsize == 2 else 2,
+        "num_stages": max(1, min(3, left_bytes // tile_bytes)),
     }
 
 
@@ -297,17 +307,27 @@ def _num_multiprocessors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
+def _shared_bytes(device: torch.device) -> int:
+    """Shared memory that one program may have; that of a large GPU under the interpreter."""
+    if device.type != "cuda":
+        return _LARGE_SHARED_BYTES
+    properties: Any = torch.cuda.get_device_properties(device)  # its stub lacks the attribute
+    return int(properties.shared_memory_per_block_optin)
+
+
 def aot_cases(capability: int) -> list[AotCase]:
     """The smallest and the largest block of rows per width, keys per map and shared; the merge."""
+    shared_bytes = _SMALL_SHARED_BYTES if capability == 86 else _LARGE_SHARED_BYTES
     cases: list[AotCase] = []
     for head_dim in (32, 64, 96, 128):
         for shared_keys, value_dim in ((False, 2 * head_dim), (True, head_dim)):
-            cases += [_aot_decode(head_dim, value_dim, shared_keys, rows) for rows in (2, 256)]
+            for num_rows in (2, 256):
+                tiles = _tiles(num_rows, head_dim, value_dim, shared_keys, 2, shared_bytes)
+                cases.append(_aot_decode(head_dim, value_dim, shared_keys, tiles))
     return [*cases, _aot_combine(256)]
 
 
-def _aot_decode(head_dim: int, value_dim: int, shared_keys: bool, num_rows: int) -> AotCase:
-    tiles: dict[str, Any] = _tiles(num_rows, head_dim, value_dim, shared_keys, itemsize=2)
+def _aot_decode(head_dim: int, value_dim: int, shared_keys: bool, tiles: dict[str, int]) -> AotCase:
     num_warps, num_stages = tiles.pop("num_warps"), tiles.pop("num_stages")
     signature = dict.fromkeys(("p_q", "p_k", "p_v"), "*bf16:16")
     signature |= dict.fromkeys(("p_first", "p_last"), "*i32:16")
