@@ -203,7 +203,7 @@ def _source(case: AotCase) -> Any:
     attributes = {
         (names.index(name),): [["tt.divisibility", 16]]
         for name, kind in case.signature.items()
-        if kind.endswith(":16")
+        if kind.endswith(":16") and name not in case.constexprs
     }
     make = ASTSource
     if getattr(case.kernel, "is_gluon", lambda: False)():

@@ -8,6 +8,7 @@ and rows that fill a tensor-core tile of 16 anyway cost nothing. A second kernel
 and subtracts.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ import triton.language as tl
 from torch import Tensor
 
 from diffattn.ops.diff_attention.triton.configs import AotCase
-from diffattn.ops.masking import key_ranges
 
 _LOG2_E = 1.4426950408889634
 _KEYS_PER_SPLIT = 128
@@ -27,15 +27,33 @@ _LARGE_SHARED_BYTES, _SMALL_SHARED_BYTES = 166_912, 101_376
 
 
 @triton.jit
+def _seen_keys(
+    i_t, length, num_queries, window, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr
+):  # fmt: skip
+    """The keys ``first <= j < last`` that query ``i_t`` sees, as :func:`masking.key_ranges` says.
+
+    Worked out here because the small kernels that would fill a table take longer than this one.
+    """
+    first = i_t * 0
+    last = first + length
+    if CAUSAL or WINDOWED:
+        position = i_t + length - num_queries
+        last = tl.minimum(last, tl.maximum(position + 1, 0))
+        if WINDOWED:
+            first = tl.maximum(position + 1 - window, 0)
+    return first, last
+
+
+@triton.jit
 def _diff_attention_decode_kernel(
-    p_q, p_k, p_v, p_first, p_last, p_padding, p_acc, p_max, p_sum,
+    p_q, p_k, p_v, p_lengths, p_padding, p_acc, p_max, p_sum,
     stride_qb, stride_qt, stride_qh, stride_qm,
     stride_kb, stride_ks, stride_kh, stride_km,
     stride_vb, stride_vs, stride_vh,
-    stride_rb, stride_pb,
-    scale_log2, num_queries, num_keys, num_kv_heads, num_splits,
+    stride_pb, window, scale_log2, num_queries, num_keys, num_kv_heads, num_splits,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
-    SHARED_KEYS: tl.constexpr, HAS_PADDING: tl.constexpr,
+    SHARED_KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
+    HAS_LENGTHS: tl.constexpr, HAS_PADDING: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -71,15 +89,15 @@ def _diff_attention_decode_kernel(
         p_q + q_offsets[:, None] + (channels % HEAD_DIM)[None, :], mask=m_q, other=0.0
     )  # [BLOCK_ROWS, BLOCK_K]
 
+    length = num_keys
+    if HAS_LENGTHS:
+        length = tl.minimum(tl.load(p_lengths + i_b), num_keys)
+    first, last = _seen_keys(i_t, length, num_queries, window, CAUSAL, WINDOWED)  # [BLOCK_ROWS]
     # Both ends never fall along the queries, so the block's first and last query bound them all.
-    p_first += i_b * stride_rb
-    p_last += i_b * stride_rb
-    first = tl.load(p_first + i_t)  # [BLOCK_ROWS]
-    last = tl.where(m_rows, tl.load(p_last + i_t), 0)
     t_low = i_row_block * BLOCK_ROWS // 2 // GROUP
     t_high = (tl.minimum(i_row_block * BLOCK_ROWS + BLOCK_ROWS, num_rows) - 1) // 2 // GROUP
-    begin = tl.load(p_first + t_low)
-    end = tl.minimum(tl.load(p_last + t_high), num_keys)
+    begin, _ = _seen_keys(t_low, length, num_queries, window, CAUSAL, WINDOWED)
+    _, end = _seen_keys(t_high, length, num_queries, window, CAUSAL, WINDOWED)
     part = tl.cdiv(tl.maximum(end - begin, 0), num_splits)
     part = tl.cdiv(part, BLOCK_KEYS) * BLOCK_KEYS
     begin += i_split * part
@@ -204,8 +222,8 @@ def decode(
 
     .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
 
-    Keys and values are read once while 2 T H / Hkv rows fit one block (32 to 128, by width), else
-    once per block of rows. Sums are float32.
+    Keys and values are read once while 2 T H / Hkv rows fit one block (64 or 128 by width, 16 in
+    float32), else once per block of rows. Sums are float32.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
@@ -228,9 +246,6 @@ def decode(
     num_keys, num_kv_heads, value_dim = v.shape[1:]
     shared_keys = k.ndim == 4
     group = num_heads // num_kv_heads
-    first, last = key_ranges(
-        num_queries, num_keys, device=q.device, causal=causal, window=window, kv_lengths=kv_lengths
-    )  # [B or 1, T]
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     lam = lam.expand(batch, num_queries, num_heads)
     num_rows = 2 * num_queries * group
@@ -248,14 +263,17 @@ def decode(
     out = torch.empty(batch, num_queries, num_heads, value_dim, dtype=q.dtype, device=q.device)
     if key_padding_mask is not None:
         key_padding_mask = key_padding_mask.contiguous().view(torch.int8)
+    if kv_lengths is not None:
+        kv_lengths = kv_lengths.contiguous()
     _diff_attention_decode_kernel[(batch * num_kv_heads, row_blocks, num_splits)](
-        q, k, v, first, last, key_padding_mask, acc, row_max, row_sum,
+        q, k, v, kv_lengths, key_padding_mask, acc, row_max, row_sum,
         *q.stride()[:4],
         *k.stride()[:3], 0 if shared_keys else k.stride(3),
         *v.stride()[:3],
-        0 if first.shape[0] == 1 else first.stride(0), num_keys,
-        scale * _LOG2_E, num_queries, num_keys, num_kv_heads, num_splits,
+        num_keys, 0 if window is None else window, scale * _LOG2_E,
+        num_queries, num_keys, num_kv_heads, num_splits,
         GROUP=group, HEAD_DIM=head_dim, VALUE_DIM=value_dim, SHARED_KEYS=shared_keys,
+        CAUSAL=causal, WINDOWED=window is not None, HAS_LENGTHS=kv_lengths is not None,
         HAS_PADDING=key_padding_mask is not None,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32", **tiles,
     )  # fmt: skip
@@ -279,8 +297,10 @@ def _tiles(
     block_k = triton.next_power_of_2(head_dim if shared_keys else 2 * head_dim)
     block_v = triton.next_power_of_2(value_dim)
     widest = max(block_k, block_v)
-    # The accumulators of 8 warps: at most 64 registers per thread.
-    block_rows = min(max(16, triton.next_power_of_2(num_rows)), 16_384 // widest, 128)
+    # The accumulators of 8 warps: at most 64 registers per thread. Products in full float32 use no
+    # tensor cores and hold their operands in registers as well.
+    most_rows = min(16_384 // widest, 128) if itemsize == 2 else 16
+    block_rows = min(max(16, triton.next_power_of_2(num_rows)), most_rows)
     block_keys = (64 if widest <= 128 else 32) // (itemsize // 2)
     tile_bytes = block_keys * (block_k + block_v) * itemsize
     left_bytes = shared_bytes - block_rows * block_k * itemsize
@@ -324,18 +344,27 @@ def aot_cases(capability: int) -> list[AotCase]:
             for num_rows in (2, 256):
                 tiles = _tiles(num_rows, head_dim, value_dim, shared_keys, 2, shared_bytes)
                 cases.append(_aot_decode(head_dim, value_dim, shared_keys, tiles))
-    return [*cases, _aot_combine(256)]
+    cases.append(_aot_combine(256))
+    # A launch turns every count of 1 into a constant, which compiles another way.
+    ones = dict.fromkeys(("num_queries", "num_keys", "num_kv_heads", "num_splits"), 1)
+    for case in (cases[0], cases[-1]):
+        given = {name: 1 for name in ones if name in case.signature} | {"p_padding": None}
+        given |= {"GROUP": 1, "WINDOWED": False, "HAS_PADDING": False}
+        given = {name: given[name] for name in case.kernel.arg_names if name in given}
+        name, constexprs = f"{case.name}-ones", case.constexprs | given
+        cases.append(replace(case, name=name, constexprs=constexprs))
+    return cases
 
 
 def _aot_decode(head_dim: int, value_dim: int, shared_keys: bool, tiles: dict[str, int]) -> AotCase:
+    tiles = dict(tiles)
     num_warps, num_stages = tiles.pop("num_warps"), tiles.pop("num_stages")
     signature = dict.fromkeys(("p_q", "p_k", "p_v"), "*bf16:16")
-    signature |= dict.fromkeys(("p_first", "p_last"), "*i32:16")
-    signature |= {"p_padding": "*i8:16"}
+    signature |= {"p_lengths": "*i32:16", "p_padding": "*i8:16"}
     signature |= dict.fromkeys(("p_acc", "p_max", "p_sum"), "*fp32:16")
     strides = ("qb", "qt", "qh", "qm", "kb", "ks", "kh", "km", "vb", "vs", "vh")
     signature |= {f"stride_{name}": "i32:16" for name in strides}
-    signature |= dict.fromkeys(("stride_rb", "stride_pb"), "i32") | {"scale_log2": "fp32"}
+    signature |= dict.fromkeys(("stride_pb", "window"), "i32") | {"scale_log2": "fp32"}
     signature |= {f"num_{name}": "i32" for name in ("queries", "keys", "kv_heads", "splits")}
     kind = "shared" if shared_keys else "own"
     return AotCase(
@@ -344,7 +373,8 @@ def _aot_decode(head_dim: int, value_dim: int, shared_keys: bool, tiles: dict[st
         signature=signature,
         constexprs={
             "GROUP": 4, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "SHARED_KEYS": shared_keys,
-            "HAS_PADDING": True, "PRECISION": "tf32", **tiles,
+            "CAUSAL": True, "WINDOWED": True, "HAS_LENGTHS": True, "HAS_PADDING": True,
+            "PRECISION": "tf32", **tiles,
         },
         num_warps=num_warps,
         num_stages=num_stages,
