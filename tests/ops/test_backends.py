@@ -1,6 +1,7 @@
 """The capability table: what it lists, what it chooses, and how it refuses."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -42,6 +43,7 @@ def test_a_name_runs_its_own_function(name, monkeypatch):
 
     for other in backends.names(OP):
         monkeypatch.setitem(api._FORWARD, other, spy(other))
+    monkeypatch.setattr(backends.Backend, "refuses", lambda self, inputs: None)
     inputs = make_diff_attention_inputs(OpCase(name="", num_queries=3))
     diff_attention(*inputs.tensors().values(), backend=name)
     assert called == [name]
@@ -102,6 +104,7 @@ def test_facts_are_read_off_the_tensors():
         num_keys=7,
         head_dim=6,
         value_dim=10,
+        gradient=True,
     )
 
 
@@ -159,7 +162,16 @@ def test_a_backend_accepts_what_it_can_run():
 @pytest.mark.parametrize("backend", backends.table(OP), ids=lambda backend: backend.name)
 def test_gradient_order_is_as_the_table_says(backend):
     """Second derivatives exist where the table says "any order"; first ones everywhere."""
-    inputs = make_diff_attention_inputs(OpCase(name="", num_queries=4))
+    case = OpCase(name="", num_queries=4, head_dim=64, value_dim=128)
+    inputs = make_diff_attention_inputs(case)
+    facts = backends.describe(inputs.q, inputs.k, inputs.v)
+    reason = backend.refuses(replace(facts, gradient=False))
+    if reason:
+        pytest.skip(f"backend {backend.name!r} {reason}")
+    if backend.gradient == "none":
+        with pytest.raises(BackendError, match=f"{backend.name!r} has no gradient and needs"):
+            diff_attention(*inputs.tensors().values(), backend=backend.name)
+        return
     out = diff_attention(*inputs.tensors().values(), backend=backend.name)
     (first,) = torch.autograd.grad(out.square().sum(), inputs.q, create_graph=True)
     assert (first != 0).any()

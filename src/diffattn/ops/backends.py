@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import BackendError
+from diffattn.ops.diff_attention import custom_op, decode_op, hopper_op
 
 _WIDE_FLOATS = (torch.bfloat16, torch.float32, torch.float64)
+_GPU_WIDTHS = "head_dim in {32, 64, 96, 128} and Dv = head_dim or 2 head_dim"
 _ALL_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -25,6 +27,8 @@ class Inputs:
     num_keys: int
     head_dim: int
     value_dim: int
+    gradient: bool = False
+    """Whether a gradient will be wanted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +44,9 @@ class Backend:
     """The head and value widths it accepts, in words."""
     accepts_widths: Callable[[int, int], bool] = lambda head_dim, value_dim: True
     gradient: str = "first order"
+    """``"first order"``, ``"any order"`` or ``"none"``."""
+    max_queries: int | None = None
+    """In tokens; ``None``: no limit."""
     transforms: bool = True
     """Whether ``torch.func`` transforms (vmap, grad, jvp) may be applied."""
     available: Callable[[], str | None] = lambda: None
@@ -57,6 +64,10 @@ class Backend:
             return f"needs dtype in {{{names}}}, got {str(inputs.dtype).removeprefix('torch.')}"
         if not self.accepts_widths(inputs.head_dim, inputs.value_dim):
             return f"needs {self.widths}, got head_dim {inputs.head_dim} and Dv {inputs.value_dim}"
+        if self.max_queries is not None and inputs.num_queries > self.max_queries:
+            return f"needs at most {self.max_queries} queries, got {inputs.num_queries}"
+        if self.gradient == "none" and inputs.gradient:
+            return "has no gradient and needs torch.no_grad(), got inputs that require one"
         return None
 
 
@@ -78,6 +89,38 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             name="decode",
             summary="few queries against a long cache, K1, K2 and V read once and never copied",
             gradient="any order",
+        ),
+        Backend(
+            name="triton",
+            summary="one fused pass for both maps; O, O2 and the row sums saved",
+            devices=custom_op.devices(),
+            dtypes=custom_op.dtypes(),
+            widths=_GPU_WIDTHS,
+            accepts_widths=custom_op.accepts_widths,
+            transforms=False,
+            available=custom_op.available,
+        ),
+        Backend(
+            name="triton_decode",
+            summary="split keys, K1, K2 and V read once; at most 16 queries",
+            devices=custom_op.devices(),
+            dtypes=custom_op.dtypes(),
+            widths=_GPU_WIDTHS,
+            accepts_widths=custom_op.accepts_widths,
+            gradient="none",
+            max_queries=decode_op.MAX_QUERIES,
+            transforms=False,
+            available=custom_op.available,
+        ),
+        Backend(
+            name="hopper",
+            summary="forward with a warpgroup per map (Gluon), backward of 'triton'",
+            devices=("cuda", "meta"),
+            dtypes=(torch.float16, torch.bfloat16),
+            widths="head_dim in {64, 128} and Dv = head_dim or 2 head_dim",
+            accepts_widths=hopper_op.accepts_widths,
+            transforms=False,
+            available=hopper_op.available,
         ),
         Backend(
             name="composed",
@@ -104,6 +147,16 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             devices=("cpu", "meta"),
             dtypes=_WIDE_FLOATS,
             transforms=False,
+        ),
+        Backend(
+            name="triton",
+            summary="the technique of differential 'triton' with one map: its baseline",
+            devices=custom_op.devices(),
+            dtypes=custom_op.dtypes(),
+            widths=_GPU_WIDTHS,
+            accepts_widths=custom_op.accepts_widths,
+            transforms=False,
+            available=custom_op.available,
         ),
         Backend(
             name="decode",
@@ -145,6 +198,7 @@ def describe(q: Tensor, k: Tensor, v: Tensor) -> Inputs:
         num_keys=k.shape[1],
         head_dim=q.shape[-1],
         value_dim=v.shape[-1],
+        gradient=torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)),
     )
 
 
@@ -178,6 +232,11 @@ def resolve(op: str, name: str, inputs: Inputs) -> str:
     return name
 
 
+def _refusal(op: str, name: str, inputs: Inputs) -> str | None:
+    (backend,) = (backend for backend in table(op) if backend.name == name)
+    return backend.refuses(inputs)
+
+
 _FEW_QUERIES = 8
 _FEW_SCORES = 64 * 1024  # of one map, all heads and batch rows counted
 
@@ -187,8 +246,13 @@ def _auto_diff_attention(inputs: Inputs) -> str:
 
     Few queries hold no map worth saving: what counts is that K and V are read once. On a CPU a
     small map is cheaper to hold than to cut up, a large one goes by chunks. Elsewhere the composed
-    form keeps memory flat at every length.
+    form keeps memory flat at every length, where Triton's kernels cannot run.
     """
+    if inputs.device == "cuda" and inputs.dtype != torch.float32:
+        few = inputs.num_queries <= _FEW_QUERIES
+        for name in ("triton_decode", "triton") if few else ("triton",):
+            if _refusal("diff_attention", name, inputs) is None:
+                return name
     if inputs.num_queries <= _FEW_QUERIES:
         return "decode"
     if inputs.device != "cpu" or inputs.dtype not in _WIDE_FLOATS:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from diffattn.errors import ShapeError
 from diffattn.ops import backends
-from diffattn.ops.diff_attention import chunked, decode
+from diffattn.ops.diff_attention import chunked, custom_op, decode
 from diffattn.ops.diff_attention.validation import (
     validate_floating,
     validate_heads,
@@ -204,6 +204,7 @@ _FORWARD: dict[str, Callable[..., Tensor]] = {
     "sdpa": attend,
     "chunked": chunked.softmax_attention,
     "decode": decode.softmax_attention,
+    "triton": custom_op.softmax_attention,
 }
 
 

@@ -129,7 +129,7 @@ def test_a_second_derivative_is_refused_by_name(op):
     out = getattr(custom_op, op)(*tensors, **options)
     (first,) = torch.autograd.grad(out.square().sum(), tensors[0], create_graph=True)
     with raises(
-        f"{op}: backend 'triton' gives first-order gradients only, got a second differentiation. "
+        f"{op}: backend 'triton' gives gradients of first order, got a second differentiation. "
         "Use backend 'reference'."
     ):
         first.square().sum().backward()
@@ -144,8 +144,8 @@ def test_functional_transforms_are_refused_by_name(transform):
         return custom_op.diff_attention(q, *rest, **options).sum()
 
     with raises(
-        "diff_attention: backend 'triton' needs plain tensors, got some under torch.vmap or "
-        "torch.func. Use torch.autograd and the batch axis, or backend 'reference'."
+        "diff_attention: backend 'triton' must be called outside torch.func transforms (vmap, "
+        "grad, jvp), got a transformed call. Use backend 'composed' or 'reference'."
     ):
         torch.vmap(loss)(q[None]) if transform == "vmap" else torch.func.grad(loss)(q)
 

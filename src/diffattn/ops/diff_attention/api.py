@@ -5,7 +5,15 @@ from collections.abc import Callable
 from torch import Tensor
 
 from diffattn.ops import backends
-from diffattn.ops.diff_attention import chunked, composed, decode, reference
+from diffattn.ops.diff_attention import (
+    chunked,
+    composed,
+    custom_op,
+    decode,
+    decode_op,
+    hopper_op,
+    reference,
+)
 from diffattn.ops.diff_attention.validation import (
     validate_lambda,
     validate_options,
@@ -18,6 +26,9 @@ _FORWARD: dict[str, Callable[..., Tensor]] = {
     "reference": reference.forward,
     "chunked": chunked.diff_attention,
     "decode": decode.forward,
+    "triton": custom_op.diff_attention,
+    "triton_decode": decode_op.forward,
+    "hopper": hopper_op.diff_attention,
     "composed": composed.one_call,
     "flash_diff_attn_1": composed.flash_diff_attn_1,
     "flash_diff_attn_2": composed.flash_diff_attn_2,

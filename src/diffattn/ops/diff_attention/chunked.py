@@ -12,6 +12,7 @@ from torch import Tensor
 
 from diffattn.errors import BackendError
 from diffattn.ops.diff_attention.chunk_layout import MatrixProduct, Problem, groups
+from diffattn.ops.diff_attention.validation import refuse_transforms
 
 
 def diff_attention(q: Tensor, k: Tensor, v: Tensor, lam: Tensor, **options: Any) -> Tensor:
@@ -19,7 +20,7 @@ def diff_attention(q: Tensor, k: Tensor, v: Tensor, lam: Tensor, **options: Any)
 
     Source: arXiv:2410.05258v2, Eq. (1).
     """
-    _refuse_transforms()
+    refuse_transforms("diff_attention", "chunked")
     return _chunked(q, k if k.ndim == 5 else k[:, :, :, None], v, lam, **options)
 
 
@@ -28,7 +29,7 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor
 
     Source: arXiv:1706.03762, Eq. (1).
     """
-    _refuse_transforms()
+    refuse_transforms("softmax_attention", "chunked")
     return _chunked(q[:, :, :, None], k[:, :, :, None], v, None, **options)
 
 
@@ -211,15 +212,6 @@ def _differentiate(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
     needs_lambda = ctx.needs_input_grad[3]
     *grads, grad_lam = _chunked_backward(grad_out, q, k, v, lam, *ctx.options, *masks, needs_lambda)
     return (*grads, grad_lam if needs_lambda else None, *[None] * 6)
-
-
-def _refuse_transforms() -> None:
-    # PyTorch has no public question for this, and its own error names neither us nor a way out.
-    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
-        raise BackendError(
-            "attention: backend 'chunked' must be called outside torch.func transforms (vmap, "
-            "grad, jvp), got a transformed call. Use backend 'composed' or 'reference'."
-        )
 
 
 def _refuse_second_order(*_: Any) -> NoReturn:

@@ -9,13 +9,10 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import BackendError
+from diffattn.ops.diff_attention.validation import refuse_transforms
 
 TRITON_VERSIONS = ((3, 6), (3, 9))
 """First and last minor version the kernels are tested with."""
-_TRANSFORMED = (
-    "{}: backend 'triton' needs plain tensors, got some under torch.vmap or torch.func. Use "
-    "torch.autograd and the batch axis, or backend 'reference'."
-)
 HEAD_DIMS = (32, 64, 96, 128)
 
 
@@ -41,6 +38,12 @@ def available() -> str | None:
 def devices() -> tuple[str, ...]:
     """Device types the kernels take here: CPU tensors only in Triton's interpreter."""
     return ("cpu", "cuda", "meta") if _interpreted() else ("cuda", "meta")
+
+
+def dtypes() -> tuple[torch.dtype, ...]:
+    """What the kernels compute right: Triton's interpreter multiplies bfloat16 as integers."""
+    floats = (torch.float16, torch.float32)
+    return floats if _interpreted() else (torch.bfloat16, *floats)
 
 
 def accepts_widths(head_dim: int, value_dim: int) -> bool:
@@ -83,7 +86,7 @@ def diff_attention(
         ``[B, T, H, Dv]``, dtype of ``q``. Gradients of first order, deterministic.
     """
     options = (scale, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
-    return _call("diff_attention", _diff_attention, q, k, v, lam, *options)
+    return call("diff_attention", "triton", _diff_attention, q, k, v, lam, *options)
 
 
 def softmax_attention(
@@ -117,7 +120,7 @@ def softmax_attention(
         ``[B, T, H, Dv]``, dtype of ``q``.
     """
     options = (scale, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
-    return _call("softmax_attention", _softmax_attention, q, k, v, *options)
+    return call("softmax_attention", "triton", _softmax_attention, q, k, v, *options)
 
 
 @torch.library.custom_op("diffattn::triton_diff_attention", mutates_args=())
@@ -145,7 +148,7 @@ def _diff_attention(
 
 
 @torch.library.custom_op("diffattn::triton_diff_attention_backward", mutates_args=())
-def _diff_attention_backward(
+def diff_attention_backward(
     grad: Tensor,
     q: Tensor,
     k: Tensor,
@@ -223,6 +226,11 @@ def _softmax_attention_backward(
 
 @_diff_attention.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return diff_attention_shapes(q, v)
+
+
+def diff_attention_shapes(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Tensors without values in the shapes of O, O2 and the logarithms of the sums."""
     batch, num_queries, num_heads = q.shape[:3]
     o, o2 = (q.new_empty(batch, num_queries, num_heads, v.shape[-1]) for _ in range(2))
     return o, o2, q.new_empty(batch, num_heads, 2, num_queries, dtype=torch.float32)
@@ -235,7 +243,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return o, q.new_empty(batch, num_heads, num_queries, dtype=torch.float32)
 
 
-@_diff_attention_backward.register_fake
+@diff_attention_backward.register_fake
 def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *rest: Any) -> Any:
     return tuple(x.new_empty(x.shape) for x in (q, k, v, lam))
 
@@ -265,32 +273,22 @@ def _register_gradient(where: str, forward: Any, backward: Any, num_tensors: int
 
     def refuse_second(ctx: Any, *grads: Any) -> Any:
         raise BackendError(
-            f"{where}: backend 'triton' gives first-order gradients only, got a second "
+            f"{where}: backend 'triton' gives gradients of first order, got a second "
             "differentiation. Use backend 'reference'."
         )
 
-    def refuse_vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-        raise BackendError(_TRANSFORMED.format(where))
-
     forward.register_autograd(differentiate, setup_context=keep)
     backward.register_autograd(refuse_second)
-    forward.register_vmap(refuse_vmap)
-    backward.register_vmap(refuse_vmap)
 
 
-_register_gradient("diff_attention", _diff_attention, _diff_attention_backward, 4)
+_register_gradient("diff_attention", _diff_attention, diff_attention_backward, 4)
 _register_gradient("softmax_attention", _softmax_attention, _softmax_attention_backward, 3)
 
 
-def _call(where: str, op: Any, *args: Any) -> Tensor:
-    try:
-        return op(*args)[0]
-    except RuntimeError as error:
-        # PyTorch has no public question whether a transform of torch.func is under way, and its
-        # generated autograd functions take none.
-        if "functorch transforms" not in str(error):
-            raise
-        raise BackendError(_TRANSFORMED.format(where)) from error
+def call(where: str, backend: str, op: Any, *args: Any) -> Tensor:
+    """The first result of a registered operator, outside ``torch.func`` transforms."""
+    refuse_transforms(where, backend)
+    return op(*args)[0]
 
 
 def _interpreted() -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffattn.errors import ShapeError
+from diffattn.errors import BackendError, ShapeError
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -138,6 +138,16 @@ def validate_rows(where: str, rows: Tensor, num_queries: int) -> None:
     if wanted and (min(wanted) < 0 or max(wanted) >= num_queries):
         raise ShapeError(
             f"{where}: rows must lie in [0, T = {num_queries}), got {min(wanted)} to {max(wanted)}."
+        )
+
+
+def refuse_transforms(where: str, backend: str) -> None:
+    """Raise BackendError under ``torch.func`` transforms, which opaque operators do not take."""
+    # PyTorch has no public question for this, and its own error names neither us nor a way out.
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        raise BackendError(
+            f"{where}: backend '{backend}' must be called outside torch.func transforms (vmap, "
+            "grad, jvp), got a transformed call. Use backend 'composed' or 'reference'."
         )
 
 

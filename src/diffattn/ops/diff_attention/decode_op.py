@@ -1,0 +1,114 @@
+"""The Triton decode kernel as an operator of PyTorch: schema, fake kernel, refusals."""
+
+import torch
+from torch import Tensor
+
+from diffattn.errors import BackendError
+from diffattn.ops.diff_attention.validation import refuse_transforms
+
+HEAD_DIMS = (32, 64, 96, 128)
+MAX_QUERIES = 16
+_NO_GRADIENT = "must run under torch.no_grad(): it has no gradient, got inputs that require one"
+
+
+def accepts_widths(head_dim: int, value_dim: int) -> bool:
+    """Whether the kernel is built for these widths."""
+    return head_dim in HEAD_DIMS and value_dim in (head_dim, 2 * head_dim)
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor,
+    *,
+    scale: float,
+    causal: bool = True,
+    window: int | None = None,
+    key_padding_mask: Tensor | None = None,
+    kv_lengths: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+) -> Tensor:
+    r"""Differential attention of at most 16 queries against a long cache, without a gradient.
+
+    .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Args:
+        q: ``[B, T, H, 2, D]``, T at most 16, D in {32, 64, 96, 128}.
+        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
+        v: ``[B, S, Hkv, Dv]``, Dv in {D, 2D}.
+        lam: λ, float32, broadcastable to ``[B, T, H]``.
+        scale: s.
+        causal: See :func:`diffattn.diff_attention`, likewise the other options.
+        window: In tokens.
+        key_padding_mask: bool ``[B, S]``.
+        kv_lengths: int32 ``[B]``.
+        cu_seqlens: Refused: a packed row is no cache.
+
+    Returns:
+        ``[B, T, H, Dv]``, dtype of ``q``.
+
+    Raises:
+        BackendError: A gradient is wanted, or the kernel is not built for these inputs.
+    """
+    where = "diff_attention: backend 'triton_decode'"
+    refuse_transforms("diff_attention", "triton_decode")
+    head_dim, value_dim = q.shape[-1], v.shape[-1]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, lam)):
+        raise BackendError(f"{where} {_NO_GRADIENT}.")
+    if cu_seqlens is not None:
+        raise BackendError(f"{where} needs a cache without document borders, got cu_seqlens.")
+    if q.shape[1] > MAX_QUERIES:
+        raise BackendError(f"{where} needs at most {MAX_QUERIES} queries, got {q.shape[1]}.")
+    if not accepts_widths(head_dim, value_dim):
+        raise BackendError(
+            f"{where} needs head_dim in {{{', '.join(map(str, HEAD_DIMS))}}} and Dv of one or two "
+            f"head_dim, got head_dim {head_dim} and Dv {value_dim}."
+        )
+    return triton_decode(q, k, v, lam, scale, causal, window, key_padding_mask, kv_lengths)
+
+
+@torch.library.custom_op("diffattn::triton_decode", mutates_args=())
+def triton_decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    key_padding_mask: Tensor | None,
+    kv_lengths: Tensor | None,
+) -> Tensor:
+    """The operator behind :func:`forward`; opaque to the compiler, so the kernel is not traced."""
+    from diffattn.ops.diff_attention.triton import decode
+
+    return decode.decode(
+        q, k, v, lam, scale=scale, causal=causal, window=window,
+        key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
+    )  # fmt: skip
+
+
+@triton_decode.register_fake
+def _fake(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    key_padding_mask: Tensor | None,
+    kv_lengths: Tensor | None,
+) -> Tensor:
+    return q.new_empty(*q.shape[:3], v.shape[-1])
+
+
+def _refuse_backward(ctx: object, grad: Tensor) -> Tensor:
+    # The operator called by itself, without the check of forward.
+    raise BackendError(f"diffattn::triton_decode {_NO_GRADIENT}.")
+
+
+triton_decode.register_autograd(_refuse_backward)

@@ -1,0 +1,108 @@
+"""The Hopper forward as an operator of PyTorch; its backward is that of the Triton kernels."""
+
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffattn.errors import BackendError
+from diffattn.ops.diff_attention import custom_op
+
+TRITON_VERSION = "3.6.0"
+"""Gluon changes from release to release, so the kernel names its own."""
+
+
+def available() -> str | None:
+    """Why the Hopper kernel cannot run on this machine, or ``None``."""
+    missing = custom_op.available()
+    if missing:
+        return missing
+    if version("triton") != TRITON_VERSION:
+        return f"needs triton {TRITON_VERSION}, got {version('triton')}"
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        return "needs a CUDA device of compute capability 9.0"
+    return None
+
+
+def accepts_widths(head_dim: int, value_dim: int) -> bool:
+    """Whether the kernel takes these widths."""
+    return head_dim in (64, 128) and value_dim in (head_dim, 2 * head_dim)
+
+
+def diff_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor,
+    *,
+    scale: float,
+    causal: bool = True,
+    **masks: Any,
+) -> Tensor:
+    r"""Differential attention on Hopper: one warpgroup per map, each tile of V shared.
+
+    .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Args:
+        q: ``[B, T, H, 2, D]``, float16 or bfloat16, D 64 or 128, not empty.
+        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
+        v: ``[B, S, Hkv, Dv]``, ``Dv`` D or 2D.
+        lam: λ, float32, broadcastable to ``[B, T, H]``.
+        scale: s, above 0.
+        causal: Bottom-right aligned.
+        **masks: The other options of :func:`diffattn.diff_attention`; refused unless ``None``.
+
+    Returns:
+        ``[B, T, H, Dv]``, dtype of ``q``. Gradients of first order, deterministic.
+
+    Raises:
+        BackendError: The kernel is not built for these inputs.
+    """
+    given = [name for name, value in masks.items() if value is not None]
+    if given or not scale > 0:
+        wrong = f"a mask besides causal, {', '.join(given)}" if given else f"scale {scale}"
+        raise BackendError(
+            "diff_attention: backend 'hopper' needs a scale above 0 and no mask besides causal, "
+            f"got {wrong}."
+        )
+    return custom_op.call("diff_attention", "hopper", _forward, q, k, v, lam, scale, causal)
+
+
+@torch.library.custom_op("diffattn::hopper_diff_attention", mutates_args=())
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, scale: float, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """O, O2 and the logarithms of the sums."""
+    from diffattn.ops.diff_attention.triton import hopper
+
+    with torch.cuda.device_of(q):
+        return hopper.forward(q, k, v, lam, scale=scale, causal=causal)
+
+
+@_forward.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return custom_op.diff_attention_shapes(q, v)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, scale, causal = inputs
+    ctx.save_for_backward(*tensors, *output)
+    ctx.options = (scale, causal)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, grad: Tensor | None, *others: Any) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 6
+    scale, causal = ctx.options
+    found = custom_op.diff_attention_backward(
+        grad, *ctx.saved_tensors, scale, causal, None, None, None, None
+    )
+    return *found, None, None
+
+
+_forward.register_autograd(_differentiate, setup_context=_keep)

@@ -1,0 +1,250 @@
+"""Compile kernels for a GPU that is not here, and hold them to the limits of its chip.
+
+``python -m diffattn.testing.aot 90`` compiles every registered case for capability 9.0 and prints
+registers, spills, shared memory and tensor memory; it exits with 1 if a limit is broken.
+"""
+
+import argparse
+import importlib
+import importlib.util
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import BackendError
+from diffattn.ops.diff_attention.triton.configs import AotCase
+
+KERNEL_PACKAGE = "diffattn.ops.diff_attention.triton"
+SHARED_BYTES = {80: 166_912, 86: 101_376, 90: 232_448, 100: 232_448}
+"""Shared memory one program may have, per compute capability; 86 stands for all small chips."""
+TMEM_COLUMNS = 512
+"""Tensor memory of one multiprocessor; a kernel that needs more compiles into a trap."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AotReport:
+    """What the compiler made of one case."""
+
+    name: str
+    capability: int
+    registers: int
+    """Per thread, as the assembler allots them at entry."""
+    spill_bytes: int
+    """Per thread: the larger of spill stores and loads."""
+    shared_bytes: int
+    tmem_columns: int
+    has_trap: bool
+    uses_mma: bool
+    uses_wgmma: bool
+    uses_tma: bool
+    uses_setmaxnreg: bool
+    uses_tcgen05: bool
+    serializes_wgmma: bool
+    """The assembler waits after every wgmma, because the code does not let it run ahead."""
+    max_spill_bytes: int
+    ptx: str
+
+
+def compile_case(case: AotCase, capability: int) -> AotReport:
+    """Compile ``case`` for ``capability`` (80, 86, 90 or 100) and read the assembler's report.
+
+    Args:
+        case: From the ``aot_cases`` of a kernel module, or any other.
+        capability: Ten times the compute capability.
+
+    Returns:
+        The report; nothing is judged, see :func:`assert_within_limits`.
+
+    Raises:
+        BackendError: The interpreter is on, so that kernels are no source to compile; the
+            capability is unknown; or no assembler of this installation takes the code.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    if capability not in SHARED_BYTES:
+        raise BackendError(
+            f"aot: capability must be in {{{', '.join(map(str, SHARED_BYTES))}}}, got {capability}."
+        )
+    _refuse_interpreter(case)
+    compiled: Any = triton.compile(
+        _source(case),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": case.num_warps, "num_stages": case.num_stages, **case.options},
+    )
+    ptx = compiled.asm["ptx"]
+    log = _assemble(case.name, ptx, capability)
+    registers, spill_bytes = _read_report(log)
+    return AotReport(
+        name=case.name,
+        capability=capability,
+        registers=registers,
+        spill_bytes=spill_bytes,
+        shared_bytes=compiled.metadata.shared,
+        tmem_columns=getattr(compiled.metadata, "tmem_size", None) or 0,
+        has_trap=re.search(r"^\s*(@\S+\s+)?trap;", ptx, re.MULTILINE) is not None,
+        uses_mma=re.search(r"\bmma\.sync\.", ptx) is not None,
+        uses_wgmma="wgmma.mma_async" in ptx,
+        uses_tma="cp.async.bulk.tensor" in ptx,
+        uses_setmaxnreg="setmaxnreg" in ptx,
+        uses_tcgen05="tcgen05.mma" in ptx,
+        serializes_wgmma="wgmma" in log and "serialized" in log,
+        max_spill_bytes=case.max_spill_bytes,
+        ptx=ptx,
+    )
+
+
+def assert_within_limits(report: AotReport) -> None:
+    """The kernel fits its chip: shared and tensor memory, no trap, spills within the case's limit.
+
+    Args:
+        report: From :func:`compile_case`.
+
+    Raises:
+        AssertionError: Names the kernel and every limit it breaks.
+    """
+    broken = []
+    shared = SHARED_BYTES[report.capability]
+    if report.shared_bytes > shared:
+        broken.append(f"shared memory must be at most {shared} bytes, got {report.shared_bytes}")
+    if report.tmem_columns > TMEM_COLUMNS:
+        broken.append(
+            f"tensor memory must be at most {TMEM_COLUMNS} columns, got {report.tmem_columns}"
+        )
+    if report.has_trap:
+        broken.append("must not contain a trap, which stands for code that cannot run")
+    if report.serializes_wgmma:
+        broken.append("wgmma must run asynchronously, got code that the assembler serialises")
+    if report.spill_bytes > report.max_spill_bytes:
+        broken.append(
+            f"spills must be at most {report.max_spill_bytes} bytes per thread, "
+            f"got {report.spill_bytes}"
+        )
+    if broken:
+        raise AssertionError(f"{report.name} on sm_{report.capability}: {'; '.join(broken)}.")
+
+
+def registered_cases(capability: int) -> list[AotCase]:
+    """The cases of every kernel module that has ``aot_cases(capability)``, in order of module."""
+    package = importlib.import_module(KERNEL_PACKAGE)
+    cases: list[AotCase] = []
+    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda found: found.name):
+        loaded = importlib.import_module(f"{KERNEL_PACKAGE}.{module.name}")
+        cases += getattr(loaded, "aot_cases", lambda _: [])(capability)
+    return cases
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compile the registered cases of some capabilities, print a table, return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m diffattn.testing.aot", description=__doc__)
+    parser.add_argument("capability", type=int, nargs="*", help="of 80, 86, 90, 100; default: all")
+    parser.add_argument("--match", default="", help="only cases whose name contains this text")
+    options = parser.parse_args(arguments)
+    if importlib.util.find_spec("triton") is None:
+        print("aot: triton must be installed (pip install 'diffattn[triton]').", file=sys.stderr)
+        return 1
+    failures: list[str] = []
+    print(f"{'case':44} {'sm':>4} {'regs':>5} {'spill':>6} {'shared':>7} {'tmem':>5}  instructions")
+    for capability in options.capability or SHARED_BYTES:
+        try:
+            cases = [case for case in registered_cases(capability) if options.match in case.name]
+        except BackendError as error:
+            print(error, file=sys.stderr)
+            return 1
+        for case in cases:
+            try:
+                report = compile_case(case, capability)
+                print(_row(report), flush=True)
+                assert_within_limits(report)
+            except BackendError as error:
+                print(error, file=sys.stderr)
+                return 1
+            except Exception as error:  # a compiler fails in many ways: report it, go on
+                failures.append(f"{case.name} on sm_{capability}: {type(error).__name__}: {error}")
+    print("\n".join(["", *failures, f"{len(failures)} failed"]))
+    return 1 if failures else 0
+
+
+def _row(report: AotReport) -> str:
+    uses = ("mma", "wgmma", "tma", "setmaxnreg", "tcgen05")
+    used = [name for name in uses if getattr(report, f"uses_{name}")]
+    return (
+        f"{report.name:44} {report.capability:>4} {report.registers:>5} {report.spill_bytes:>6} "
+        f"{report.shared_bytes:>7} {report.tmem_columns:>5}  {' '.join(used)}"
+    )
+
+
+def _refuse_interpreter(case: AotCase) -> None:
+    from triton.runtime.jit import JITFunction
+
+    if not isinstance(case.kernel, JITFunction) or os.environ.get("TRITON_INTERPRET") == "1":
+        raise BackendError(
+            f"aot: {case.name} can be compiled only in a process without TRITON_INTERPRET=1, "
+            f"which makes a kernel an interpreter object; got {type(case.kernel).__name__}."
+        )
+
+
+def _source(case: AotCase) -> Any:
+    """The kernel with its types; what ends in ``:16`` is known to be divisible by 16."""
+    from triton.compiler import ASTSource
+
+    names = case.kernel.arg_names
+    signature = {
+        name: "constexpr" if name in case.constexprs else case.signature[name].split(":")[0]
+        for name in names
+    }
+    attributes = {
+        (names.index(name),): [["tt.divisibility", 16]]
+        for name, kind in case.signature.items()
+        if kind.endswith(":16") and name not in case.constexprs
+    }
+    make = ASTSource
+    if getattr(case.kernel, "is_gluon", lambda: False)():
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        make = GluonASTSource
+    return make(case.kernel, signature, dict(case.constexprs), attributes)
+
+
+def _assemble(name: str, ptx: str, capability: int) -> str:
+    """The report of the first assembler of this installation that knows the PTX version."""
+    import triton
+
+    binaries = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    tools = [binaries / "ptxas", binaries / "ptxas-blackwell"]
+    if capability >= 100:
+        tools.reverse()
+    target = re.search(r"^\.target\s+(sm_\w+)", ptx, re.MULTILINE)
+    assert target, "PTX names its target"
+    complaints = []
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernel.ptx"
+        source.write_text(ptx, encoding="utf-8")
+        for tool in tools:
+            done = subprocess.run(
+                [tool, "-v", f"--gpu-name={target[1]}", source, "-o", f"{folder}/kernel.cubin"],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if done.returncode == 0:
+                return done.stdout + done.stderr
+            complaints.append(done.stderr.strip())
+    raise BackendError(f"aot: {name}: no assembler takes the code: {' | '.join(complaints)}.")
+
+
+def _read_report(text: str) -> tuple[int, int]:
+    """Registers, and the larger of the bytes stored and loaded for want of them."""
+    registers = re.search(r"Used (\d+) registers", text)
+    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", text)
+    assert registers, f"an assembler's report, got {text!r}"
+    return int(registers[1]), max(map(int, spills))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""The compile gate: kernels keep the limits of chips that are not here."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diffattn.errors import BackendError
+from diffattn.testing import aot
+
+pytest.importorskip("triton", reason="the kernels need triton")
+
+TESTS = Path(__file__).parents[2]
+PYTHONS = [sys.executable, *filter(None, os.environ.get("DIFFATTN_AOT_PYTHONS", "").split(":"))]
+"""Interpreters of the full matrix: this one, and those that have other versions of Triton."""
+CASES = {
+    80: ["decode-d128-own-keys-rows64", "v1-d64-fwd"],
+    90: [
+        "v1-d128-fwd",
+        "v1-d64-dkv",
+        "v1-d128-dq",
+        "softmax-d128-fwd",
+        "decode-d64-own-keys-rows16",
+        "decode-d128-own-keys-rows64",
+        "hopper-fwd-d64-dv128-causal",
+        "hopper-fwd-d128-dv256-causal",
+    ],
+    100: ["decode-d128-own-keys-rows64", "v1-d128-fwd", "v2-d64-dkv"],
+}
+"""What every push compiles; the scheduled tier compiles all."""
+
+
+def fresh(arguments, cache, python=sys.executable):
+    """Run Python without the interpreter of Triton, which is chosen when a kernel is defined."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(cache)}
+    paths = [str(TESTS.parent / "src"), str(TESTS), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    return subprocess.run(
+        [python, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("capability", CASES)
+def test_chosen_kernels_keep_the_limits(capability, tmp_path):
+    code = f"""
+from diffattn.testing import aot
+cases = {{case.name: case for case in aot.registered_cases({capability})}}
+for name in {CASES[capability]}:
+    report = aot.compile_case(cases[name], {capability})
+    aot.assert_within_limits(report)
+    if name.startswith("hopper"):
+        assert report.uses_wgmma and report.uses_tma and report.uses_setmaxnreg
+    print(report.name, report.registers, report.spill_bytes)
+"""
+    done = fresh(["-c", code], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == len(CASES[capability])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "capability", "broken"),
+    [
+        ("FITTING", 90, None),
+        ("SPILLING", 90, "spills must be at most 64 bytes per thread"),
+        ("TOO_MUCH_SHARED_MEMORY", 90, "shared memory must be at most 232448 bytes"),
+        ("TOO_MUCH_TENSOR_MEMORY", 100, "tensor memory must be at most 512 columns, got 768; "
+         "must not contain a trap"),
+    ],
+)  # fmt: skip
+def test_the_gate_refuses_what_cannot_run(kernel, capability, broken, tmp_path):
+    code = f"""
+from diffattn.testing import aot
+from ops.triton import unfit_kernels
+aot.assert_within_limits(aot.compile_case(unfit_kernels.{kernel}, {capability}))
+"""
+    done = fresh(["-c", code], tmp_path)
+    if broken is None:
+        assert done.returncode == 0, done.stderr
+        return
+    assert "AssertionError" in done.stderr
+    assert broken in done.stderr
+
+
+def test_the_command_prints_a_table(tmp_path):
+    done = fresh(["-m", "diffattn.testing.aot", "90", "--match", "combine"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "decode-combine-dv256" in done.stdout
+    assert done.stdout.endswith("0 failed\n")
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("capability", aot.SHARED_BYTES)
+def test_all_kernels_keep_the_limits(capability, python, tmp_path):
+    done = fresh(["-m", "diffattn.testing.aot", str(capability)], tmp_path, python)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_interpreted_kernels_are_refused(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    case = aot.registered_cases(90)[0]
+    with pytest.raises(BackendError, match="only in a process without TRITON_INTERPRET=1"):
+        aot.compile_case(case, 90)
+
+
+def test_an_unknown_capability_is_refused():
+    case = aot.registered_cases(90)[0]
+    with pytest.raises(BackendError, match=r"capability must be in \{80, 86, 90, 100\}, got 75"):
+        aot.compile_case(case, 75)

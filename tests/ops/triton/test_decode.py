@@ -1,0 +1,150 @@
+"""The decode kernel in Triton's interpreter on CPU, and on a GPU where there is one."""
+
+import pytest
+import torch
+
+from diffattn.errors import BackendError
+from diffattn.ops.diff_attention import decode_op, reference
+from diffattn.testing.assertions import assert_close_to_reference
+from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+
+pytest.importorskip("triton", reason="the kernels need triton")
+
+V1 = {"head_dim": 32, "value_dim": 64}
+V2 = {"head_dim": 32, "value_dim": 32, "shared_keys": True}
+GQA = {"num_heads": 4, "num_kv_heads": 2}
+CASES = [
+    OpCase(name="v1-T1", num_queries=1, num_keys=70, **V1, **GQA),
+    OpCase(name="v1-mha-T1-S1", num_queries=1, num_keys=1, lam_axes="h", **V1),
+    OpCase(name="v1-T5", num_queries=5, num_keys=300, lam_axes="bth", **V1, **GQA),
+    OpCase(name="v1-T16-noncausal", num_queries=16, num_keys=40, causal=False, **V1, **GQA),
+    OpCase(name="v1-mqa-T>S", num_queries=9, num_keys=5, num_kv_heads=1, **V1),
+    OpCase(name="v1-rows-in-blocks", num_queries=16, num_keys=40, num_heads=10, num_kv_heads=1,
+           batch=1, **V1),
+    OpCase(name="v2-T1", num_queries=1, num_keys=260, lam_axes="bth", **V2, **GQA),
+    OpCase(name="v2-T3-window", num_queries=3, num_keys=80, window=17, lam_axes="t", **V2),
+    OpCase(name="v1-window-noncausal", num_queries=4, num_keys=90, window=1, causal=False, **V1),
+    OpCase(name="v1-kv_lengths", num_queries=2, num_keys=300, kv_lengths=(300, 140), **V1, **GQA),
+    OpCase(name="v2-kv_lengths-short", num_queries=4, num_keys=50, kv_lengths=(0, 2), **V2),
+    OpCase(name="v1-padding", num_queries=2, num_keys=70, padding=((33, 0), (0, 70)), **V1, **GQA),
+    OpCase(name="v1-all-options", num_queries=3, num_keys=90, window=40, padding=((5, 0), (0, 2)),
+           kv_lengths=(90, 61), lam_axes="bth", scale=0.3, **V1, **GQA),
+    OpCase(name="d96", num_queries=1, num_keys=40, head_dim=96, value_dim=192, batch=1, **GQA),
+    OpCase(name="d128-shared-2d", num_queries=2, num_keys=40, head_dim=128, value_dim=256,
+           shared_keys=True, batch=1, **GQA),
+    OpCase(name="d64-own-keys-narrow-v", num_queries=2, num_keys=40, head_dim=64, value_dim=64,
+           batch=1, **GQA),
+]  # fmt: skip
+
+
+@torch.no_grad()
+def run(q, k, v, lam, *, backend, scale=None, **options):
+    """The shape of ``diff_attention``, for two backends that need not be registered."""
+    forward = decode_op.forward if backend == "decode" else reference.forward
+    return forward(q, k, v, lam, scale=q.shape[-1] ** -0.5 if scale is None else scale, **options)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_decode_matches_reference(case, device):
+    inputs = make_diff_attention_inputs(case, device=device)
+    assert_close_to_reference(run, inputs, backend="decode", gradients=False)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="16-bit products need a GPU")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_decode_matches_reference_in_16_bits(case, dtype):
+    inputs = make_diff_attention_inputs(case, dtype=dtype, device="cuda")
+    assert_close_to_reference(run, inputs, backend="decode", gradients=False)
+
+
+@pytest.mark.parametrize("num_splits", [1, 2, 5, 19])
+def test_the_number_of_parts_changes_rounding_only(num_splits, device):
+    """Also more parts than a merge block holds, and parts without any key."""
+    from diffattn.ops.diff_attention.triton import decode
+
+    case = OpCase(name="", num_queries=2, num_keys=230, kv_lengths=(230, 40), **V1, **GQA)
+    inputs = make_diff_attention_inputs(case, device=device)
+
+    def split(q, k, v, lam, *, backend, **options):
+        if backend == "reference":
+            return run(q, k, v, lam, backend=backend, **options)
+        scale = q.shape[-1] ** -0.5
+        return decode.decode(q, k, v, lam, scale=scale, num_splits=num_splits, **options)
+
+    assert_close_to_reference(split, inputs, backend="decode", gradients=False)
+
+
+def test_unwritten_cache_and_strides(device):
+    """A cache longer than its content, read in place: other heads' channels lie between."""
+    case = OpCase(name="", num_queries=1, num_keys=60, **V1, **GQA)
+    inputs = make_diff_attention_inputs(case, device=device).map_tensors(lambda x: x)
+    plain = run(**inputs.tensors(), backend="decode")
+    k = torch.full((2, 3, 90, 2, 2, 32), 1e30, device=device)
+    v = torch.full((2, 90, 5, 64), 1e30, device=device)
+    k[:, 1, :60], v[:, :60, 1:3] = inputs.k, inputs.v
+    lengths = torch.tensor([60, 60], dtype=torch.int32, device=device)
+    cached = run(inputs.q, k[:, 1], v[:, :, 1:3], inputs.lam, backend="decode", kv_lengths=lengths)
+    assert torch.equal(plain, cached)
+
+
+def test_a_gradient_is_refused(device):
+    inputs = make_diff_attention_inputs(CASES[0], device=device)
+    tensors = inputs.tensors().values()
+    with pytest.raises(BackendError, match=r"'triton_decode' must run under torch.no_grad"):
+        decode_op.forward(*tensors, scale=0.1)
+    out = decode_op.triton_decode(*tensors, 0.1, True, None, None, None)
+    with pytest.raises(BackendError, match=r"triton_decode must run under torch.no_grad"):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_queries": 17}, "needs at most 16 queries, got 17"),
+        ({"head_dim": 16}, "needs head_dim in {32, 64, 96, 128} and Dv .* got head_dim 16"),
+        ({"value_dim": 48}, "got head_dim 32 and Dv 48"),
+        ({"batch": 1, "num_queries": 4, "documents": (2, 2)}, "got cu_seqlens"),
+    ],
+)
+def test_what_the_kernel_is_not_built_for_is_refused(change, message):
+    case = OpCase(**({"name": "", "num_queries": 1} | V1 | change))
+    inputs = make_diff_attention_inputs(case)
+    with pytest.raises(BackendError, match=message):
+        run(**inputs.tensors(), backend="decode", **inputs.options)
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[12]], ids=str)
+def test_opcheck(case, device):
+    inputs = make_diff_attention_inputs(case, device=device)
+    options = inputs.options
+    arguments = [x.detach() for x in inputs.tensors().values()]
+    arguments += [0.2, True, options.get("window")]
+    arguments += [options.get("key_padding_mask"), options.get("kv_lengths")]
+    torch.library.opcheck(decode_op.triton_decode, arguments)
+
+
+def test_compiles_and_exports_as_one_graph(device):
+    inputs = make_diff_attention_inputs(CASES[0], device=device)
+    tensors = tuple(x.detach() for x in inputs.tensors().values())
+
+    class Attend(torch.nn.Module):
+        def forward(self, q, k, v, lam):
+            return run(q, k, v, lam, backend="decode") * 2
+
+    expected = Attend()(*tensors)
+    compiled = torch.compile(Attend(), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*tensors), expected)
+    exported = torch.export.export(Attend(), tensors)
+    assert torch.equal(exported.module()(*tensors), expected)
+
+
+def test_splits_fill_the_chip_and_no_part_is_too_short():
+    from diffattn.ops.diff_attention.triton.decode import _splits
+
+    assert _splits(8, 1_000_000, 264) == 33
+    assert _splits(8, 512, 264) == 4
+    assert _splits(600, 1_000_000, 264) == 1
+    assert _splits(1, 1_000_000, 10_000) == 256
+    assert _splits(1, 0, 264) == 1

@@ -1,0 +1,201 @@
+"""The Hopper forward: its source emulated on CPU, and the kernel itself on a Hopper GPU."""
+
+import math
+
+import pytest
+import torch
+
+from diffattn.errors import BackendError
+from diffattn.ops.diff_attention import reference
+from diffattn.ops.masking import repeat_heads
+from diffattn.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
+from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.testing.rounding import rounding_steps
+
+from .gluon_emulation import Stuck, emulate
+
+pytest.importorskip("triton.experimental.gluon", reason="the kernel is written in Gluon")
+from diffattn.ops.diff_attention.triton import hopper
+
+KERNEL = "_diff_attention_fwd_hopper_kernel"
+FUNCTIONS = ("_allocate", "_produce", "_weights", "_fold", "_consume")
+D64 = {"head_dim": 64, "value_dim": 128, "batch": 1, "num_heads": 2, "num_kv_heads": 2}
+D128 = {"head_dim": 128, "value_dim": 256, "batch": 1, "num_heads": 1, "num_kv_heads": 1}
+V2 = {"head_dim": 64, "value_dim": 64, "shared_keys": True, "batch": 1}
+CASES = [
+    OpCase(name="d64-T1", num_queries=1, **D64),
+    OpCase(name="d64-T200", num_queries=200, lam_axes="bth", **D64),
+    OpCase(name="d64-T<S", num_queries=70, num_keys=700, lam_axes="h", **D64),
+    OpCase(name="d64-T>S", num_queries=300, num_keys=140, **D64),
+    OpCase(name="d64-gqa-batch", num_queries=65, num_keys=130, lam_axes="t", scale=0.3,
+           **(D64 | {"batch": 2, "num_heads": 4})),
+    OpCase(name="d64-full", num_queries=64, num_keys=512, causal=False, **D64),
+    OpCase(name="d64-full-ragged", num_queries=70, num_keys=389, causal=False, **D64),
+    OpCase(name="v2-gqa", num_queries=130, num_keys=260, num_kv_heads=2, lam_axes="bth", **V2),
+    OpCase(name="d128-T129", num_queries=129, **D128),
+    OpCase(name="d128-full-T<S", num_queries=10, num_keys=333, causal=False, **D128),
+]  # fmt: skip
+on_hopper = pytest.mark.skipif(
+    hopper.available() is not None, reason=f"the Hopper kernel {hopper.available()}"
+)
+
+
+@torch.no_grad()
+def run(q, k, v, lam, *, backend, scale=None, **options):
+    """The shape of ``diff_attention``, for the kernel and the reference."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if backend == "hopper":
+        return hopper.forward(q, k, v, lam, scale=scale, **options)[0]
+    return reference.forward(q, k, v, lam, scale=scale, **options)
+
+
+def assert_saved_tensors(inputs):
+    """O2 and the row sums, which the backward needs, against float64."""
+    q, k, v, _ = inputs.tensors().values()
+    options = {"scale": q.shape[-1] ** -0.5} | inputs.options
+    _, out_2, lse = hopper.forward(**inputs.tensors(), **options)
+    exact = inputs.map_tensors(torch.Tensor.double)
+    _, map_2, _ = reference.maps(exact.q, exact.k, exact.lam, **options)
+    expected = torch.matmul(map_2, repeat_heads(exact.v, q.shape[2]).transpose(1, 2))
+    # The weights and the result are rounded to the dtype of q: two roundings of at most |V|.
+    assert_equal_to_rounding(
+        out_2.detach(), expected.transpose(1, 2).detach(), steps=2, magnitude=float(v.abs().max())
+    )
+    steps, _ = rounding_steps(inputs)
+    keys = exact.k if k.ndim == 5 else exact.k[:, :, :, None]
+    keys = repeat_heads(keys, q.shape[2])
+    logits = torch.einsum("bihmd,bjhmd->bhmij", exact.q, keys.expand(-1, -1, -1, 2, -1))
+    logits = logits * options["scale"]
+    if options.get("causal", True):
+        num_queries, num_keys = logits.shape[-2:]
+        hidden = torch.ones(num_queries, num_keys, dtype=torch.bool, device=q.device)
+        logits = logits.masked_fill(hidden.triu(num_keys - num_queries + 1), -math.inf)
+    expected = logits.logsumexp(-1).detach() / math.log(2)
+    nothing = expected == -math.inf
+    assert torch.equal(lse == math.inf, nothing)
+    assert_equal_to_rounding(
+        lse.masked_fill(nothing, 0), expected.masked_fill(nothing, 0), steps=steps, magnitude=1.0
+    )
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_emulated_kernel_matches_reference(case, seed, monkeypatch):
+    """The kernel's source with its barriers, in another order of events for every seed."""
+    emulate(monkeypatch, hopper, KERNEL, FUNCTIONS, seed)
+    inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16)
+    assert_close_to_reference(run, inputs, backend="hopper", gradients=False)
+    if seed == 0:
+        with torch.no_grad():
+            assert_saved_tensors(inputs)
+
+
+def test_emulated_kernel_reads_strides_in_place(monkeypatch):
+    """Heads and rows of a larger tensor; odd strides and an expanded batch are copied."""
+    emulate(monkeypatch, hopper, KERNEL, FUNCTIONS, 0)
+    inputs = make_diff_attention_inputs(CASES[1], dtype=torch.bfloat16)
+    plain = run(**inputs.tensors(), backend="hopper")
+    wide = torch.full((1, 200, 3, 2, 2, 64), math.nan, dtype=torch.bfloat16)
+    wide[:, :, 1] = inputs.k.detach()
+    odd = torch.full((1, 200, 2, 131), math.nan, dtype=torch.bfloat16)
+    odd[..., 2:130] = inputs.v.detach()
+    strided = run(inputs.q, wide[:, :, 1], odd[..., 2:130], inputs.lam, backend="hopper")
+    assert torch.equal(plain, strided)
+    twice = [x.detach().expand(2, *x.shape[1:]) for x in (inputs.q, inputs.k, inputs.v)]
+    lam = inputs.lam.detach()
+    both = run(*twice, lam.expand(2, *lam.shape[-2:]), backend="hopper")
+    assert torch.equal(both, plain.expand_as(both))
+
+
+@pytest.mark.parametrize(
+    ("break_it", "error"),
+    [
+        (lambda chip: setattr(chip, "init", _count_one_reader(chip.init)), AssertionError),
+        (lambda chip: setattr(chip, "arrive", lambda tile, count: None), Stuck),
+        (lambda chip: setattr(chip, "wait", lambda tile, phase: chip.current.pause()),
+         AssertionError),
+    ],
+    ids=["slot freed by one of two readers", "no arrivals", "no waits"],
+)  # fmt: skip
+def test_the_emulation_notices_a_broken_protocol(break_it, error, monkeypatch):
+    inputs = make_diff_attention_inputs(CASES[5], dtype=torch.bfloat16)
+    chip = emulate(monkeypatch, hopper, KERNEL, FUNCTIONS, 0)
+    break_it(chip)
+    with pytest.raises(error):
+        run(**inputs.tensors(), backend="hopper", causal=False)
+
+
+def _count_one_reader(init):
+    return lambda tile, count: init(tile, 1)
+
+
+@on_hopper
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+@pytest.mark.parametrize(
+    "case",
+    [*CASES, OpCase(name="long", num_queries=2048, **(D128 | {"num_heads": 4})),
+     OpCase(name="long-v2", num_queries=1111, num_keys=3000, **(V2 | {"num_heads": 4}))],
+    ids=str,
+)  # fmt: skip
+def test_kernel_matches_reference(case, dtype):
+    inputs = make_diff_attention_inputs(case, dtype=dtype, device="cuda")
+    assert_close_to_reference(run, inputs, backend="hopper", gradients=False)
+    with torch.no_grad():
+        assert_saved_tensors(inputs)
+
+
+@on_hopper
+@pytest.mark.gpu
+def test_kernel_gives_the_same_bits_again():
+    """A race would show as a difference between runs."""
+    case = OpCase(name="", num_queries=4096, **(D128 | {"num_heads": 16}))
+    inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16, device="cuda")
+    first = run(**inputs.tensors(), backend="hopper")
+    for _ in range(50):
+        assert torch.equal(run(**inputs.tensors(), backend="hopper"), first)
+
+
+@on_hopper
+@pytest.mark.gpu
+def test_saved_tensors_equal_those_of_the_triton_forward():
+    """So the Triton backward may follow either forward."""
+    forward = pytest.importorskip(
+        "diffattn.ops.diff_attention.triton.forward", reason="no Triton forward to compare with"
+    )
+    launch = pytest.importorskip("diffattn.ops.diff_attention.triton.launch")
+    inputs = make_diff_attention_inputs(CASES[1], dtype=torch.bfloat16, device="cuda")
+    mask = launch.KeyMask(causal=True)
+    expected = forward.forward(**inputs.tensors(), scale=0.125, mask=mask)
+    actual = hopper.forward(**inputs.tensors(), scale=0.125)
+    magnitude = float(inputs.v.abs().max()) * (1 + float(inputs.lam.abs().max()))
+    for got, want in zip(actual[:2], expected[:2], strict=True):
+        assert_equal_to_rounding(got.detach(), want.detach(), steps=4, magnitude=magnitude)
+    steps, _ = rounding_steps(inputs)
+    assert_equal_to_rounding(actual[2], expected[2], steps=2 * steps, magnitude=1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dtype": torch.float32}, "needs dtype in {float16, bfloat16}, got float32"),
+        ({"head_dim": 96}, "got head_dim 96 and Dv 128"),
+        ({"scale": -1.0}, "needs a scale above 0, got -1.0"),
+        ({"window": 3}, "masks by causal alone, got window"),
+    ],
+)
+def test_what_the_kernel_is_not_built_for(change, message):
+    dtype = change.pop("dtype", torch.bfloat16)
+    case = OpCase(**({"name": "", "num_queries": 2} | D64 | change))
+    inputs = make_diff_attention_inputs(case, dtype=dtype)
+    options = {"scale": 0.125} | inputs.options
+    assert message in hopper.refuses(inputs.q, inputs.v, **options)
+    if "window" not in change:
+        with pytest.raises(BackendError, match="the Hopper kernel needs"):
+            hopper.forward(**inputs.tensors(), **options)
+
+
+def test_available_names_the_pinned_version(monkeypatch):
+    monkeypatch.setattr(hopper.triton, "__version__", "3.9.0")
+    assert hopper.available() == "needs triton 3.6.0, got 3.9.0"
+    assert hopper.aot_cases(90) == []
