@@ -40,10 +40,10 @@ def test_backend_matches_reference(backend, dtype, case, device):
     [
         ({"num_queries": 1}, "decode"),
         ({"num_queries": 100}, "sdpa"),
-        ({"num_queries": 100, "num_keys": 256}, "chunked"),
+        ({"num_queries": 100, "num_keys": 512}, "chunked"),
         ({"num_queries": 100, "dtype": torch.bfloat16}, "chunked"),
-        ({"num_queries": 100, "dtype": torch.float16, "num_keys": 256}, "sdpa"),
-        ({"num_queries": 100, "device": "cuda", "num_keys": 256}, "sdpa"),
+        ({"num_queries": 100, "dtype": torch.float16, "num_keys": 512}, "sdpa"),
+        ({"num_queries": 100, "device": "cuda", "num_keys": 512}, "sdpa"),
     ],
 )
 def test_auto_is_one_rule(facts, chosen):

@@ -267,7 +267,7 @@ def _auto_softmax_attention(inputs: Inputs) -> str:
         return "sdpa"
     if inputs.num_queries <= _FEW_QUERIES:
         return "decode"
-    long = inputs.num_keys >= 256
+    long = inputs.num_keys >= 512
     chunked = inputs.dtype == torch.bfloat16 or (inputs.dtype in _WIDE_FLOATS and long)
     return "chunked" if chunked else "sdpa"
 
