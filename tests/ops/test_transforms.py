@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from diffattn.errors import ShapeError
+from diffattn.errors import BackendError, ShapeError
 from diffattn.ops import backends
 from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
 from diffattn.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
 from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.testing.marks import require_backend
 from diffattn.testing.rounding import rounding_steps
 
 BACKENDS = backends.names("diff_attention")
@@ -57,9 +58,24 @@ def test_autocast_keeps_softmaxes_in_float32(device):
         assert_equal_to_rounding(weights.sum(-1), expected, steps=2 * 64 + 4, magnitude=2)
 
 
+FUNCTIONAL = [row.name for row in backends.table("diff_attention") if row.functional]
+NOT_FUNCTIONAL = [name for name in BACKENDS if name not in FUNCTIONAL]
+
+
+@pytest.mark.parametrize("backend", NOT_FUNCTIONAL)
+def test_a_backend_without_transforms_says_so(backend):
+    inputs = make_diff_attention_inputs(CASE)
+    q, k, v, lam = (x.detach() for x in inputs.tensors().values())
+    message = f"backend {backend!r} does not run under torch.func or torch.vmap."
+    with pytest.raises(BackendError, match=message):
+        torch.vmap(lambda q: call(backend, q, k, v, lam, inputs.options))(q[None])
+    with pytest.raises(BackendError, match=message):
+        torch.func.grad(lambda lam: call(backend, q, k, v, lam, inputs.options).sum())(lam)
+
+
 # PyTorch's fused CPU attention has no batching rule and says so.
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", FUNCTIONAL)
 def test_vmap_equals_a_loop(backend, device):
     """Over λ and key lengths too, whose values cannot be looked at there."""
     inputs = [make_diff_attention_inputs(CASE, device=device, seed=seed) for seed in range(3)]
@@ -76,7 +92,7 @@ def test_vmap_equals_a_loop(backend, device):
         assert_same(actual[index], one(*x.tensors().values(), lengths[index]), x)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", FUNCTIONAL)
 def test_functional_gradient_equals_autograd_and_still_looks_at_lambda(backend):
     inputs = make_diff_attention_inputs(CASE)
 
@@ -106,6 +122,7 @@ def test_traced_graph_equals_the_call(backend, case, mode):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", [CASE, PACKED], ids=["cache", "packed"])
 def test_meta_tensors_give_the_shape(backend, case):
+    require_backend("diff_attention", backend, device="meta", dtype=torch.float32, case=case)
     inputs = make_diff_attention_inputs(case, device="meta")
     out = call(backend, *inputs.tensors().values(), inputs.options)
     assert out.is_meta

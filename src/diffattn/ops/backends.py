@@ -22,6 +22,8 @@ class Inputs:
     num_keys: int
     head_dim: int
     value_dim: int
+    needs_gradient: bool = False
+    """Whether q, k or v is part of a graph that will be differentiated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +39,10 @@ class Backend:
     """The head and value widths it accepts, in words."""
     accepts_widths: Callable[[int, int], bool] = lambda head_dim, value_dim: True
     gradient: str = "first order"
+    no_gradient_on: tuple[str, ...] = ()
+    """Device types where it runs, but gives no gradient of q, k and v."""
+    functional: bool = True
+    """Whether it runs under the transforms of ``torch.func``, ``torch.vmap`` among them."""
     available: Callable[[], str | None] = lambda: None
     """Why it cannot run on this machine at all, or ``None``."""
 
@@ -52,6 +58,8 @@ class Backend:
             return f"needs dtype in {{{names}}}, got {str(inputs.dtype).removeprefix('torch.')}"
         if not self.accepts_widths(inputs.head_dim, inputs.value_dim):
             return f"needs {self.widths}, got head_dim {inputs.head_dim} and Dv {inputs.value_dim}"
+        if inputs.needs_gradient and inputs.device in self.no_gradient_on:
+            return f"has no gradient on {inputs.device}: detach q, k and v or use torch.no_grad()"
         return None
 
 
@@ -72,6 +80,13 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             summary="the paper's four calls of equal width",
             widths="Dv = 2 head_dim",
             accepts_widths=lambda head_dim, value_dim: value_dim == 2 * head_dim,
+        ),
+        Backend(
+            name="flex",
+            summary="two FlexAttention calls; fused under torch.compile only",
+            devices=("cpu", "cuda", "xpu"),
+            no_gradient_on=("cpu",),
+            functional=False,
         ),
     )
 }
@@ -106,6 +121,7 @@ def describe(q: Tensor, k: Tensor, v: Tensor) -> Inputs:
         num_keys=k.shape[1],
         head_dim=q.shape[-1],
         value_dim=v.shape[-1],
+        needs_gradient=torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)),
     )
 
 

@@ -2,12 +2,24 @@
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from diffattn.testing.inputs import DiffAttentionInputs
 from diffattn.testing.rounding import term_magnitudes
+
+
+class Comparison(NamedTuple):
+    """How one tensor compares with the float64 reference."""
+
+    error: float
+    """Largest absolute difference."""
+    budget: float
+    """What rounding explains of it; ``nan`` for another shape or dtype."""
+    problem: str | None
+    """What is wrong, or ``None``."""
 
 
 def assert_close_to_reference(
@@ -30,36 +42,63 @@ def assert_close_to_reference(
         op: Called as ``op(q, k, v, lam, backend=..., **options)``.
         inputs: Arguments in the dtype to test.
         backend: Name of the backend to test.
-        gradients: Compare the gradients too.
+        gradients: Compare the gradients too, unless called under ``torch.no_grad``.
 
     Raises:
         AssertionError: A value has another shape or dtype than the reference gives, is not finite,
             or is further off than its budget.
     """
-    exact = _run(op, inputs.map_tensors(Tensor.double), "reference", gradients)
-    rounded = _run(op, inputs, "reference", gradients)
-    actual = _run(op, inputs, backend, gradients)
-    magnitudes = term_magnitudes(inputs, _weights(exact["output"]))
-    eps = torch.finfo(inputs.q.dtype).eps
-    failures = []
-    for name, want in exact.items():
-        got, reference = actual[name], rounded[name]
-        if (got.shape, got.dtype) != (reference.shape, reference.dtype):
-            failures.append(
-                f"{name}: must be {reference.dtype} {list(reference.shape)}, "
-                f"got {got.dtype} {list(got.shape)}"
-            )
-            continue
-        budget = 2 * (_largest(reference.double() - want) + eps * _largest(magnitudes[name]))
-        error = _largest(got.double() - want)
-        # Written so that NaN fails, whether it is in the result or in the budget.
-        if not (math.isfinite(budget) and error <= budget):
-            failures.append(f"{name}: error {error:.3e}, budget {budget:.3e}")
+    compared = compare_to_reference(op, inputs, backend=backend, gradients=gradients)
+    failures = [f"{name}: {found.problem}" for name, found in compared.items() if found.problem]
     if failures:
         raise AssertionError(
             f"backend {backend!r} in {inputs.q.dtype} is further from the float64 reference than "
             f"rounding explains: {'; '.join(failures)}."
         )
+
+
+def compare_to_reference(
+    op: Callable[..., Tensor],
+    inputs: DiffAttentionInputs,
+    *,
+    backend: str,
+    gradients: bool = True,
+) -> dict[str, Comparison]:
+    """What :func:`assert_close_to_reference` asserts, for every tensor it compares.
+
+    Args:
+        op: Called as ``op(q, k, v, lam, backend=..., **options)``.
+        inputs: Arguments in the dtype to test; gradients of those that require one.
+        backend: Name of the backend to test.
+        gradients: Compare the gradients too, unless called under ``torch.no_grad``.
+
+    Returns:
+        By name: ``output``, ``gradient of q`` and so on.
+    """
+    gradients = gradients and torch.is_grad_enabled()
+    exact = _run(op, inputs.map_tensors(Tensor.double), "reference", gradients)
+    rounded = _run(op, inputs, "reference", gradients)
+    actual = _run(op, inputs, backend, gradients)
+    magnitudes = term_magnitudes(inputs, _weights(exact["output"]))
+    eps = torch.finfo(inputs.q.dtype).eps
+    compared = {}
+    for name, want in exact.items():
+        got, reference = actual[name], rounded[name]
+        problem = None
+        error = budget = math.nan
+        if (got.shape, got.dtype) != (reference.shape, reference.dtype):
+            problem = (
+                f"must be {reference.dtype} {list(reference.shape)}, "
+                f"got {got.dtype} {list(got.shape)}"
+            )
+        else:
+            budget = 2 * (_largest(reference.double() - want) + eps * _largest(magnitudes[name]))
+            error = _largest(got.double() - want)
+            # Written so that NaN fails, whether it is in the result or in the budget.
+            if not (math.isfinite(budget) and error <= budget):
+                problem = f"error {error:.3e}, budget {budget:.3e}"
+        compared[name] = Comparison(error, budget, problem)
+    return compared
 
 
 def assert_equal_to_rounding(
@@ -96,9 +135,10 @@ def _run(
     tensors = inputs.tensors()
     out = op(*tensors.values(), backend=backend, **inputs.options)
     results = {"output": out.detach()}
-    if gradients:
-        found = torch.autograd.grad(out, list(tensors.values()), _weights(out))
-        results |= {f"gradient of {n}": g for n, g in zip(tensors, found, strict=True)}
+    leaves = {name: x for name, x in tensors.items() if x.requires_grad}
+    if gradients and leaves:
+        found = torch.autograd.grad(out, list(leaves.values()), _weights(out))
+        results |= {f"gradient of {n}": g for n, g in zip(leaves, found, strict=True)}
     return results
 
 

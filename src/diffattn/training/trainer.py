@@ -253,6 +253,7 @@ def _chosen_backends(config: RunConfig) -> dict[str, str]:
         num_keys=config.train.seq_len,
         head_dim=model.head_dim,
         value_dim=model.cached_kv_shape[1],
+        needs_gradient=True,
     )
     return {"diff_attention": backends.resolve("diff_attention", model.attention_backend, inputs)}
 

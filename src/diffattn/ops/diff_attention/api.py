@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from diffattn.ops import backends
-from diffattn.ops.diff_attention import composed, reference
+from diffattn.ops.diff_attention import composed, flex, reference
 from diffattn.ops.diff_attention.validation import (
     validate_lambda,
     validate_options,
@@ -19,6 +19,7 @@ _FORWARD: dict[str, Callable[..., Tensor]] = {
     "composed": composed.one_call,
     "flash_diff_attn_1": composed.flash_diff_attn_1,
     "flash_diff_attn_2": composed.flash_diff_attn_2,
+    "flex": flex.forward,
 }
 
 
