@@ -101,6 +101,27 @@ def test_a_fault_is_found_and_can_be_repeated(fault, monkeypatch, capsys):
     assert report.failures[0] in capsys.readouterr().out
 
 
+def rounded_once_more(right, q, k, v, lam, options):
+    """√s on queries and keys alike, as some kernels have it, and O1 and O2 rounded apart."""
+    scale = options["scale"]
+    q, k = q * abs(scale) ** 0.5, k * abs(scale) ** 0.5 * (1 if scale > 0 else -1)
+    zero, one = torch.zeros_like(lam), torch.ones_like(lam)
+    options = options | {"scale": 1.0}
+    out_1 = right(q, k, v, zero, **options)
+    out_2 = right(q.flip(3), k.flip(3) if k.ndim == 5 else k, v, zero, **options)
+    return (out_1 - (lam * one).expand(q.shape[:3])[..., None] * out_2).to(q.dtype)
+
+
+def test_luck_of_one_run_is_no_fault(monkeypatch):
+    """Logits of 1e4 in float16: another order of rounding lets another key win a row."""
+    monkeypatch.setitem(api._FORWARD, "composed", faulty(rounded_once_more))
+    report = fuzz.FuzzReport(num_calls=1, seed=0, backends=("composed",))
+    for seed in (5_002_618, 5_002_949, 5_003_810, 5_003_902):
+        fuzz.run_call(seed, ("composed",), report)
+    assert not report.failures
+    assert report.remeasured
+
+
 def test_invalid_calls_must_raise_the_right_error(monkeypatch):
     """Neither another error nor silence is enough."""
     for wrong, found in ((lambda *_, **__: None, "raised nothing"), (_type_error, "TypeError")):
