@@ -17,6 +17,7 @@ OPERATORS = {
     "backends",
     "diff_attention",
     "diff_attention_maps",
+    "flex_diff_attention",
     "rotary_embedding",
     "softmax_attention",
     "softmax_attention_maps",

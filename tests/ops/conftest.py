@@ -6,6 +6,8 @@ from itertools import pairwise
 import pytest
 import torch
 
+from diffattn.ops import backends
+
 
 @pytest.fixture(autouse=True)
 def _nan_filled_memory():
@@ -14,6 +16,17 @@ def _nan_filled_memory():
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True)
+def _no_gradient_where_there_is_none(request):
+    """A backend that has no gradient on a device is tested there under ``torch.no_grad``."""
+    params = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    rows = {row.name: row for row in backends.table("diff_attention")}
+    row = rows.get(params.get("backend", params.get("name")))
+    missing = row is not None and params.get("device", "cpu") in row.no_gradient_on
+    with torch.set_grad_enabled(not missing):
+        yield
 
 
 @pytest.fixture

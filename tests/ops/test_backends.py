@@ -14,6 +14,7 @@ from diffattn.ops.diff_attention.api import diff_attention
 from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
 
 OP = "diff_attention"
+INPUTS = make_diff_attention_inputs(OpCase(name="", num_queries=4))
 V2 = OpCase(name="v2", num_queries=3, shared_keys=True, value_dim=8)
 
 
@@ -95,17 +96,13 @@ def test_auto_never_chooses_what_refuses(dtype, device, widths, num_queries):
 def test_facts_are_read_off_the_tensors():
     case = OpCase(name="", num_queries=3, num_keys=7, head_dim=6, value_dim=10, num_kv_heads=2)
     inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16)
-    assert backends.describe(inputs.q, inputs.k, inputs.v) == backends.Inputs(
-        device="cpu",
-        dtype=torch.bfloat16,
-        batch=2,
-        num_heads=4,
-        num_queries=3,
-        num_keys=7,
-        head_dim=6,
-        value_dim=10,
-        gradient=True,
-    )
+    wanted = backends.Inputs(
+        device="cpu", dtype=torch.bfloat16, batch=2, num_heads=4, num_queries=3, num_keys=7,
+        head_dim=6, value_dim=10, needs_gradient=True,
+    )  # fmt: skip
+    assert backends.describe(inputs.q, inputs.k, inputs.v) == wanted
+    with torch.no_grad():
+        assert not backends.describe(inputs.q, inputs.k, inputs.v).needs_gradient
 
 
 def test_unknown_names():
@@ -140,6 +137,8 @@ def test_a_named_backend_never_falls_back():
          "needs dtype in {float16, bfloat16}, got float32"),
         ({"widths": "head_dim in {32, 64}", "accepts_widths": lambda d, dv: d in (32, 64)},
          {"head_dim": 80}, "needs head_dim in {32, 64}, got head_dim 80 and Dv 16"),
+        ({"no_gradient_on": ("cpu",)}, {"needs_gradient": True},
+         "has no gradient on cpu: detach q, k and v or use torch.no_grad()"),
     ],
 )  # fmt: skip
 def test_a_refusal_says_what_is_needed_and_what_is_usable(limits, changes, reason, monkeypatch):
@@ -165,11 +164,11 @@ def test_gradient_order_is_as_the_table_says(backend):
     case = OpCase(name="", num_queries=4, head_dim=64, value_dim=128)
     inputs = make_diff_attention_inputs(case)
     facts = backends.describe(inputs.q, inputs.k, inputs.v)
-    reason = backend.refuses(replace(facts, gradient=False))
+    reason = backend.refuses(replace(facts, needs_gradient=False))
     if reason:
         pytest.skip(f"backend {backend.name!r} {reason}")
-    if backend.gradient == "none":
-        with pytest.raises(BackendError, match=f"{backend.name!r} has no gradient and needs"):
+    if "cpu" in backend.no_gradient_on:
+        with pytest.raises(BackendError, match=f"{backend.name!r} has no gradient on cpu"):
             diff_attention(*inputs.tensors().values(), backend=backend.name)
         return
     out = diff_attention(*inputs.tensors().values(), backend=backend.name)

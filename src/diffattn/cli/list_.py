@@ -84,7 +84,7 @@ def _backends() -> list[dict[str, Any]]:
             "devices": "all" if backend.devices is None else ", ".join(backend.devices),
             "dtypes": ", ".join(str(dtype).removeprefix("torch.") for dtype in backend.dtypes),
             "widths": backend.widths,
-            "gradient": backend.gradient,
+            "gradient": ", none on ".join([backend.gradient, *backend.no_gradient_on]),
         }
         for backend in backends.table("diff_attention")
     ]

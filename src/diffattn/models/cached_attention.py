@@ -92,7 +92,7 @@ def bind(
 def chosen_backend(
     config: DiffTransformerConfig, *, device: str, dtype: torch.dtype, batch: int, num_tokens: int
 ) -> str:
-    """The backend that ``"diffattn"`` runs on ``[batch, num_tokens]``, without a cache.
+    """The backend that ``"diffattn"`` trains with on ``[batch, num_tokens]``.
 
     Args:
         config: The model's configuration.
@@ -116,6 +116,7 @@ def chosen_backend(
         num_keys=num_tokens,
         head_dim=config.head_dim,
         value_dim=config.cached_kv_shape[1],
+        needs_gradient=True,
     )
     return backends.resolve(config.attention_op, config.attention_backend, inputs)
 

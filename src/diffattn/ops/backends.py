@@ -27,8 +27,8 @@ class Inputs:
     num_keys: int
     head_dim: int
     value_dim: int
-    gradient: bool = False
-    """Whether a gradient will be wanted."""
+    needs_gradient: bool = False
+    """Whether q, k or v is part of a graph that will be differentiated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +45,8 @@ class Backend:
     accepts_widths: Callable[[int, int], bool] = lambda head_dim, value_dim: True
     gradient: str = "first order"
     """``"first order"``, ``"any order"`` or ``"none"``."""
+    no_gradient_on: tuple[str, ...] = ()
+    """Device types where it runs, but gives no gradient of q, k and v."""
     max_queries: int | None = None
     """In tokens; ``None``: no limit."""
     transforms: bool = True
@@ -66,8 +68,8 @@ class Backend:
             return f"needs {self.widths}, got head_dim {inputs.head_dim} and Dv {inputs.value_dim}"
         if self.max_queries is not None and inputs.num_queries > self.max_queries:
             return f"needs at most {self.max_queries} queries, got {inputs.num_queries}"
-        if self.gradient == "none" and inputs.gradient:
-            return "has no gradient and needs torch.no_grad(), got inputs that require one"
+        if inputs.needs_gradient and inputs.device in self.no_gradient_on:
+            return f"has no gradient on {inputs.device}: detach q, k and v or use torch.no_grad()"
         return None
 
 
@@ -108,6 +110,7 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             widths=_GPU_WIDTHS,
             accepts_widths=custom_op.accepts_widths,
             gradient="none",
+            no_gradient_on=custom_op.devices(),
             max_queries=decode_op.MAX_QUERIES,
             transforms=False,
             available=custom_op.available,
@@ -132,6 +135,13 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             summary="the paper's four calls of equal width",
             widths="Dv = 2 head_dim",
             accepts_widths=lambda head_dim, value_dim: value_dim == 2 * head_dim,
+        ),
+        Backend(
+            name="flex",
+            summary="two FlexAttention calls; fused under torch.compile only",
+            devices=("cpu", "cuda", "xpu"),
+            no_gradient_on=("cpu",),
+            transforms=False,
         ),
     ),
     "softmax_attention": (
@@ -198,7 +208,7 @@ def describe(q: Tensor, k: Tensor, v: Tensor) -> Inputs:
         num_keys=k.shape[1],
         head_dim=q.shape[-1],
         value_dim=v.shape[-1],
-        gradient=torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)),
+        needs_gradient=torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)),
     )
 
 

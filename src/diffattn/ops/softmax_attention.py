@@ -162,6 +162,8 @@ def attend(
 
     Source: arXiv:1706.03762, Eq. (1).
     """
+    if scale <= 0:  # PyTorch's CPU kernel scales after it masks: a hidden key's -inf becomes inf
+        q, scale = (-q, -scale) if scale < 0 else (q * 0.0, 1.0)
     num_queries, num_keys = q.shape[1], k.shape[1]
     masks = (window, key_padding_mask, kv_lengths, cu_seqlens)
     # Only this form is known to the flash kernels; every other mask is passed as a tensor.

@@ -2,12 +2,25 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from diffattn.testing.inputs import DiffAttentionInputs
 from diffattn.testing.rounding import term_magnitudes
+
+
+class Comparison(NamedTuple):
+    """How one tensor compares with the float64 reference."""
+
+    error: float
+    """Largest absolute difference."""
+    budget: float
+    """What rounding explains of it; ``nan`` for another shape or dtype."""
+    problem: str | None
+    """What is wrong, or ``None``."""
 
 
 def assert_close_to_reference(
@@ -30,36 +43,107 @@ def assert_close_to_reference(
         op: Called as ``op(q, k, v, lam, backend=..., **options)``.
         inputs: Arguments in the dtype to test.
         backend: Name of the backend to test.
-        gradients: Compare the gradients too.
+        gradients: Compare the gradients too, unless called under ``torch.no_grad``.
 
     Raises:
         AssertionError: A value has another shape or dtype than the reference gives, is not finite,
             or is further off than its budget.
     """
-    exact = _run(op, inputs.map_tensors(Tensor.double), "reference", gradients)
-    rounded = _run(op, inputs, "reference", gradients)
-    actual = _run(op, inputs, backend, gradients)
-    magnitudes = term_magnitudes(inputs, _weights(exact["output"]))
-    eps = torch.finfo(inputs.q.dtype).eps
-    failures = []
-    for name, want in exact.items():
-        got, reference = actual[name], rounded[name]
-        if (got.shape, got.dtype) != (reference.shape, reference.dtype):
-            failures.append(
-                f"{name}: must be {reference.dtype} {list(reference.shape)}, "
-                f"got {got.dtype} {list(got.shape)}"
-            )
-            continue
-        budget = 2 * (_largest(reference.double() - want) + eps * _largest(magnitudes[name]))
-        error = _largest(got.double() - want)
-        # Written so that NaN fails, whether it is in the result or in the budget.
-        if not (math.isfinite(budget) and error <= budget):
-            failures.append(f"{name}: error {error:.3e}, budget {budget:.3e}")
+    compared = compare_to_reference(op, inputs, backend=backend, gradients=gradients)
+    failures = [f"{name}: {found.problem}" for name, found in compared.items() if found.problem]
     if failures:
         raise AssertionError(
             f"backend {backend!r} in {inputs.q.dtype} is further from the float64 reference than "
             f"rounding explains: {'; '.join(failures)}."
         )
+
+
+def compare_to_reference(
+    op: Callable[..., Tensor],
+    inputs: DiffAttentionInputs,
+    *,
+    backend: str,
+    gradients: bool = True,
+    lay_out: Callable[[Tensor], Tensor] = Tensor.detach,
+    num_nudged: int = 0,
+) -> dict[str, Comparison]:
+    """What :func:`assert_close_to_reference` asserts, for every tensor it compares.
+
+    Args:
+        op: Called as ``op(q, k, v, lam, backend=..., **options)``.
+        inputs: Arguments in the dtype to test; gradients of those that require one.
+        backend: Name of the backend to test.
+        gradients: Compare the gradients too, unless called under ``torch.no_grad``.
+        lay_out: How the gradient of the output lies in memory.
+        num_nudged: More runs of the reference, whose queries and keys are first moved by up to
+            one unit in the last place. Where a rounding of a logit decides which key wins a row,
+            one run is accurate or not by luck; the worst of several is what rounding costs.
+
+    Returns:
+        By name: ``output``, ``gradient of q`` and so on.
+    """
+    gradients = gradients and torch.is_grad_enabled()
+
+    def run(inputs: DiffAttentionInputs, backend: str) -> dict[str, Tensor]:
+        return _run(op, inputs, backend, gradients, lay_out)
+
+    exact = run(inputs.map_tensors(Tensor.double), "reference")
+    rounded, actual = run(inputs, "reference"), run(inputs, backend)
+    off = {name: _largest(rounded[name].double() - want) for name, want in exact.items()}
+    if inputs.q.dtype == torch.float64:
+        off = _scaled_float32_error(run, inputs)
+    for seed in range(num_nudged):
+        again = run(_nudged(inputs, seed), "reference")
+        for name, want in exact.items():
+            off[name] = max(off[name], _largest(again[name].double() - want))
+    magnitudes = term_magnitudes(inputs, lay_out(_weights(exact["output"])))
+    eps = torch.finfo(inputs.q.dtype).eps
+    compared = {}
+    for name, want in exact.items():
+        got, reference = actual[name], rounded[name]
+        problem = None
+        error = budget = math.nan
+        if (got.shape, got.dtype) != (reference.shape, reference.dtype):
+            problem = (
+                f"must be {reference.dtype} {list(reference.shape)}, "
+                f"got {got.dtype} {list(got.shape)}"
+            )
+        else:
+            budget = 2 * (off[name] + eps * _largest(magnitudes[name]))
+            error = _largest(got.double() - want)
+            # Written so that NaN fails, whether it is in the result or in the budget.
+            if not (math.isfinite(budget) and error <= budget):
+                problem = f"error {error:.3e}, budget {budget:.3e}"
+        compared[name] = Comparison(error, budget, problem)
+    return compared
+
+
+def _nudged(inputs: DiffAttentionInputs, seed: int) -> DiffAttentionInputs:
+    """The same call, as if queries and keys had been rounded once more."""
+    generator = torch.Generator().manual_seed(seed)
+    eps = torch.finfo(inputs.q.dtype).eps
+
+    def nudge(x: Tensor) -> Tensor:
+        steps = 2 * torch.rand(x.shape, generator=generator, dtype=torch.float64) - 1
+        moved = (x.detach().double() * (1 + eps * steps.to(x.device))).to(x.dtype)
+        return moved.requires_grad_(x.requires_grad)
+
+    return replace(inputs, q=nudge(inputs.q), k=nudge(inputs.k))
+
+
+def _scaled_float32_error(
+    run: Callable[[DiffAttentionInputs, str], dict[str, Tensor]], inputs: DiffAttentionInputs
+) -> dict[str, float]:
+    """What rounding costs the reference in float64, where it has no more exact self to compare to.
+
+    An error that comes of rounding grows with eps: it is that of float32 on nearly these numbers,
+    times the ratio of the two eps.
+    """
+    ratio = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+    narrow = inputs.map_tensors(Tensor.float)
+    rounded = run(narrow, "reference")
+    exact = run(narrow.map_tensors(Tensor.double), "reference")
+    return {name: ratio * _largest(rounded[name].double() - want) for name, want in exact.items()}
 
 
 def assert_equal_to_rounding(
@@ -90,15 +174,20 @@ def assert_equal_to_rounding(
 
 
 def _run(
-    op: Callable[..., Tensor], inputs: DiffAttentionInputs, backend: str, gradients: bool
+    op: Callable[..., Tensor],
+    inputs: DiffAttentionInputs,
+    backend: str,
+    gradients: bool,
+    lay_out: Callable[[Tensor], Tensor],
 ) -> dict[str, Tensor]:
     """The output, and the gradients of a fixed weighted sum of it."""
     tensors = inputs.tensors()
     out = op(*tensors.values(), backend=backend, **inputs.options)
     results = {"output": out.detach()}
-    if gradients:
-        found = torch.autograd.grad(out, list(tensors.values()), _weights(out))
-        results |= {f"gradient of {n}": g for n, g in zip(tensors, found, strict=True)}
+    leaves = {name: x for name, x in tensors.items() if x.requires_grad}
+    if gradients and leaves:
+        found = torch.autograd.grad(out, list(leaves.values()), lay_out(_weights(out)))
+        results |= {f"gradient of {n}": g for n, g in zip(leaves, found, strict=True)}
     return results
 
 

@@ -14,7 +14,7 @@ def require_backend(
     dtype: torch.dtype,
     case: OpCase | None = None,
 ) -> None:
-    """Skip the running test unless the backend runs here, on this device and dtype, with gradients.
+    """Skip the running test unless the backend can run on this machine, device and dtype.
 
     Args:
         op: For example ``"diff_attention"``.
@@ -38,7 +38,7 @@ def require_backend(
         num_keys=case.num_queries if case.num_keys is None else case.num_keys,
         head_dim=case.head_dim,
         value_dim=case.value_dim,
-        gradient=True,
+        needs_gradient=torch.is_grad_enabled(),
     )
     # The named backend or an error, as in a call: an unknown name must not become a skip.
     known = {backend.name: backend for backend in backends.table(op)}

@@ -70,6 +70,16 @@ def term_magnitudes(inputs: DiffAttentionInputs, weights: Tensor) -> dict[str, T
     weights = weights.double().transpose(1, 2)[:, :, None]  # [B, H, 1, T, Dv]
 
     logits = q @ keys.transpose(-1, -2)
+    if not maps.shape[-1]:  # no keys, nothing to round
+        like = [
+            inputs.v.new_zeros((*inputs.q.shape[:3], inputs.v.shape[-1])),
+            *exact.tensors().values(),
+        ]
+        names = ["output", *(f"gradient of {name}" for name in exact.tensors())]
+        return {
+            name: torch.zeros_like(x, dtype=torch.float64)
+            for name, x in zip(names, like, strict=True)
+        }
     largest, where = maps.max(-1, keepdim=True)
     row_log = (logits.gather(-1, where) - largest.log()).masked_fill(largest == 0, 0.0)  # c
     float32_steps = torch.finfo(torch.float32).eps / torch.finfo(inputs.q.dtype).eps

@@ -11,6 +11,7 @@ from diffattn.ops.diff_attention import (
     custom_op,
     decode,
     decode_op,
+    flex,
     hopper_op,
     reference,
 )
@@ -32,6 +33,7 @@ _FORWARD: dict[str, Callable[..., Tensor]] = {
     "composed": composed.one_call,
     "flash_diff_attn_1": composed.flash_diff_attn_1,
     "flash_diff_attn_2": composed.flash_diff_attn_2,
+    "flex": flex.forward,
 }
 
 

@@ -130,6 +130,8 @@ def _combine(weights: Tensor, lam: Tensor | float | None, *, out: Tensor) -> Ten
 
 def batched_product(a: Tensor, b: Tensor, alpha: float, beta: float, out: Tensor) -> Tensor:
     """PyTorch's batched product: ``[G, n, m]`` times ``[G, m, p]``."""
+    if alpha == 0.0:  # in bfloat16 PyTorch then leaves ``out`` as it is
+        return out.mul_(beta) if beta else out.zero_()
     return torch.baddbmm(out, a, b, beta=beta, alpha=alpha, out=out)
 
 

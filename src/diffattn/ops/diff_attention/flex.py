@@ -1,0 +1,226 @@
+"""Differential attention on FlexAttention: every option, and masks of the user's own."""
+
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from diffattn.errors import BackendError, ShapeError
+from diffattn.ops.diff_attention.block_masks import range_mask, realized
+from diffattn.ops.diff_attention.validation import (
+    refuse_transforms,
+    validate_lambda,
+    validate_queries_keys,
+    validate_values,
+)
+from diffattn.ops.masking import key_ranges
+
+if TYPE_CHECKING:  # importing FlexAttention loads PyTorch's compiler, which takes a second
+    from torch.nn.attention.flex_attention import BlockMask
+
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+_MIN_WIDTH = 16  # of a matrix product in Triton, which compiled code uses off the CPU
+
+
+def flex_diff_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor,
+    *,
+    mask_mod: MaskMod | None = None,
+    block_mask: "BlockMask | None" = None,
+    score_mod: ScoreMod | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    r"""Differential attention with any mask and any change of the scores, by FlexAttention.
+
+    .. math:: O = (\mathrm{softmax}(f(s Q_1 K_1^\top)) - \lambda\,
+              \mathrm{softmax}(f(s Q_2 K_2^\top))) V
+
+    Both maps get the same mask and the same f. Call it under ``torch.compile`` for a fused
+    kernel; elsewhere PyTorch runs it unfused and holds the scores of one map. On CPU it has no
+    gradient with respect to q, k and v.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Args:
+        q: ``[B, T, H, 2, D]``, float16, bfloat16, float32 or float64 (compiled code: not float64).
+        k: ``[B, S, Hkv, 2, D]``, dtype of ``q``, or ``[B, S, Hkv, D]`` if both maps share keys.
+        v: ``[B, S, Hkv, Dv]``, dtype of ``q``; Dv may differ from D.
+        lam: λ, float32, broadcastable to ``[B, T, H]`` (float64 too when ``q`` is float64).
+        mask_mod: ``(batch, head, query, key) -> bool``, True where the query sees the key; all
+            four are int32 scalars, ``head`` in [0, H). A :class:`BlockMask` of every batch row
+            and head is made of it. Default: every query sees every key.
+        block_mask: The same as a ready :class:`BlockMask` of T queries and S keys, which can be
+            kept from call to call, instead of ``mask_mod``.
+        score_mod: f, ``(score, batch, head, query, key) -> score``.
+        scale: s, dimensionless. Default ``D ** -0.5``.
+
+    Returns:
+        ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0.
+
+    Raises:
+        ShapeError: A tensor does not have the documented shape, dtype or device, both masks are
+            given, or the block mask has other lengths.
+        BackendError: FlexAttention cannot run these inputs here.
+    """
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    where = "flex_diff_attention"
+    validate_queries_keys(where, q, k)
+    validate_values(where, q, k, v)
+    validate_lambda(where, q, lam)
+    _validate_masks(where, q, k, mask_mod, block_mask)
+    if not (q.numel() and k.numel()):
+        return q.new_zeros(*q.shape[:3], v.shape[-1])
+    batch, num_queries, num_heads = q.shape[:3]
+    if mask_mod is not None:
+        block_mask = create_block_mask(
+            mask_mod, batch, num_heads, num_queries, k.shape[1], device=str(q.device)
+        )
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return _two_maps(where, q, k, v, lam, scale, block_mask, score_mod)
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor,
+    *,
+    scale: float,
+    causal: bool = True,
+    window: int | None = None,
+    key_padding_mask: Tensor | None = None,
+    kv_lengths: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+) -> Tensor:
+    r"""Both maps by FlexAttention, the options as a block mask; V undivided.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Args:
+        q: ``[B, T, H, 2, D]``.
+        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
+        v: ``[B, S, Hkv, Dv]``.
+        lam: λ, broadcastable to ``[B, T, H]``.
+        scale: s.
+        causal: See :func:`diffattn.diff_attention`, likewise the other options.
+        window: In tokens.
+        key_padding_mask: bool ``[B, S]``.
+        kv_lengths: int32 ``[B]``.
+        cu_seqlens: int32 ``[num_docs + 1]``.
+
+    Returns:
+        ``[B, T, H, Dv]``, dtype of ``q``.
+
+    Raises:
+        BackendError: FlexAttention cannot run these inputs here.
+    """
+    block_mask = None
+    masks = (window, key_padding_mask, kv_lengths, cu_seqlens)
+    if (causal and q.shape[1] > 1) or any(mask is not None for mask in masks):
+        first, last = key_ranges(
+            q.shape[1], k.shape[1], device=q.device, causal=causal, window=window,
+            kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
+        )  # fmt: skip
+        block_mask = range_mask(first, last, k.shape[1], key_padding_mask)
+    return _two_maps("diff_attention: backend 'flex'", q, k, v, lam, scale, block_mask, None)
+
+
+def _two_maps(
+    where: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor,
+    scale: float,
+    block_mask: "BlockMask | None",
+    score_mod: ScoreMod | None,
+) -> Tensor:
+    """Two calls of FlexAttention and their difference."""
+    refuse_transforms("diff_attention", "flex")
+    _refuse(where, q, k, v)
+    if not torch.is_grad_enabled():  # FlexAttention looks at the tensors only
+        q, k, v = q.detach(), k.detach(), v.detach()
+    queries = [q_i.transpose(1, 2) for q_i in q.unbind(3)]  # [B, H, T, D]
+    keys = [k_i.transpose(1, 2) for k_i in ((k, k) if k.ndim == 4 else k.unbind(3))]
+    values = v.transpose(1, 2)
+    if q.device.type == "cpu" and torch.compiler.is_compiling():
+        queries, keys = [realized(x) for x in queries], [realized(x) for x in keys]
+    options: dict[str, Any] = {
+        "score_mod": score_mod,
+        "block_mask": block_mask,
+        "scale": float(scale),  # FlexAttention takes no traced number
+        "enable_gqa": bool(q.shape[2] != k.shape[2]),
+    }
+    out_1 = _attend(queries[0], keys[0], values, **options)
+    out_2 = _attend(queries[1], keys[1], values, **options)
+    return (out_1 - lam.expand(q.shape[:3])[..., None] * out_2).to(q.dtype)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Softmax attention of one map, ``[B, T, H, Dv]``."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    if torch.compiler.is_compiling():
+        out = flex_attention(q, k, v, **options)
+        return (realized(out) if q.device.type == "cpu" else out).transpose(1, 2)
+    if q.device.type != "cpu":
+        return flex_attention(q, k, v, **options).transpose(1, 2)
+    with warnings.catch_warnings():
+        # Unfused is what one gets there without a compiler; elsewhere the advice is right.
+        warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
+        return flex_attention(q, k, v, **options).transpose(1, 2)
+
+
+def _refuse(where: str, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Say in one line what FlexAttention would refuse somewhere inside."""
+    device = q.device.type
+    needs_gradient = q.requires_grad or k.requires_grad or v.requires_grad
+    if device == "cpu" and needs_gradient and torch.is_grad_enabled():
+        raise BackendError(
+            f"{where} has no gradient on cpu: FlexAttention's is missing there. Detach q, k and v "
+            "or call it under torch.no_grad()."
+        )
+    if torch.compiler.is_compiling():
+        narrow = min(q.shape[-1], v.shape[-1])
+        if device != "cpu" and narrow < _MIN_WIDTH:
+            raise BackendError(
+                f"{where} needs head_dim and Dv of {_MIN_WIDTH} or more in compiled code, "
+                f"got {narrow}."
+            )
+        if q.dtype == torch.float64:
+            raise BackendError(f"{where} has no float64 in compiled code.")
+
+
+def _validate_masks(
+    where: str,
+    q: Tensor,
+    k: Tensor,
+    mask_mod: MaskMod | None,
+    block_mask: "BlockMask | None",
+) -> None:
+    """Raise ShapeError unless at most one mask is given and it fits."""
+    if block_mask is None:
+        return
+    if mask_mod is not None:
+        raise ShapeError(f"{where}: needs mask_mod or block_mask, got both.")
+    batch, num_queries, num_heads = q.shape[:3]
+    wanted = (batch, num_heads, num_queries, k.shape[1])
+    got = tuple(block_mask.shape)
+    if got[2:] != wanted[2:] or got[0] not in (1, batch) or got[1] not in (1, num_heads):
+        raise ShapeError(
+            f"{where}: block_mask must be [B or 1, H or 1, T, S] with [B, H, T, S] = "
+            f"{list(wanted)}, got {list(got)}."
+        )
+    if block_mask.kv_num_blocks.device != q.device:
+        raise ShapeError(
+            f"{where}: block_mask must be on {q.device} like q, "
+            f"got {block_mask.kv_num_blocks.device}."
+        )
