@@ -44,8 +44,10 @@ _FORMS = {
     "flex": Form(combined=False, recomputes=True),
     # The forward keeps O2 apart, which the backward needs; the backward itself shares dP and dV.
     "triton": Form(combined=False, recomputes=True),
+    "hopper": Form(combined=False, recomputes=True),
+    "triton_decode": Form(combined=False, recomputes=True),
 }
-_SHARED_BACKWARD = ("triton",)
+_SHARED_BACKWARD = ("triton", "hopper")
 _OTHER = Form(combined=True, recomputes=True)
 
 

@@ -1,7 +1,8 @@
 """Peak memory of one contender above its inputs, forward and backward.
 
 On a CPU in a process of its own, so that nothing another contender has left behind counts: the
-resident set's high-water mark, set back after a warm-up on a tiny shape. On a GPU from PyTorch's
+resident set's high-water mark, set back after a warm-up on the same shape: the first call of a
+shape also compiles matrix products, which the library keeps once for all. On a GPU from PyTorch's
 own count of allocated bytes.
 """
 
@@ -78,17 +79,15 @@ def _cuda_peak(contender: Contender) -> Peak:
 
 def _cpu_peak(case: Case, name: str, role: str) -> Peak:
     """In this process; it must be fresh."""
-    from diffattn.benchmark.suites import contenders, tiny
+    from diffattn.benchmark.suites import contenders
+    from diffattn.ops.diff_attention.chunk_memory import release_memory
 
     torch.set_num_threads(1)
 
-    def chosen(case: Case) -> Contender:
-        found = contenders(case)
-        return next(c for c in found if (c.name, c.role) == (name, role))
-
-    warm = chosen(tiny(case))
-    warm.backward(warm.forward())
-    contender = chosen(case)
+    found = contenders(case)
+    contender = next(c for c in found if (c.name, c.role) == (name, role))
+    contender.backward(contender.forward())
+    release_memory()
     _give_back()
     can_reset = _reset_high_water()
     before = _resident("VmRSS") if can_reset else _highest()

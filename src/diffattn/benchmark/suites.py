@@ -1,6 +1,5 @@
-"""The suites by name: their cases, their contenders, and a tiny case for a warm-up."""
+"""The suites by name: their cases and their contenders."""
 
-from dataclasses import replace
 from types import ModuleType
 
 from diffattn.benchmark import decode, ops
@@ -35,11 +34,6 @@ def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
         found: list[Contender] = _models().model_contenders(case, only)
         return found
     return operator_contenders(case, only)
-
-
-def tiny(case: Case) -> Case:
-    """The case with a length that costs nothing: it loads libraries and starts threads."""
-    return replace(case, shape={**case.shape, "B": 1, "N": 16})
 
 
 def effort(case: Case) -> int:

@@ -41,7 +41,8 @@ def term_magnitudes(inputs: DiffAttentionInputs, weights: Tensor) -> dict[str, T
 
     O1 and λ O2 may be large where their difference is not, and one rounding of each moves the
     output by eps times their size. The same holds for the terms of a gradient: those of either
-    map, of every head that shares a key, and the two of ``dS = A (dP - rowsum(A dP))``. Weights
+    map, of every head that shares a key, and the two of ``dS = A (dP - rowsum(A dP))``, which are
+    sums over the channels of V themselves. Weights
     are rounded, and a kernel that keeps c, the logarithm of a row's sum, rounds it in float32,
     which moves the whole row by that times \|c\|. Roundings of different rows are independent:
     they add as squares.
@@ -88,6 +89,9 @@ def term_magnitudes(inputs: DiffAttentionInputs, weights: Tensor) -> dict[str, T
     per_key = weights @ values.transpose(-1, -2)  # dP: [B, H, 1, T, S]
     mean = (maps * per_key).sum(-1, keepdim=True)  # [B, H, 2, T, 1]
     per_logit = moves * maps * (per_key - mean)
+    # dP and D are sums of Dv products, which may cancel; the products round all the same.
+    inner = _add_as_squares(weights, values.mT)  # [B, H, 1, T, S]
+    inner = maps * (inner + (weights * outputs).square().sum(-1, keepdim=True).sqrt())
 
     grad_q = (
         abs(scale)
@@ -96,12 +100,14 @@ def term_magnitudes(inputs: DiffAttentionInputs, weights: Tensor) -> dict[str, T
             ((maps * per_key) @ keys).abs()
             + (mean * (maps @ keys)).abs()
             + (per_logit @ keys).abs()
+            + _add_as_squares(inner, keys)
         )
     )  # [B, H, 2, T, D]
     grad_k = (
         ((factor * maps * per_key).mT @ q).abs()
         + ((factor * maps * mean).mT @ q).abs()
         + _add_as_squares((factor * per_logit).mT, q)
+        + _add_as_squares((factor * inner).mT, q)
     )  # [B, H, 2, S, D]
     grad_k = grad_k.unflatten(1, (num_kv_heads, -1)).sum(2).permute(0, 3, 1, 2, 4)
     grad_v = ((factor * maps).mT @ weights).abs()

@@ -3,14 +3,13 @@
 The cache decides. Rows per chunk and heads per group follow one rule, measured in docs/log.md.
 """
 
-import math
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from diffattn.ops.diff_attention.chunk_memory import Memory
 from diffattn.ops.masking import key_ranges
 
 MatrixProduct = Callable[[Tensor, Tensor, float, float, Tensor], Tensor]
@@ -18,8 +17,8 @@ MatrixProduct = Callable[[Tensor, Tensor, float, float, Tensor], Tensor]
 
 _GROUP_BYTES = 8 * 1024 * 1024
 """Scores, keys and values of the heads computed together: small enough to stay in a cache."""
-_KEPT_BYTES = 8 * 1024 * 1024
-"""The largest single piece of memory that a thread keeps for its next call."""
+_PIECE = 128 * 1024
+"""Elements copied or summed at a time where the whole is not needed at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +65,7 @@ class Group:
     """
 
     def __init__(
-        self, problem: Problem, product: MatrixProduct, memory: "_Memory", batch: slice,
+        self, problem: Problem, product: MatrixProduct, memory: Memory, batch: slice,
         heads: slice, chunks: list[Chunk],
     ):  # fmt: skip
         self._problem, self._product, self.memory, self._batch = problem, product, memory, batch
@@ -76,13 +75,20 @@ class Group:
         keys = problem.k[batch, :, heads].expand(-1, -1, -1, problem.q.shape[3], -1)
         values = problem.v[batch, :, heads, None]
         self._num_rows, self.size = len(values), values.shape[0] * values.shape[2]
-        self.keys = self._packed("keys", keys)  # [maps * G, S, D]
-        self.values = self._packed("values", values)  # [G, S, Dv]
         unreal = _unreal_keys(problem)
+        # One head in float32 is read where it lies. Otherwise packing pays: oneDNN is up to three
+        # times slower on strided bfloat16, and several heads have no common stride.
+        self._in_place = self.size == 1 and keys.dtype != torch.bfloat16 and unreal is None
+        if self._in_place:
+            self.keys, self.values = keys[0, :, 0].transpose(0, 1), values[0, :, 0].transpose(0, 1)
+            self.keys_t = self.keys.mT
+            return
+        self.keys = self._packed("keys", keys)  # [maps * G, S, D]
         if unreal is not None:  # whatever lies there must not overflow
             own = self.keys.view(keys.shape[3], len(keys), -1, *self.keys.shape[1:])
             own.masked_fill_(unreal[batch], 0.0)
-        self.keys_t = self.transposed("keysT", self.keys)
+        self.keys_t = self.transposed("keysT", self.keys)  # [maps * G, D, S]
+        self.values = self._packed("product", values)  # [G, S, Dv], until the first product
 
     def _packed(self, name: str, x: Tensor) -> Tensor:
         """``[b, n, heads, maps, width]`` as ``[maps * b * heads, n, width]``, a copy."""
@@ -90,6 +96,10 @@ class Group:
         held = self.memory(name, (x.shape[:3].numel(), *x.shape[3:]), x.dtype)
         held.view(x.shape).copy_(x)
         return held
+
+    def values_t(self) -> Tensor:
+        """``[G, Dv, S]``; takes the memory of ``values``."""
+        return self.values.mT if self._in_place else self.transposed("valuesT", self.values)
 
     def transposed(self, name: str, x: Tensor) -> Tensor:
         """``[n, a, b]`` as ``[n, b, a]``, a copy. Of packed tensors only: others take 5 times."""
@@ -108,10 +118,15 @@ class Group:
     def write_keys(self, x: Tensor, packed: Tensor) -> None:
         """Write ``[maps * G, width, S]`` into ``x``; keys that maps share get the maps' sum."""
         own = x[self._batch, :, self._heads].permute(3, 0, 2, 1, 4)  # [maps or 1, b, heads, S, D]
-        if packed.dtype != x.dtype:
-            packed = self.memory("rounded", packed.shape).copy_(packed)
-        packed = self.transposed("untransposed", packed).view(-1, *own.shape[1:])
-        own.copy_(packed if len(own) == len(packed) else packed.sum(0, keepdim=True))
+        by_map = packed.view(-1, self.size, *packed.shape[1:])
+        if len(own) < len(by_map):
+            by_map = by_map.sum(0, keepdim=True)
+        num_keys = max(1, _PIECE // (self.size * packed.shape[1]))
+        for target, found in zip(own, by_map, strict=True):
+            pieces = zip(target.split(num_keys, 2), found.split(num_keys, 2), strict=True)
+            for some, new in pieces:  # rounded, then turned: together they take four times as long
+                rounded = self.memory("rounded", new.shape).copy_(new)
+                some.copy_(self.transposed("untransposed", rounded).view(some.shape))
 
     def weights(self, queries: Tensor, chunk: Chunk) -> Tensor:
         """A1 and A2 of a chunk, ``[maps, G, R, keys]``, from queries ``[maps * G, R, D]``."""
@@ -140,8 +155,12 @@ class Group:
 
     def row_sums(self, weights: Tensor, per_key: Tensor) -> Tensor:
         """rowsum(A dP) ``[G, R, 1]``, summed in float32 at least and rounded once."""
-        terms = torch.mul(weights, per_key, out=self.memory("terms", per_key.shape))
-        return terms.sum(-1, keepdim=True)
+        num_rows = max(1, _PIECE // max(1, len(weights) * weights.shape[-1]))
+        sums = []
+        for own, other in zip(weights.split(num_rows, 1), per_key.split(num_rows, 1), strict=True):
+            terms = torch.mul(own, other, out=self.memory("terms", own.shape))
+            sums.append(terms.sum(-1, keepdim=True))
+        return torch.cat(sums, dim=1)
 
     def add_product(self, total: Tensor, a: Tensor, b: Tensor, alpha: float) -> None:
         """``total += alpha a b``, where ``total`` may be wider than ``a`` and ``b``."""
@@ -149,50 +168,9 @@ class Group:
             self._product(a, b, alpha, 1.0, total)
         else:
             terms = self._product(a, b, alpha, 0.0, self.memory("product", total.shape))
-            total.add_(self.memory("wide", total.shape, total.dtype).copy_(terms))
-
-
-class _Kept(threading.local):
-    """What a thread keeps from call to call."""
-
-    def __init__(self) -> None:
-        self.pieces: dict[tuple[str, torch.dtype], Tensor] = {}
-
-
-class _Memory:
-    """Named memory, written over by every chunk. Small pieces are kept for the thread's next call.
-
-    The system hands out fresh memory page by page on first touch, which can take as long as the
-    arithmetic done in it.
-    """
-
-    _kept = _Kept()
-
-    def __init__(self, like: Tensor):
-        self._like = like
-        self._views: dict[tuple[str, tuple[int, ...]], Tensor] = {}
-        self._held: dict[tuple[str, torch.dtype], Tensor] = {}
-
-    def __call__(
-        self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None
-    ) -> Tensor:
-        """Unwritten memory; of the input dtype, unless said."""
-        view = self._views.get((name, shape))
-        if view is None:
-            flat = self._flat(name, math.prod(shape), dtype or self._like.dtype)
-            view = self._views[name, shape] = flat.view(shape)
-        return view
-
-    def _flat(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
-        kept = self._kept.pieces
-        held = self._held.get((name, dtype), kept.get((name, dtype)))
-        if held is None or held.numel() < size:
-            with torch.inference_mode(False):  # else no later call could write to it
-                held = torch.empty(size, dtype=dtype)
-            if held.nbytes <= _KEPT_BYTES:
-                kept[name, dtype] = held
-        self._held[name, dtype] = held
-        return held[:size]
+            width = max(1, _PIECE // max(1, len(total) * total.shape[-1]))
+            for own, new in zip(total.split(width, 1), terms.split(width, 1), strict=True):
+                own.add_(self.memory("wide", own.shape, total.dtype).copy_(new))
 
 
 def groups(problem: Problem, product: MatrixProduct) -> Iterator[Group]:
@@ -203,8 +181,7 @@ def groups(problem: Problem, product: MatrixProduct) -> Iterator[Group]:
     batch, num_queries, num_heads = problem.q.shape[:3]
     num_keys, num_kv_heads = problem.k.shape[1:3]
     repeat = num_heads // num_kv_heads
-    chunk_rows = 64 if num_keys <= 256 else 128  # of all query heads that share a key/value head
-    chunk_rows = min(max(16, chunk_rows // repeat), num_queries)
+    chunk_rows = min(max(16, _chunk_rows(problem) // repeat), num_queries)
     maps, head_dim = problem.q.shape[3:]
     # Scores of every map, dP, and keys and values packed both ways.
     width = (maps + 1) * chunk_rows * repeat + 2 * maps * head_dim + 2 * problem.v.shape[-1]
@@ -215,7 +192,7 @@ def groups(problem: Problem, product: MatrixProduct) -> Iterator[Group]:
         window=problem.window, kv_lengths=problem.kv_lengths, cu_seqlens=problem.cu_seqlens,
     )  # fmt: skip
     same_for_all = problem.kv_lengths is None and problem.key_padding_mask is None
-    memory = _Memory(problem.q)
+    memory = Memory(problem.q)
     chunks: list[Chunk] = []
     for row in range(0, batch, rows_at_once):
         rows = slice(row, min(row + rows_at_once, batch))
@@ -224,6 +201,19 @@ def groups(problem: Problem, product: MatrixProduct) -> Iterator[Group]:
         for head in range(0, num_kv_heads, heads_at_once):
             heads = slice(head, min(head + heads_at_once, num_kv_heads))
             yield Group(problem, product, memory, rows, heads, chunks)
+
+
+def _chunk_rows(problem: Problem) -> int:
+    """Rows of a chunk, all query heads that share a key/value head counted.
+
+    Few waste less on the triangle of a causal mask, many make better matrix products.
+    """
+    num_keys = problem.k.shape[1]
+    if num_keys <= 256:
+        return 64
+    if num_keys < 2048:
+        return 128
+    return 256 if problem.q.dtype == torch.bfloat16 else 192
 
 
 def _chunks(

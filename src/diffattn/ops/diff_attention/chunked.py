@@ -81,7 +81,7 @@ def backward(
     grad_q, grad_k, grad_v = (torch.empty_like(x) for x in (q, problem.k, problem.v))
     grad_lam = torch.empty(q.shape[:3] if needs_lambda else 0, dtype=wide)
     for group in groups(problem, product):
-        values_t = group.transposed("valuesT", group.values)  # [G, Dv, S]
+        values_t = group.values_t()  # [G, Dv, S]
         # Sums of one group only, which keeps memory flat; transposed, which is faster.
         sum_k = group.memory("sum_k", group.keys_t.shape, wide).zero_()  # [maps * G, D, S]
         sum_v = group.memory("sum_v", values_t.shape, wide).zero_()
