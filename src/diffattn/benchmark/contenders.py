@@ -30,7 +30,8 @@ T, TC, DIFF = "T", "TC", "DIFF"
 SDPA = "sdpa"
 TWO_CALLS = "flash_diff_attn_1"
 MAP_BYTES_LIMIT = 4 * 2**30
-"""The reference is left out where its maps, forward and backward, would take more."""
+"""What holds maps is left out where they, forward and backward, would take more."""
+_HOLD_MAPS = ("reference", "decode", "flex")  # flex without a compiler, that is
 _MAP_SIZED_TENSORS = 10  # float32 tensors of one map of every head, in the reference's backward
 _KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -206,7 +207,7 @@ def _softmax(
 def _softmax_by(case: Case, inputs: _SoftmaxInputs, backend: backends.Backend) -> Contender:
     leaves: tuple[Any, ...] = inputs.leaves()
     operator: Any = softmax_attention
-    refusal = backend.refuses(backends.describe(*leaves))
+    refusal = backend.refuses(backends.describe(*leaves)) or _interpreted(case, backend)
     name = f"softmax_{backend.name}"
     run = partial(operator, *leaves, backend=backend.name)
     return _softmax(case, inputs, name, backend.name, run, refusal, role=TC)
@@ -227,12 +228,21 @@ def _diff(case: Case, inputs: DiffAttentionInputs, backend: backends.Backend) ->
         flops=diff_flops(
             facts, backend.name, batch=case.shape["B"], num_heads=case.shape["H"], mode=case.mode
         ),
-        refusal=backend.refuses(facts) or _too_large(case, backend.name, facts),
+        refusal=backend.refuses(facts)
+        or _interpreted(case, backend)
+        or _too_large(case, backend.name, facts),
     )
 
 
+def _interpreted(case: Case, backend: backends.Backend) -> str | None:
+    kernel = backend.devices is not None and "cuda" in backend.devices
+    if case.device == "cpu" and kernel and backend.name != "flex":
+        return "runs in an interpreter on cpu, whose time says nothing"
+    return None
+
+
 def _too_large(case: Case, backend: str, facts: backends.Inputs) -> str | None:
-    if backend != "reference":
+    if backend not in _HOLD_MAPS:
         return None
     maps = 4 * case.shape["B"] * case.shape["H"] * facts.num_queries * facts.num_keys
     if maps * _MAP_SIZED_TENSORS <= MAP_BYTES_LIMIT:
