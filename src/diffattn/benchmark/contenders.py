@@ -188,7 +188,7 @@ def _softmax(
     role: str = T,
 ) -> Contender:  # fmt: skip
     leaves = inputs.leaves()
-    facts = backends.describe(*leaves)
+    facts = _facts(case, *leaves)
     return Contender(
         name=name,
         role=role,
@@ -207,7 +207,7 @@ def _softmax(
 def _softmax_by(case: Case, inputs: _SoftmaxInputs, backend: backends.Backend) -> Contender:
     leaves: tuple[Any, ...] = inputs.leaves()
     operator: Any = softmax_attention
-    refusal = backend.refuses(backends.describe(*leaves)) or _interpreted(case, backend)
+    refusal = backend.refuses(_facts(case, *leaves)) or _interpreted(case, backend)
     name = f"softmax_{backend.name}"
     run = partial(operator, *leaves, backend=backend.name)
     return _softmax(case, inputs, name, backend.name, run, refusal, role=TC)
@@ -215,7 +215,7 @@ def _softmax_by(case: Case, inputs: _SoftmaxInputs, backend: backends.Backend) -
 
 def _diff(case: Case, inputs: DiffAttentionInputs, backend: backends.Backend) -> Contender:
     tensors = inputs.tensors()
-    facts = backends.describe(inputs.q, inputs.k, inputs.v)
+    facts = _facts(case, inputs.q, inputs.k, inputs.v)
     run = partial(diff_attention, *tensors.values(), backend=backend.name)
     return Contender(
         name=backend.name,
@@ -232,6 +232,11 @@ def _diff(case: Case, inputs: DiffAttentionInputs, backend: backends.Backend) ->
         or _interpreted(case, backend)
         or _too_large(case, backend.name, facts),
     )
+
+
+def _facts(case: Case, q: Tensor, k: Tensor, v: Tensor) -> backends.Inputs:
+    with torch.set_grad_enabled("backward" in case.mode):
+        return backends.describe(q, k, v)
 
 
 def _interpreted(case: Case, backend: backends.Backend) -> str | None:

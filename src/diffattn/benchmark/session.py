@@ -145,7 +145,10 @@ def in_short(case: BenchCase) -> str:
         parts.append(f"best DIFF {best.contender} {best.ratio_t.median:.2f} × T")
     parts += [f"{v.contender} {v.target}: {v}" for v in case.verdicts]
     parts += [f"{row.contender} {row.status}: {row.reason}" for row in case.rows
-              if row.status != "ok"]  # fmt: skip
+              if row.status not in ("ok", "not run")]  # fmt: skip
+    absent = [row.contender for row in case.rows if row.status == "not run"]
+    if absent:  # why stands in the table below and in the record
+        parts.append(f"not run: {', '.join(absent)}")
     return "; ".join(parts)
 
 
