@@ -7,6 +7,7 @@ import torch
 from transformers import DiffLlamaConfig, DiffLlamaForCausalLM
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.ops.diff_attention import api
 
 NEW = 9
 CACHES = {
@@ -202,3 +203,24 @@ def test_upstream_diffllama_differs_under_continuous_batching(ids, paged):
         pytest.skip("fixed upstream: this version of DiffLlama decodes alike in both ways")
     assert got[0] == expected[0]  # the prompt's pass has no cache to read from
     assert got != expected
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_a_new_token_reads_keys_and_values_where_the_cache_holds_them(
+    cache, config, build, ids, monkeypatch
+):
+    """Each step and layer runs 'decode' on views: both maps' keys lie side by side, uncopied."""
+    if config.attention_type == "softmax":
+        pytest.skip("softmax attention has one map")
+    model, calls = build(config), []
+    real = api._FORWARD["decode"]
+
+    def spy(q, k, v, lam, **options):
+        if q.shape[1] == 1:
+            head_major = k.transpose(1, 2)  # [B, Hkv, S, ...], as caches store it
+            calls.append(head_major.is_contiguous() and v.transpose(1, 2).is_contiguous())
+        return real(q, k, v, lam, **options)
+
+    monkeypatch.setitem(api._FORWARD, "decode", spy)
+    generate(model, ids, **CACHES[cache])
+    assert calls == [True] * (NEW - 1) * config.num_hidden_layers
