@@ -30,7 +30,7 @@ def test_markdown_names_t_tc_run_and_every_miss(bench_result):
     assert "0.977×" in text
     assert "51,228, 46,811 (0.914×)" in text  # the paper's, beside the same size and length
     assert lines[-1].startswith("cpu-00c0ffee: Made-up <processor>, 1 thread, torch 0.0")
-    assert lines[-1].endswith("2001-02-03, commit c0ffeec0ffee, source changed.")
+    assert lines[-1].endswith("2001-02-03, commit c0ffeec0ffee, with uncommitted files.")
 
 
 def test_marks_choose_and_generate(bench_result, tmp_path):

@@ -99,7 +99,7 @@ def run_text(result: BenchResult, name: str) -> str:
     run = result.runs[name]
     machine = run.hardware.get("gpu") or run.hardware.get("processor")
     commit = "no commit" if run.commit is None else f"commit {run.commit[:12]}"
-    changed = ", source changed" if run.dirty else ""
+    changed = ", with uncommitted files" if run.dirty else ""
     threads = run.hardware.get("threads")
     return (
         f"{name}: {machine}, {threads} thread{'' if threads == 1 else 's'}, "

@@ -1,5 +1,6 @@
 """The benchmark section of a report: tables, every contender, and ratios over length."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -58,6 +59,8 @@ def _table(caption: str, headers: Iterable[str], rows: Iterable[Sequence[str]]) 
 
 
 def _cell(text: str) -> str:
+    if len(text) > 40:
+        return f'<td class="long">{esc(text)}</td>'
     numeric = text[:1].isdigit() or text == MISSING
     return (number_cell if numeric else word_cell)(esc(text))
 
@@ -86,9 +89,11 @@ def _axis(case: BenchCase) -> str:
 def _chart(cases: Sequence[BenchCase], element_id: str) -> str:
     first, axis = cases[0], _axis(cases[0])
     ordered = sorted(cases, key=lambda case: case.shape[axis])
-    names = dict.fromkeys(
+    measured = Counter(
         (row.role, row.contender) for case in ordered for row in case.rows if row.ratio_t
     )
+    # One length makes no line; what was measured there stands in the tables.
+    names = [name for name, lengths in measured.items() if lengths > 1]
     traces, colors = [], iter(_COLORS * 3)
     by_technique: dict[str, str] = {}
     for role, name in names:
