@@ -88,7 +88,9 @@ def _scores(q: Tensor, k: Tensor) -> Tensor:
         # Both maps against the keys of both, half of it unused: cheaper than reading half rows.
         pairs = _product(q.flatten(2, 3), k.flatten(2, 3).mT)  # [B, Hkv, 2 R, 2 S]
         pairs = pairs.unflatten(3, (-1, 2)).unflatten(2, (2, num_rows))
-        return torch.stack([pairs[:, :, m, ..., m] for m in (0, 1)], dim=2)
+        if torch.compiler.is_compiling():  # Inductor's own diagonal warns that it is deprecated
+            return torch.stack([pairs[:, :, m, ..., m] for m in (0, 1)], dim=2)
+        return pairs.diagonal(dim1=2, dim2=5).movedim(-1, 2)
     return torch.stack([_product(q[:, :, m], k[:, :, :, m].mT) for m in (0, 1)], dim=2)
 
 
