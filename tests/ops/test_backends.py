@@ -93,6 +93,34 @@ def test_auto_never_chooses_what_refuses(dtype, device, widths, num_queries):
     assert backends.resolve(OP, chosen, inputs) == chosen
 
 
+@pytest.mark.parametrize(
+    ("facts_of_call", "chosen"),
+    [
+        ({"num_keys": 9}, "triton_decode"),
+        ({"num_keys": 5}, "triton"),  # may be a packed row, which is no cache
+        ({"num_keys": 9, "needs_gradient": True}, "triton"),
+    ],
+)
+def test_auto_decodes_on_a_gpu_only_what_the_kernel_takes(facts_of_call, chosen, monkeypatch):
+    rows = [
+        replace(row, available=lambda: None, devices=("cuda",), no_gradient_on=("cuda",) * (
+            row.gradient == "none"
+        ))
+        if row.name in ("triton", "triton_decode") else row
+        for row in backends.table(OP)
+    ]  # fmt: skip
+    monkeypatch.setitem(backends._TABLE, OP, tuple(rows))
+    half = {"device": "cuda", "dtype": torch.float16, "head_dim": 64, "value_dim": 128}
+    assert backends.resolve(OP, "auto", facts(**half, **facts_of_call)) == chosen
+
+
+def test_a_gradient_of_lambda_alone_counts():
+    q, k, v, lam = INPUTS.tensors().values()
+    plain = [x.detach() for x in (q, k, v)]
+    assert not backends.describe(*plain).needs_gradient
+    assert backends.describe(*plain, lam).needs_gradient
+
+
 def test_facts_are_read_off_the_tensors():
     case = OpCase(name="", num_queries=3, num_keys=7, head_dim=6, value_dim=10, num_kv_heads=2)
     inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16)

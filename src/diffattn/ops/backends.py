@@ -28,7 +28,7 @@ class Inputs:
     head_dim: int
     value_dim: int
     needs_gradient: bool = False
-    """Whether q, k or v is part of a graph that will be differentiated."""
+    """Whether an input is part of a graph that will be differentiated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +46,7 @@ class Backend:
     gradient: str = "first order"
     """``"first order"``, ``"any order"`` or ``"none"``."""
     no_gradient_on: tuple[str, ...] = ()
-    """Device types where it runs, but gives no gradient of q, k and v."""
+    """Device types where it runs, but gives no gradient."""
     max_queries: int | None = None
     """In tokens; ``None``: no limit."""
     transforms: bool = True
@@ -197,8 +197,9 @@ def table(op: str) -> tuple[Backend, ...]:
     return _TABLE[op]
 
 
-def describe(q: Tensor, k: Tensor, v: Tensor) -> Inputs:
+def describe(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Inputs:
     """Read the facts a choice depends on off the tensors of one call."""
+    inputs = (q, k, v) if lam is None else (q, k, v, lam)
     return Inputs(
         device=q.device.type,
         dtype=q.dtype,
@@ -208,7 +209,7 @@ def describe(q: Tensor, k: Tensor, v: Tensor) -> Inputs:
         num_keys=k.shape[1],
         head_dim=q.shape[-1],
         value_dim=v.shape[-1],
-        needs_gradient=torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)),
+        needs_gradient=torch.is_grad_enabled() and any(x.requires_grad for x in inputs),
     )
 
 
@@ -259,7 +260,8 @@ def _auto_diff_attention(inputs: Inputs) -> str:
     form keeps memory flat at every length, where Triton's kernels cannot run.
     """
     if inputs.device == "cuda" and inputs.dtype != torch.float32:
-        few = inputs.num_queries <= _FEW_QUERIES
+        # A packed row has as many queries as keys, a cache has more keys.
+        few = inputs.num_queries <= min(_FEW_QUERIES, inputs.num_keys - 1)
         for name in ("triton_decode", "triton") if few else ("triton",):
             if _refusal("diff_attention", name, inputs) is None:
                 return name

@@ -92,7 +92,7 @@ def diff_attention(
         where, q, k, window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
         cu_seqlens=cu_seqlens,
     )  # fmt: skip
-    name = backends.resolve(where, backend, backends.describe(q, k, v))
+    name = backends.resolve(where, backend, backends.describe(q, k, v, lam))
     # Nothing to compute: kernels differ in what they do with empty inputs, the definition does not.
     forward = _FORWARD[name] if q.numel() and k.numel() else reference.forward
     return forward(
