@@ -150,6 +150,14 @@ def test_functional_transforms_are_refused_by_name(transform):
         torch.vmap(loss)(q[None]) if transform == "vmap" else torch.func.grad(loss)(q)
 
 
+@pytest.fixture
+def fresh_look():
+    """Nothing remembered of the installed triton, before and after."""
+    custom_op.installed_version.cache_clear()
+    yield
+    custom_op.installed_version.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("installed", "reason"),
     [
@@ -160,7 +168,7 @@ def test_functional_transforms_are_refused_by_name(transform):
         ("3.9.1+cu130", None),
     ],
 )
-def test_available_names_what_is_missing(installed, reason, monkeypatch):
+def test_available_names_what_is_missing(installed, reason, monkeypatch, fresh_look):
     def version(name):
         if installed is None:
             raise PackageNotFoundError(name)
@@ -171,7 +179,7 @@ def test_available_names_what_is_missing(installed, reason, monkeypatch):
     assert custom_op.available() == reason
 
 
-def test_available_sees_a_blocked_package(monkeypatch):
+def test_available_sees_a_blocked_package(monkeypatch, fresh_look):
     def blocked(name):
         raise ModuleNotFoundError(name)
 

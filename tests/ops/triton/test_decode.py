@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from diffattn import diff_attention
 from diffattn.errors import BackendError
 from diffattn.ops.diff_attention import decode_op, reference
 from diffattn.testing.assertions import assert_close_to_reference
@@ -108,11 +109,11 @@ def test_a_gradient_is_refused(device):
         ({"batch": 1, "num_queries": 4, "documents": (2, 2)}, "got cu_seqlens"),
     ],
 )
-def test_what_the_kernel_is_not_built_for_is_refused(change, message):
+def test_what_the_kernel_is_not_built_for_is_refused(change, message, device):
     case = OpCase(**({"name": "", "num_queries": 1} | V1 | change))
-    inputs = make_diff_attention_inputs(case)
-    with pytest.raises(BackendError, match=message):
-        run(**inputs.tensors(), backend="decode", **inputs.options)
+    inputs = make_diff_attention_inputs(case, device=device)
+    with torch.no_grad(), pytest.raises(BackendError, match=message):
+        diff_attention(**inputs.tensors(), backend="triton_decode", **inputs.options)
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[12]], ids=str)

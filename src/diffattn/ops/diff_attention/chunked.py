@@ -5,14 +5,14 @@ combined first: differential attention then costs the matrix products of softmax
 Nothing but the inputs is saved; the backward pass computes each chunk again. See docs/numerics.md.
 """
 
-from typing import Any, NoReturn
+import functools
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from diffattn.errors import BackendError
 from diffattn.ops.diff_attention.chunk_layout import MatrixProduct, Problem, groups
-from diffattn.ops.diff_attention.validation import refuse_transforms
+from diffattn.ops.diff_attention.validation import refuse_second_order, refuse_transforms
 
 
 def diff_attention(q: Tensor, k: Tensor, v: Tensor, lam: Tensor, **options: Any) -> Tensor:
@@ -216,12 +216,5 @@ def _differentiate(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
     return (*grads, grad_lam if needs_lambda else None, *[None] * 6)
 
 
-def _refuse_second_order(*_: Any) -> NoReturn:
-    raise BackendError(
-        "attention: backend 'chunked' gives gradients of first order, got a second "
-        "differentiation. Use backend 'reference'."
-    )
-
-
 _chunked.register_autograd(_differentiate, setup_context=_save)
-_chunked_backward.register_autograd(_refuse_second_order)
+_chunked_backward.register_autograd(functools.partial(refuse_second_order, "attention", "chunked"))

@@ -1,5 +1,6 @@
 """The Triton kernels as PyTorch operators: schema, shapes without values, gradients, refusals."""
 
+import functools
 import importlib.util
 import os
 from importlib.metadata import PackageNotFoundError, version
@@ -8,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffattn.errors import BackendError
-from diffattn.ops.diff_attention.validation import refuse_transforms
+from diffattn.ops.diff_attention.validation import refuse_second_order, refuse_transforms
 
 TRITON_VERSIONS = ((3, 6), (3, 9))
 """First and last minor version the kernels are tested with."""
@@ -20,12 +20,8 @@ def available() -> str | None:
     """Why the Triton kernels cannot run on this machine, or ``None``."""
     (major, first), (_, last) = TRITON_VERSIONS
     wanted = f"needs triton {major}.{first} to {major}.{last}"
-    try:
-        # A module that is blocked, or there without its package, counts as missing.
-        found = importlib.util.find_spec("triton") and version("triton")
-    except (ModuleNotFoundError, PackageNotFoundError):
-        found = None
-    if not found:
+    found = installed_version()
+    if found is None:
         return f"{wanted}, which is not installed"
     numbers = tuple(int(part) for part in found.split(".")[:2])
     if not (major, first) <= numbers <= (major, last):
@@ -33,6 +29,16 @@ def available() -> str | None:
     if not (_interpreted() or torch.cuda.is_available()):
         return "needs a CUDA device, or TRITON_INTERPRET=1 set before Python starts, got neither"
     return None
+
+
+@functools.cache  # asked on every call, and a search of the file system each time
+def installed_version() -> str | None:
+    """The version of triton, or ``None``."""
+    try:
+        # A module that is blocked, or there without its package, counts as missing.
+        return version("triton") if importlib.util.find_spec("triton") else None
+    except (ModuleNotFoundError, PackageNotFoundError):
+        return None
 
 
 def devices() -> tuple[str, ...]:
@@ -271,14 +277,8 @@ def _register_gradient(where: str, forward: Any, backward: Any, num_tensors: int
         found = backward(grad, *saved, *ctx.options, padding, lengths, borders)
         return *found, *no_gradients
 
-    def refuse_second(ctx: Any, *grads: Any) -> Any:
-        raise BackendError(
-            f"{where}: backend 'triton' gives gradients of first order, got a second "
-            "differentiation. Use backend 'reference'."
-        )
-
     forward.register_autograd(differentiate, setup_context=keep)
-    backward.register_autograd(refuse_second)
+    backward.register_autograd(functools.partial(refuse_second_order, where, "triton"))
 
 
 _register_gradient("diff_attention", _diff_attention, diff_attention_backward, 4)

@@ -6,14 +6,8 @@ from torch import Tensor
 from diffattn.errors import BackendError
 from diffattn.ops.diff_attention.validation import refuse_transforms
 
-HEAD_DIMS = (32, 64, 96, 128)
 MAX_QUERIES = 16
 _NO_GRADIENT = "must run under torch.no_grad(): it has no gradient, got inputs that require one"
-
-
-def accepts_widths(head_dim: int, value_dim: int) -> bool:
-    """Whether the kernel is built for these widths."""
-    return head_dim in HEAD_DIMS and value_dim in (head_dim, 2 * head_dim)
 
 
 def forward(
@@ -51,22 +45,14 @@ def forward(
         ``[B, T, H, Dv]``, dtype of ``q``.
 
     Raises:
-        BackendError: A gradient is wanted, or the kernel is not built for these inputs.
+        BackendError: A gradient or document borders are wanted.
     """
     where = "diff_attention: backend 'triton_decode'"
     refuse_transforms("diff_attention", "triton_decode")
-    head_dim, value_dim = q.shape[-1], v.shape[-1]
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, lam)):
         raise BackendError(f"{where} {_NO_GRADIENT}.")
     if cu_seqlens is not None:
         raise BackendError(f"{where} needs a cache without document borders, got cu_seqlens.")
-    if q.shape[1] > MAX_QUERIES:
-        raise BackendError(f"{where} needs at most {MAX_QUERIES} queries, got {q.shape[1]}.")
-    if not accepts_widths(head_dim, value_dim):
-        raise BackendError(
-            f"{where} needs head_dim in {{{', '.join(map(str, HEAD_DIMS))}}} and Dv of one or two "
-            f"head_dim, got head_dim {head_dim} and Dv {value_dim}."
-        )
     return triton_decode(q, k, v, lam, scale, causal, window, key_padding_mask, kv_lengths)
 
 

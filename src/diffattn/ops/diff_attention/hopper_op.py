@@ -1,6 +1,5 @@
 """The Hopper forward as an operator of PyTorch; its backward is that of the Triton kernels."""
 
-from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -18,8 +17,9 @@ def available() -> str | None:
     missing = custom_op.available()
     if missing:
         return missing
-    if version("triton") != TRITON_VERSION:
-        return f"needs triton {TRITON_VERSION}, got {version('triton')}"
+    found = custom_op.installed_version()
+    if found != TRITON_VERSION:
+        return f"needs triton {TRITON_VERSION}, got {found}"
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
         return "needs a CUDA device of compute capability 9.0"
     return None

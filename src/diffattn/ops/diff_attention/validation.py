@@ -1,7 +1,7 @@
 """Checks of what a caller passes: shapes, dtypes, devices and options."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -149,6 +149,14 @@ def refuse_transforms(where: str, backend: str) -> None:
             f"{where}: backend '{backend}' must be called outside torch.func transforms (vmap, "
             "grad, jvp), got a transformed call. Use backend 'composed' or 'reference'."
         )
+
+
+def refuse_second_order(where: str, backend: str, *_: Any) -> NoReturn:
+    """Raise BackendError: the backward of an operator, differentiated again."""
+    raise BackendError(
+        f"{where}: backend '{backend}' gives gradients of first order, got a second "
+        "differentiation. Use backend 'reference'."
+    )
 
 
 def _expect(

@@ -34,10 +34,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from diffattn.errors import BackendError
+from diffattn.ops.diff_attention import hopper_op
 from diffattn.ops.diff_attention.triton.configs import AotCase
 
-TRITON_VERSION = "3.6.0"
 _LOG2_E = 1.4426950408889634
 _BLOCK_QUERIES = 64
 """Rows of one warpgroup product; two of them would not leave registers for the accumulator."""
@@ -326,44 +325,6 @@ def _diff_attention_fwd_hopper_kernel(
     )  # fmt: skip
 
 
-def available() -> str | None:
-    """Why this file cannot run on this machine at all, or ``None``."""
-    if triton.__version__ != TRITON_VERSION:
-        return f"needs triton {TRITON_VERSION}, got {triton.__version__}"
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
-        return "needs a CUDA device of compute capability 9.0"
-    return None
-
-
-def refuses(
-    q: Tensor,
-    v: Tensor,
-    *,
-    scale: float,
-    window: int | None = None,
-    key_padding_mask: Tensor | None = None,
-    kv_lengths: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
-) -> str | None:
-    """What the kernel needs and these inputs lack, or ``None``; see :func:`forward`."""
-    head_dim, value_dim = q.shape[-1], v.shape[-1]
-    if q.dtype not in (torch.float16, torch.bfloat16):
-        return f"needs dtype in {{float16, bfloat16}}, got {str(q.dtype).removeprefix('torch.')}"
-    if head_dim not in _TILES or value_dim not in (head_dim, 2 * head_dim):
-        return (
-            "needs head_dim in {64, 128} and Dv of one or two head_dim, "
-            f"got head_dim {head_dim} and Dv {value_dim}"
-        )
-    if not scale > 0:  # the largest logit is scaled after it is found
-        return f"needs a scale above 0, got {scale}"
-    options = {
-        "window": window, "key_padding_mask": key_padding_mask, "kv_lengths": kv_lengths,
-        "cu_seqlens": cu_seqlens,
-    }  # fmt: skip
-    given = [name for name, value in options.items() if value is not None]
-    return f"masks by causal alone, got {', '.join(given)}" if given else None
-
-
 def forward(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, causal: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -384,13 +345,7 @@ def forward(
     Returns:
         O and O2 ``[B, T, H, Dv]`` in the dtype of ``q``, and float32 ``[B, H, 2, T]``: the
         logarithm in base 2 of each row's sum of exponentials, +inf for a row without keys.
-
-    Raises:
-        BackendError: The kernel is not built for these inputs.
     """
-    reason = refuses(q, v, scale=scale)
-    if reason:
-        raise BackendError(f"diff_attention: the Hopper kernel {reason}.")
     batch, num_queries, num_heads, _, head_dim = q.shape
     num_keys, num_kv_heads, value_dim = v.shape[1:]
     shared_keys = k.ndim == 4
@@ -432,7 +387,7 @@ def _descriptor(x: Tensor, block_shape: list[int]) -> TensorDescriptor:
 
 def aot_cases(capability: int) -> list[AotCase]:
     """Every width, with and without the causal mask; none off Hopper or the pinned version."""
-    if capability != 90 or triton.__version__ != TRITON_VERSION:
+    if capability != 90 or triton.__version__ != hopper_op.TRITON_VERSION:
         return []
     cases = [
         _aot_case(head_dim, value_dim, causal, shared_keys)
