@@ -39,7 +39,7 @@ def parts(names: Iterable[str], settings: Sequence[str] = (), *, quick: bool = F
     """Protocols and presets by name, with their parameters.
 
     Args:
-        names: Of protocols or presets.
+        names: Of protocols or presets; ``"all"`` is every protocol.
         settings: ``PROTOCOL.KEY=VALUE``, for every part that runs this protocol; values are JSON,
             else text.
         quick: Take the parameters of the reduced size where they are not set.
@@ -48,7 +48,8 @@ def parts(names: Iterable[str], settings: Sequence[str] = (), *, quick: bool = F
         ConfigError: An unknown name, key or value, or a part asked for twice.
     """
     chosen: dict[str, tuple[str, dict[str, Any]]] = {}
-    for name in names:
+    asked = [one for name in names for one in (PROTOCOLS if name == "all" else [name])]
+    for name in asked:
         wanted = PRESETS.get(name) or {name: (name, {})}
         for variant, (protocol, parameters) in wanted.items():
             if variant in chosen and chosen[variant] != (protocol, parameters):
