@@ -1,0 +1,66 @@
+"""Context lengths of a protocol, and the longest that a model still masters."""
+
+from collections.abc import Mapping, Sequence
+
+from diffattn.errors import ConfigError
+from diffattn.evaluation.language_model import LanguageModel
+
+LENGTHS = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072)
+"""Tokens; what long-context tables print."""
+
+
+def lengths_that_fit(
+    name: str, wanted: Sequence[int] | None, model: LanguageModel, standard: Sequence[int] = LENGTHS
+) -> tuple[int, ...]:
+    """The lengths that were asked for, or all standard ones that fit the model.
+
+    Args:
+        name: Of the protocol, for messages.
+        wanted: In tokens, generation included. Default: as many of ``standard`` as fit.
+        model: The model.
+        standard: Rising.
+
+    Raises:
+        ConfigError: A wanted length, or every standard one, is longer than the model takes.
+    """
+    lengths = tuple(wanted or (n for n in standard if n <= model.max_length))
+    if not lengths:
+        raise ConfigError(
+            f"{name}: {model.label} must take {min(standard)} tokens or more, got "
+            f"{model.max_length}. Set shorter lengths: --set {name}.lengths=[{model.max_length}]"
+        )
+    longest = max(lengths)
+    if longest > model.max_length:
+        raise ConfigError(
+            f"{name}: lengths must fit the {model.max_length} tokens of {model.label}, "
+            f"got {longest}."
+        )
+    return lengths
+
+
+def require_lengths(name: str, lengths: Sequence[int] | None) -> None:
+    """Raise unless lengths are ``None`` or different positive integers.
+
+    Raises:
+        ConfigError: They are not.
+    """
+    if lengths is None:
+        return
+    if (
+        not lengths
+        or not all(isinstance(n, int) and n > 0 for n in lengths)
+        or len(set(lengths)) < len(lengths)
+    ):
+        raise ConfigError(
+            f"{name}: lengths must be different positive numbers of tokens, got {lengths}."
+        )
+
+
+def effective_length(scores: Mapping[int, float], least: float) -> int:
+    """The longest length with a score of at least ``least``; 0 if none has it.
+
+    Args:
+        scores: Score by length in tokens.
+        least: Threshold, on the scale of the scores.
+    """
+    return max((length for length, score in scores.items() if score >= least), default=0)
