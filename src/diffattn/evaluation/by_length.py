@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.language_model import LanguageModel
+from diffattn.stats.bootstrap import bootstrap_mean_of_means
+from diffattn.stats.intervals import Interval
+from diffattn.stats.proportions import wilson_interval
 
 LENGTHS = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072)
 """Tokens; what long-context tables print."""
@@ -64,3 +67,19 @@ def effective_length(scores: Mapping[int, float], least: float) -> int:
         least: Threshold, on the scale of the scores.
     """
     return max((length for length, score in scores.items() if score >= least), default=0)
+
+
+def mean_over_tasks(scores: Sequence[Sequence[float]]) -> Interval:
+    """Mean of the tasks' mean scores, every task with equal weight.
+
+    The bootstrap within tasks; where every score is 0, or every score is 1, resampling would show
+    no spread at all, and Wilson's interval over all items is given.
+
+    Args:
+        scores: Per task one or more, from 0 to 1.
+    """
+    every = {score for own in scores for score in own}
+    if every in ({0.0}, {1.0}):
+        n = sum(map(len, scores))
+        return wilson_interval(n if every == {1.0} else 0, n)
+    return bootstrap_mean_of_means(scores)

@@ -75,11 +75,6 @@ class NeedleTask(RulerTask):
     """Per key."""
     num_queries: int = 1
 
-    @property
-    def is_binary(self) -> bool:
-        """A single value is found or not."""
-        return self.num_values * self.num_queries == 1
-
     def least(self, material: Material, index: int) -> int:
         """See :meth:`RulerTask.least`."""
         if self.haystack == "essay":

@@ -102,11 +102,6 @@ class RulerTask(ABC):
             material: Its content.
         """
 
-    @property
-    def is_binary(self) -> bool:
-        """Whether a sample scores 0 or 1 and nothing between."""
-        return self.match == "part"
-
 
 def found_share(output: str, references: Sequence[str]) -> float:
     """Share of the references that occur in the output, upper and lower case alike.

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from diffattn.evaluation.by_length import effective_length
+from diffattn.evaluation.by_length import effective_length, mean_over_tasks
 from diffattn.evaluation.protocol import Summary
 from diffattn.evaluation.ruler_tasks import TASKS
 from diffattn.records.evaluations import Metric
-from diffattn.stats.bootstrap import bootstrap_mean, bootstrap_mean_of_means
 from diffattn.stats.intervals import Interval
-from diffattn.stats.proportions import wilson_interval
+from diffattn.stats.shares import share_interval
 
 THRESHOLD = 0.856
 """Mean score of Llama-2-7B at 4K: from here on RULER calls a length effective."""
@@ -37,12 +36,12 @@ def summarise(rows: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) ->
             for task in tasks
         }
         run = {task: own for task, own in scores.items() if own}
-        over_tasks = bootstrap_mean_of_means(list(run.values()))
+        over_tasks = mean_over_tasks(list(run.values()))
         # A mean over fewer tasks than elsewhere carries its own number of tasks.
         own_name = f"mean_of_{len(run)}_tasks"
         metrics.append(_metric(own_name, over_tasks, {"length": length}, headline=True))
         metrics += [
-            _metric("score", _interval(task, own), {"length": length, "task": task})
+            _metric("score", share_interval(own), {"length": length, "task": task})
             for task, own in run.items()
         ]
         if len(run) == len(tasks):
@@ -66,12 +65,6 @@ def summarise(rows: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) ->
         "haystack_sha256": hashes,
     }
     return Summary(metrics=metrics, tables=tables)
-
-
-def _interval(task: str, scores: list[float]) -> Interval:
-    if TASKS[task].is_binary:
-        return wilson_interval(round(sum(scores)), len(scores))
-    return bootstrap_mean(scores)
 
 
 def _metric(
