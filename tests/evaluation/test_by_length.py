@@ -26,7 +26,7 @@ def test_standard_lengths_are_those_that_fit(build):
 def test_lengths_must_be_different_positive_numbers(lengths):
     require_lengths("ruler", (5, 3))
     require_lengths("ruler", None)
-    with pytest.raises(ConfigError, match="ruler: lengths must be different positive"):
+    with pytest.raises(ConfigError, match="ruler: lengths must be different numbers"):
         require_lengths("ruler", lengths)
 
 

@@ -41,8 +41,8 @@ def lengths_that_fit(
     return lengths
 
 
-def require_lengths(name: str, lengths: Sequence[int] | None) -> None:
-    """Raise unless lengths are ``None`` or different positive integers.
+def require_lengths(name: str, lengths: Sequence[int] | None, least: int = 1) -> None:
+    """Raise unless lengths are ``None`` or different integers from ``least`` on.
 
     Raises:
         ConfigError: They are not.
@@ -51,11 +51,11 @@ def require_lengths(name: str, lengths: Sequence[int] | None) -> None:
         return
     if (
         not lengths
-        or not all(isinstance(n, int) and n > 0 for n in lengths)
+        or not all(isinstance(n, int) and n >= least for n in lengths)
         or len(set(lengths)) < len(lengths)
     ):
         raise ConfigError(
-            f"{name}: lengths must be different positive numbers of tokens, got {lengths}."
+            f"{name}: lengths must be different numbers of tokens from {least} on, got {lengths}."
         )
 
 

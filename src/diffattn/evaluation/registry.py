@@ -13,12 +13,19 @@ from diffattn.evaluation.runner import Part
 
 # Name -> module and class. Loaded on first use: some need optional packages.
 PROTOCOLS: dict[str, tuple[str, str]] = {
+    "babilong": ("diffattn.evaluation.babilong", "BabiLong"),
     "key_values": ("diffattn.evaluation.key_values", "KeyValues"),
     "ruler": ("diffattn.evaluation.ruler", "Ruler"),
 }
 
 # Preset -> folder name -> protocol and its parameters.
-PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
+PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+    "long_context": {
+        "ruler": ("ruler", {}),
+        "babilong": ("babilong", {}),
+        "key_values": ("key_values", {}),
+    },
+}
 
 
 def protocol_class(name: str) -> type[Protocol]:

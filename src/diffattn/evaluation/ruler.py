@@ -8,10 +8,10 @@ from diffattn.data.files import suggest
 from diffattn.errors import ConfigError
 from diffattn.evaluation.background import read_background
 from diffattn.evaluation.by_length import lengths_that_fit, require_lengths
-from diffattn.evaluation.chat import prompt_text, require_chat_template
 from diffattn.evaluation.decoding import generate
 from diffattn.evaluation.fitting import most_that_fits
 from diffattn.evaluation.language_model import LanguageModel
+from diffattn.evaluation.prompting import answer_logprobs, prompt_text, require_chat_template
 from diffattn.evaluation.protocol import Item, ItemError, Protocol, Summary, split_long_batches
 from diffattn.evaluation.ruler_questions import read_hotpotqa, read_squad
 from diffattn.evaluation.ruler_samples import (
@@ -25,7 +25,6 @@ from diffattn.evaluation.ruler_samples import (
 from diffattn.evaluation.ruler_summary import summarise
 from diffattn.evaluation.ruler_tasks import FILE_PARAMETERS, TASKS, needs_background
 from diffattn.evaluation.ruler_words import read_words
-from diffattn.evaluation.scoring import Continuation, score
 
 _BATCH = 8
 """Samples of one length and task that are decoded together where memory allows."""
@@ -156,7 +155,7 @@ class Ruler(Protocol):
             )
         if self.logprob:
             answers = [sample.answer for *_, sample, _ in asked]
-            for row, value in zip(rows, _logprobs(model, texts, answers), strict=True):
+            for row, value in zip(rows, answer_logprobs(model, texts, answers), strict=True):
                 row["scores"]["logprob_per_token"] = value
         return rows
 
@@ -273,16 +272,3 @@ class Ruler(Protocol):
 
     def _text(self, model: LanguageModel, sample: Sample) -> str:
         return prompt_text(model, sample.question, sample.answer_prefix, chat=self.chat)
-
-
-def _logprobs(model: LanguageModel, texts: Sequence[str], answers: Sequence[str]) -> list[float]:
-    """Mean log-probability of the answers' tokens after the prompts, in nats."""
-    pairs = [
-        model.encode_pair(text, f" {answer}") for text, answer in zip(texts, answers, strict=True)
-    ]
-    # An answer longer than the generation budget counts as far as the model reaches.
-    asked = [
-        Continuation(tuple(context), tuple(target[: model.max_length + 1 - len(context)]))
-        for context, target in pairs
-    ]
-    return [one.logprob / len(one.token_logprobs) for one in score(model, asked)]

@@ -1,7 +1,10 @@
-"""Prompts with or without the tokenizer's chat template."""
+"""Prompts with or without the tokenizer's chat template, and how likely an answer is."""
+
+from collections.abc import Sequence
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.language_model import LanguageModel
+from diffattn.evaluation.scoring import Continuation, score
 
 
 def require_chat_template(model: LanguageModel) -> None:
@@ -44,3 +47,28 @@ def prompt_text(model: LanguageModel, question: str, answer_prefix: str, *, chat
         text = text.removeprefix(model.tokenizer.bos_token)
     # A template may end in white space that opens the turn: it is cut only after a prefix.
     return text + answer_prefix.strip()
+
+
+def answer_logprobs(
+    model: LanguageModel, prompts: Sequence[str], answers: Sequence[str]
+) -> list[float]:
+    """Mean log-probability of the tokens of an answer after its prompt, in nats.
+
+    Args:
+        model: The model.
+        prompts: Text without spaces at the end.
+        answers: One per prompt, without a leading space. Of an answer too long for the model the
+            tokens that fit count.
+
+    Returns:
+        One number per prompt: the closer to 0 the likelier.
+    """
+    pairs = [
+        model.encode_pair(prompt, f" {answer}")
+        for prompt, answer in zip(prompts, answers, strict=True)
+    ]
+    asked = [
+        Continuation(tuple(context), tuple(target[: model.max_length + 1 - len(context)]))
+        for context, target in pairs
+    ]
+    return [one.logprob / len(one.token_logprobs) for one in score(model, asked)]
