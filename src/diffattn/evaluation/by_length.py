@@ -13,30 +13,37 @@ LENGTHS = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072)
 
 
 def lengths_that_fit(
-    name: str, wanted: Sequence[int] | None, model: LanguageModel, standard: Sequence[int] = LENGTHS
+    name: str,
+    wanted: Sequence[int] | None,
+    model: LanguageModel,
+    standard: Sequence[int] = LENGTHS,
+    *,
+    overhead: int = 0,
 ) -> tuple[int, ...]:
     """The lengths that were asked for, or all standard ones that fit the model.
 
     Args:
         name: Of the protocol, for messages.
-        wanted: In tokens, generation included. Default: as many of ``standard`` as fit.
+        wanted: In tokens. Default: as many of ``standard`` as fit.
         model: The model.
         standard: Rising.
+        overhead: Tokens that come on top of a length. Default 0: lengths hold everything.
 
     Raises:
         ConfigError: A wanted length, or every standard one, is longer than the model takes.
     """
-    lengths = tuple(wanted or (n for n in standard if n <= model.max_length))
+    room = model.max_length - overhead
+    lengths = tuple(wanted or (n for n in standard if n <= room))
+    besides = f" without the {overhead} of prompt and answer" if overhead else ""
     if not lengths:
         raise ConfigError(
             f"{name}: {model.label} must take {min(standard)} tokens or more, got "
-            f"{model.max_length}. Set shorter lengths: --set {name}.lengths=[{model.max_length}]"
+            f"{room}{besides}. Set shorter lengths: --set {name}.lengths=[{max(1, room)}]"
         )
-    longest = max(lengths)
-    if longest > model.max_length:
+    if max(lengths) > room:
         raise ConfigError(
-            f"{name}: lengths must fit the {model.max_length} tokens of {model.label}, "
-            f"got {longest}."
+            f"{name}: lengths must fit the {room} tokens of {model.label}{besides}, "
+            f"got {max(lengths)}."
         )
     return lengths
 

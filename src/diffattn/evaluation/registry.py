@@ -14,6 +14,7 @@ from diffattn.evaluation.runner import Part
 # Name -> module and class. Loaded on first use: some need optional packages.
 PROTOCOLS: dict[str, tuple[str, str]] = {
     "babilong": ("diffattn.evaluation.babilong", "BabiLong"),
+    "hidden_needle": ("diffattn.evaluation.hidden_needle", "HiddenNeedleSearch"),
     "key_values": ("diffattn.evaluation.key_values", "KeyValues"),
     "ruler": ("diffattn.evaluation.ruler", "Ruler"),
 }
