@@ -28,6 +28,8 @@ class Counting(Protocol):
     stop_at: int | None = None
 
     def batches(self, model):
+        if self.size < 1:
+            raise ConfigError("counting: size must be 1 or more.")
         items = [Item(id=str(i), payload=i, cluster=str(i // 2)) for i in range(self.size)]
         return [items[i : i + 3] for i in range(0, self.size, 3)]
 
@@ -134,6 +136,12 @@ def test_weighted_scores_compare_over_equal_items(models, tmp_path):
     assert (one.num_items, one.n, one.num_unpaired) == (2, 2, 1)
     assert one.difference == pytest.approx((-3 + 1) / 4)
     assert one.p_value == 1.0  # every sign pattern of 3 and 1 sums to 2 or more
+
+
+def test_settings_that_cannot_run_leave_the_folder_free(models, tmp_path):
+    with pytest.raises(ConfigError, match="size must be"):
+        run(models["diff"], tmp_path / "a", size=0)
+    assert run(models["diff"], tmp_path / "a", size=2).num_items == 2
 
 
 @pytest.mark.parametrize(
