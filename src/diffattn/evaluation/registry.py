@@ -14,10 +14,15 @@ from diffattn.evaluation.runner import Part
 # Name -> module and class. Loaded on first use: some need optional packages.
 PROTOCOLS: dict[str, tuple[str, str]] = {
     "key_values": ("diffattn.evaluation.key_values", "KeyValues"),
+    "nll_by_position": ("diffattn.evaluation.nll_by_position", "NllByPosition"),
+    "sliding_perplexity": ("diffattn.evaluation.sliding_perplexity", "SlidingPerplexity"),
+    "word_perplexity": ("diffattn.evaluation.word_perplexity", "WordPerplexity"),
 }
 
 # Preset -> folder name -> protocol and its parameters.
-PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
+PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+    "fig4": {"nll_by_position": ("nll_by_position", {})},
+}
 
 
 def protocol_class(name: str) -> type[Protocol]:
