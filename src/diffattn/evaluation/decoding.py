@@ -60,7 +60,7 @@ def generate(
                 f"and the prompt hold one or more, got {known + len(prompt)} + {max_new_tokens}."
             )
     found: dict[int, Generation] = {}
-    limits = None if share else [0] * len(prompts)
+    limits = None if share and not model.rows_alone else [0] * len(prompts)
     for group in share_prefixes(prompts, limits):
         prefix = model.read(prompts[group.members[0]][: group.length], before)
         rows = [list(prompts[i][group.length :]) for i in group.members]

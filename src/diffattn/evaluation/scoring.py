@@ -68,6 +68,7 @@ def score(
         _require_fit(model, one, before.length if before else 0)
     inputs = [(*one.context, *one.target[:-1]) for one in continuations]
     # Logits begin at the last context token, which therefore is never part of a prefix.
+    share = share and not model.rows_alone
     limits = [len(one.context) - 1 if share else 0 for one in continuations]
     found: dict[int, Score] = {}
     for group in share_prefixes(inputs, limits):
