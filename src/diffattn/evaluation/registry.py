@@ -14,10 +14,16 @@ from diffattn.evaluation.runner import Part
 # Name -> module and class. Loaded on first use: some need optional packages.
 PROTOCOLS: dict[str, tuple[str, str]] = {
     "key_values": ("diffattn.evaluation.key_values", "KeyValues"),
+    "hallucination": ("diffattn.evaluation.hallucination", "Hallucination"),
 }
 
 # Preset -> folder name -> protocol and its parameters.
-PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
+PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+    "table4": {
+        name: ("hallucination", {"dataset": name})
+        for name in ("xsum", "cnn_dm", "multi_news", "qasper", "hotpotqa", "2wikimqa")
+    },
+}
 
 
 def protocol_class(name: str) -> type[Protocol]:
