@@ -13,6 +13,7 @@ from diffattn.evaluation.haystack import (
 )
 from diffattn.evaluation.language_model import LanguageModel
 from diffattn.evaluation.protocol import ItemError
+from diffattn.evaluation.scoring import Continuation
 
 _NAMES = """
 Accra Adelaide Algiers Amman Amsterdam Ankara Antwerp Athens Auckland Baghdad Baku Bamako
@@ -90,6 +91,20 @@ def needle(city: str, number: str) -> str:
 def answer(city: str) -> str:
     """What the number follows, in the needle and in a full answer."""
     return f"The special magic {city} number is:"
+
+
+def forced_answer(model: LanguageModel, city: str, number: str) -> Continuation:
+    """The answer in the needle's words after a prompt: what is given, and the number's tokens."""
+    given = encode_within(model, f" {answer(city)}")
+    whole = encode_within(model, f" {answer(city)} {number}")
+    return Continuation(tuple(given), tuple(whole[len(given) :]))
+
+
+def answer_room(model: LanguageModel, generated: int) -> int:
+    """Tokens to keep free: for ``generated`` ones and for any city's forced answer."""
+    answers = (forced_answer(model, city, "8888888") for city in CITIES)
+    # Another number may be cut into more tokens, at most one per digit and one for the space.
+    return max(generated, *(len(one.context) + 8 for one in answers))
 
 
 def question(cities: Sequence[str]) -> str:

@@ -14,10 +14,16 @@ from diffattn.evaluation.runner import Part
 # Name -> module and class. Loaded on first use: some need optional packages.
 PROTOCOLS: dict[str, tuple[str, str]] = {
     "key_values": ("diffattn.evaluation.key_values", "KeyValues"),
+    "needle": ("diffattn.evaluation.needle", "Needle"),
 }
 
 # Preset -> folder name -> protocol and its parameters.
-PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
+PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+    "table2": {"table2": ("needle", {})},
+    "fig5": {
+        "fig5": ("needle", {"tasks": ((8, 1),), "lengths": tuple(range(8_192, 65_537, 8_192))})
+    },
+}
 
 
 def protocol_class(name: str) -> type[Protocol]:
