@@ -79,6 +79,8 @@ class MagicTask:
     """Tokens kept free for the answer."""
     depths: tuple[float, ...]
     """Of the first city asked for, over the prompts of this haystack."""
+    needs_start: bool = False
+    """Begin with EOS where the tokenizer has no BOS."""
     ending: str = ""
     """Follows the template, for example the beginning of an answer; ``{city}`` is the first."""
 
@@ -134,7 +136,8 @@ def build_prompts(
         One prompt per depth, in order, each of ``length - room`` tokens.
 
     Raises:
-        ConfigError: The corpus is shorter than the text that is needed.
+        ConfigError: The corpus is shorter than the text that is needed, or a start is needed and
+            the tokenizer has neither BOS nor EOS.
         ItemError: Needles and question leave too little text between them.
     """
     corpus = corpus_text(task.source)
@@ -147,7 +150,7 @@ def build_prompts(
         for city, number in zip(cities, numbers, strict=True)
     ]
     before, after = TEMPLATES[task.template]
-    head = [*model.start(), *(model.encode(before) if before else [])]
+    head = [*model.start(task.needs_start), *(model.encode(before) if before else [])]
     asked = question(cities[: task.num_asked])
     tail = encode_within(model, after.format(question=asked) + task.ending.format(city=cities[0]))
     needles = sum(map(len, pieces))

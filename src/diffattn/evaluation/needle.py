@@ -7,6 +7,7 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.decoding import generate
+from diffattn.evaluation.depth_grid import check_grid, check_length
 from diffattn.evaluation.language_model import LanguageModel, Prefix
 from diffattn.evaluation.magic_numbers import (
     CITIES,
@@ -91,7 +92,7 @@ class Needle(Protocol):
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One haystack and one (N, R) per batch: its depths share what they begin with."""
-        check_length("needle", self.lengths, model)
+        check_length("needle", self.lengths, model, "lengths=[{}]")
         for n, r in self.tasks:
             for length in {min(self.lengths), max(self.lengths)}:
                 try:  # the first of each, so that a text that is too short is told at once
@@ -163,33 +164,6 @@ class Needle(Protocol):
 def new_tokens(num_asked: int) -> int:
     """Longest generated answer."""
     return 8 * num_asked + 24
-
-
-def check_grid(name: str, lengths: Sequence[int], depths: Sequence[float], samples: int) -> None:
-    """Lengths, depths and samples that make sense.
-
-    Raises:
-        ConfigError: One is empty, repeated or out of range.
-    """
-    if not lengths or min(lengths) < 1 or len(set(lengths)) < len(lengths):
-        raise ConfigError(f"{name}: lengths must be 1 or more and distinct, got {lengths}.")
-    if not depths or not all(0 <= d <= 100 for d in depths) or len(set(depths)) < len(depths):
-        raise ConfigError(f"{name}: depths must be from 0 to 100 and distinct, got {depths}.")
-    if samples < 1:
-        raise ConfigError(f"{name}: samples must be 1 or more, got {samples}.")
-
-
-def check_length(name: str, lengths: Sequence[int], model: LanguageModel) -> None:
-    """Lengths that the model takes.
-
-    Raises:
-        ConfigError: One is longer.
-    """
-    if max(lengths) > model.max_length:
-        raise ConfigError(
-            f"{name}: lengths must fit the {model.max_length} tokens of {model.label}, got "
-            f"{max(lengths)}. Choose others: --set '{name}.lengths=[{model.max_length}]'."
-        )
 
 
 def contains_number(text: str, number: str) -> bool:

@@ -13,6 +13,7 @@ from diffattn.evaluation.runner import Part
 
 # Name -> module and class. Loaded on first use: some need optional packages.
 PROTOCOLS: dict[str, tuple[str, str]] = {
+    "attention_segments": ("diffattn.evaluation.attention_segments", "AttentionSegments"),
     "key_values": ("diffattn.evaluation.key_values", "KeyValues"),
     "needle": ("diffattn.evaluation.needle", "Needle"),
 }
@@ -23,6 +24,8 @@ PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "fig5": {
         "fig5": ("needle", {"tasks": ((8, 1),), "lengths": tuple(range(8_192, 65_537, 8_192))})
     },
+    "table3": {"table3": ("attention_segments", {})},
+    "fig1": {"fig1": ("attention_segments", {"depths": (50,)})},
 }
 
 
