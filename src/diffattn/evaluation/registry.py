@@ -16,6 +16,7 @@ PROTOCOLS: dict[str, tuple[str, str]] = {
     "attention_segments": ("diffattn.evaluation.attention_segments", "AttentionSegments"),
     "key_values": ("diffattn.evaluation.key_values", "KeyValues"),
     "needle": ("diffattn.evaluation.needle", "Needle"),
+    "single_needle": ("diffattn.evaluation.single_needle", "SingleNeedle"),
 }
 
 # Preset -> folder name -> protocol and its parameters.
