@@ -146,12 +146,13 @@ def sentence_ends(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[int]:
 
     A sentence ends after ``.``, ``!`` or ``?``, with closing quotes and brackets, before white
     space (so not within ``3.14`` or ``os.path``), and at a line end. A token may hold the mark
-    and the white space after it.
+    and the white space after it. Between two places lies more than white space.
 
     Args:
         text: What was encoded.
         spans: First character of every token and the one after its last.
     """
+    last = 0
     for i in range(len(spans) - 1):
         end, following = spans[i][1], spans[i + 1][0]
         if following < end:
@@ -164,7 +165,9 @@ def sentence_ends(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[int]:
         inner = before.rstrip(" \t")
         is_line_end = inner.endswith("\n") or "\n" in gap
         is_followed = inner != before or text[end : end + 1].isspace()
-        if is_line_end or (is_followed and _SENTENCE_END.search(inner)):
+        is_end = is_line_end or (is_followed and _SENTENCE_END.search(inner))
+        if is_end and text[last:end].strip():
+            last = end
             yield i + 1
 
 

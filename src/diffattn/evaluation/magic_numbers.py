@@ -13,6 +13,7 @@ from diffattn.evaluation.haystack import (
 )
 from diffattn.evaluation.language_model import LanguageModel
 from diffattn.evaluation.protocol import ItemError
+from diffattn.evaluation.scoring import Continuation
 
 _NAMES = """
 Accra Adelaide Algiers Amman Amsterdam Ankara Antwerp Athens Auckland Baghdad Baku Bamako
@@ -78,6 +79,8 @@ class MagicTask:
     """Tokens kept free for the answer."""
     depths: tuple[float, ...]
     """Of the first city asked for, over the prompts of this haystack."""
+    needs_start: bool = False
+    """Begin with EOS where the tokenizer has no BOS."""
     ending: str = ""
     """Follows the template, for example the beginning of an answer; ``{city}`` is the first."""
 
@@ -90,6 +93,20 @@ def needle(city: str, number: str) -> str:
 def answer(city: str) -> str:
     """What the number follows, in the needle and in a full answer."""
     return f"The special magic {city} number is:"
+
+
+def forced_answer(model: LanguageModel, city: str, number: str) -> Continuation:
+    """The answer in the needle's words after a prompt: what is given, and the number's tokens."""
+    given = encode_within(model, f" {answer(city)}")
+    whole = encode_within(model, f" {answer(city)} {number}")
+    return Continuation(tuple(given), tuple(whole[len(given) :]))
+
+
+def answer_room(model: LanguageModel, generated: int) -> int:
+    """Tokens to keep free: for ``generated`` ones and for any city's forced answer."""
+    answers = (forced_answer(model, city, "8888888") for city in CITIES)
+    # Another number may be cut into more tokens, at most one per digit and one for the space.
+    return max(generated, *(len(one.context) + 8 for one in answers))
 
 
 def question(cities: Sequence[str]) -> str:
@@ -119,7 +136,8 @@ def build_prompts(
         One prompt per depth, in order, each of ``length - room`` tokens.
 
     Raises:
-        ConfigError: The corpus is shorter than the text that is needed.
+        ConfigError: The corpus is shorter than the text that is needed, or a start is needed and
+            the tokenizer has neither BOS nor EOS.
         ItemError: Needles and question leave too little text between them.
     """
     corpus = corpus_text(task.source)
@@ -132,7 +150,7 @@ def build_prompts(
         for city, number in zip(cities, numbers, strict=True)
     ]
     before, after = TEMPLATES[task.template]
-    head = [*model.start(), *(model.encode(before) if before else [])]
+    head = [*model.start(task.needs_start), *(model.encode(before) if before else [])]
     asked = question(cities[: task.num_asked])
     tail = encode_within(model, after.format(question=asked) + task.ending.format(city=cities[0]))
     needles = sum(map(len, pieces))

@@ -13,11 +13,14 @@ from diffattn.evaluation.runner import Part
 
 # Name -> module and class. Loaded on first use: some need optional packages.
 PROTOCOLS: dict[str, tuple[str, str]] = {
+    "attention_segments": ("diffattn.evaluation.attention_segments", "AttentionSegments"),
     "key_values": ("diffattn.evaluation.key_values", "KeyValues"),
     "nll_by_position": ("diffattn.evaluation.nll_by_position", "NllByPosition"),
     "sliding_perplexity": ("diffattn.evaluation.sliding_perplexity", "SlidingPerplexity"),
     "word_perplexity": ("diffattn.evaluation.word_perplexity", "WordPerplexity"),
     "hallucination": ("diffattn.evaluation.hallucination", "Hallucination"),
+    "needle": ("diffattn.evaluation.needle", "Needle"),
+    "single_needle": ("diffattn.evaluation.single_needle", "SingleNeedle"),
 }
 
 # Preset -> folder name -> protocol and its parameters.
@@ -27,6 +30,12 @@ PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         name: ("hallucination", {"dataset": name})
         for name in ("xsum", "cnn_dm", "multi_news", "qasper", "hotpotqa", "2wikimqa")
     },
+    "table2": {"table2": ("needle", {})},
+    "fig5": {
+        "fig5": ("needle", {"tasks": ((8, 1),), "lengths": tuple(range(8_192, 65_537, 8_192))})
+    },
+    "table3": {"table3": ("attention_segments", {})},
+    "fig1": {"fig1": ("attention_segments", {"depths": (50,)})},
 }
 
 
