@@ -21,6 +21,10 @@ PROTOCOLS: dict[str, tuple[str, str]] = {
     "hallucination": ("diffattn.evaluation.hallucination", "Hallucination"),
     "needle": ("diffattn.evaluation.needle", "Needle"),
     "single_needle": ("diffattn.evaluation.single_needle", "SingleNeedle"),
+    "babilong": ("diffattn.evaluation.babilong", "BabiLong"),
+    "hidden_needle": ("diffattn.evaluation.hidden_needle", "HiddenNeedleSearch"),
+    "key_values": ("diffattn.evaluation.key_values", "KeyValues"),
+    "ruler": ("diffattn.evaluation.ruler", "Ruler"),
 }
 
 # Preset -> folder name -> protocol and its parameters.
@@ -36,6 +40,11 @@ PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     },
     "table3": {"table3": ("attention_segments", {})},
     "fig1": {"fig1": ("attention_segments", {"depths": (50,)})},
+    "long_context": {
+        "ruler": ("ruler", {}),
+        "babilong": ("babilong", {}),
+        "key_values": ("key_values", {}),
+    },
 }
 
 
