@@ -13,6 +13,7 @@ from diffattn.evaluation.runner import Part
 
 # Name -> module and class. Loaded on first use: some need optional packages.
 PROTOCOLS: dict[str, tuple[str, str]] = {
+    "ar_hits": ("diffattn.evaluation.ar_hits", "ArHits"),
     "key_values": ("diffattn.evaluation.key_values", "KeyValues"),
     "nll_by_position": ("diffattn.evaluation.nll_by_position", "NllByPosition"),
     "sliding_perplexity": ("diffattn.evaluation.sliding_perplexity", "SlidingPerplexity"),
@@ -22,6 +23,7 @@ PROTOCOLS: dict[str, tuple[str, str]] = {
 # Preset -> folder name -> protocol and its parameters.
 PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "fig4": {"nll_by_position": ("nll_by_position", {})},
+    "table6": {"ar_hits": ("ar_hits", {})},
 }
 
 
