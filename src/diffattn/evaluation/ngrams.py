@@ -73,6 +73,7 @@ class NgramCounts:
     def _add(self, keys: np.ndarray) -> None:
         if not len(self.keys):
             return
-        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        hits = at[self.keys[at] == keys]
-        self.counts += np.bincount(hits, minlength=len(self.keys))
+        found, counts = np.unique(keys, return_counts=True)  # sorted keys are looked up far faster
+        at = np.minimum(np.searchsorted(self.keys, found), len(self.keys) - 1)
+        chosen = self.keys[at] == found
+        self.counts[at[chosen]] += counts[chosen]
