@@ -99,7 +99,8 @@ def require_window(protocol: str, field: str, length: int, model: LanguageModel)
     if length > model.max_length:
         raise ConfigError(
             f"{protocol}: {field} must be at most the {model.max_length} tokens of "
-            f"{model.label}, got {length}. Use --set {protocol}.{field}={model.max_length}."
+            f"{model.label}, got {length}. Set {protocol}.{field} lower, or --max-length higher if "
+            "the model was trained for it."
         )
 
 

@@ -40,7 +40,7 @@ class NllByPosition(Protocol):
     choices = {
         "texts": "the corpus that is named; the paper says 'book data', not which",
         "documents": "those with `length` tokens or more, so that every position averages the "
-        "same ones",
+        "same ones; the first 50 of the corpus (the paper gives no number)",
         "window": "the document's first tokens after licence and header of Project Gutenberg; "
         "every token sees all before it",
         "first token": "BOS, if the tokenizer has one, else the document's first token",
@@ -58,8 +58,8 @@ class NllByPosition(Protocol):
     texts: str = "stdlib"
     """Documents: a file, a folder, JSON lines, ``hub:NAME``, or ``stdlib``."""
     text_field: str = "text"
-    documents: int | None = None
-    """How many are taken, in the order of the corpus. Default: all that are long enough."""
+    documents: int | None = 50
+    """How many are taken, in the order of the corpus. None: all that are long enough."""
     windows: int = 1
     """Windows per document, one after the other; they count as one cluster."""
 

@@ -14,6 +14,7 @@ from diffattn.evaluation.runner import Part
 # Name -> module and class. Loaded on first use: some need optional packages.
 PROTOCOLS: dict[str, tuple[str, str]] = {
     "attention_segments": ("diffattn.evaluation.attention_segments", "AttentionSegments"),
+    "ar_hits": ("diffattn.evaluation.ar_hits", "ArHits"),
     "key_values": ("diffattn.evaluation.key_values", "KeyValues"),
     "nll_by_position": ("diffattn.evaluation.nll_by_position", "NllByPosition"),
     "sliding_perplexity": ("diffattn.evaluation.sliding_perplexity", "SlidingPerplexity"),
@@ -45,6 +46,7 @@ PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "babilong": ("babilong", {}),
         "key_values": ("key_values", {}),
     },
+    "table6": {"ar_hits": ("ar_hits", {})},
 }
 
 
