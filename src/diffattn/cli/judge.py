@@ -39,8 +39,9 @@ def judge(
 ) -> None:
     """Judge recorded outputs against their documents.
 
-    Another model reads document and output and says whether the one supports the other. Needs the evaluation folder only, not the models. Every request and reply is kept; the same
-    command again asks for what is missing. Another judge gets results of its own beside these.
+    Another model reads document and output and says whether the one supports the other. Needs the
+    evaluation folder only, not the models. Every request and reply is kept; the same command
+    again asks for what is missing. Another judge gets results of its own beside these.
     """
     from diffattn.cli.progress import RunsProgress
     from diffattn.cli.tables import print_table
