@@ -32,7 +32,8 @@ def test_every_kind_of_model(model, tmp_path):
         assert [len(layer) for layer in table] == [heads] * 2
         assert f"lookback_{name}" in rows[0]["scores"]
     if model.label in ("softmax", "llama"):
-        assert result.tables["lookback"]["a1"] == result.tables["lookback"]["absolute"]
+        tables = result.tables["lookback"]
+        assert tables["a1"] == tables["difference"] == tables["absolute"]
 
 
 @pytest.mark.parametrize("dataset", TASKS)

@@ -59,7 +59,8 @@ class Hallucination(Protocol):
         "references": "best of several",
         "span_match": "the reference as a substring, as the source does: 'no' stands in 'know'",
         "lookback": "context ends before the answer's cue, BOS included, as in the reference code; "
-        "rows of the steps that wrote a token, stop string included",
+        "rows of the steps that wrote a token, stop string included; of the signed difference "
+        "context / (|context| + |new|), which has no pole",
     }
     quick = {
         "data": "generated", "samples": 6, "prompt_tokens": 768, "max_new_tokens": 24,

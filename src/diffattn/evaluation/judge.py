@@ -68,7 +68,7 @@ class JudgeSettings:
     """Name of the environment variable that holds the key. The key itself is never recorded.
     Default: no key is sent."""
     name: str | None = None
-    """Names the result folders. Default: the model's name."""
+    """Names the result folders. Default: the model's name, of a local folder its last part."""
     document: str = "whole"
     """Check against the ``"whole"`` document, as the reference does, or the part ``"read"``."""
     temperature: float | None = None

@@ -76,7 +76,7 @@ def judge_folder(
     known = evaluation_marker(folder)
     results = []
     for outputs in recorded_outputs(folder):
-        variant = f"{outputs.variant}.judged-{_slug(settings.name or settings.model)}"
+        variant = f"{outputs.variant}.judged-{_slug(settings)}"
         name = f"{outputs.label}/{variant}"
         result = _judge_outputs(outputs, variant, judge, settings, partial(tell, name))
         if result.num_failed:
@@ -241,6 +241,10 @@ def _known_replies(path: Path) -> dict[tuple[str, str], str]:
     return {(row["id"], row["request"]): row["reply"] for row in read_jsonl(path) if "reply" in row}
 
 
-def _slug(name: str) -> str:
-    """A folder name."""
+def _slug(settings: JudgeSettings) -> str:
+    """A folder name: as set, else the model's, of a local folder its last part."""
+    name = settings.name
+    if name is None:
+        is_folder = settings.endpoint is None and Path(settings.model).exists()
+        name = Path(settings.model).resolve().name if is_folder else settings.model
     return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "judge"
