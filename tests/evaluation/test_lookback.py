@@ -45,15 +45,11 @@ def test_ratios_equal_those_of_full_maps(model):
                 c = torch.stack([row[t, :CONTEXT].mean() for t in steps])
                 n = torch.stack([row[t, CONTEXT : t + 1].mean() for t in steps])
                 assert len(c) == len(WRITTEN)
-                expected = float((c / (c + n)).mean())
-                if name == "difference":
-                    total = c.mean() + n.mean()
-                    expected = float(c.mean() / total) if total > 0 else None
-                value = found[name][layer][head]
-                if expected is None:
-                    assert value is None
-                else:  # ratios are stored to six digits
-                    assert value == pytest.approx(expected, abs=6e-7)
+                expected = float((c / (c.abs() + n.abs())).mean())
+                if name != "difference":
+                    assert expected == pytest.approx(float((c / (c + n)).mean()))
+                # Ratios are stored to six digits.
+                assert found[name][layer][head] == pytest.approx(expected, abs=6e-7)
 
 
 def test_the_first_token_alone(model):

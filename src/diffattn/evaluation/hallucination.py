@@ -22,8 +22,8 @@ from diffattn.stats.bootstrap import bootstrap_mean
 from diffattn.stats.proportions import wilson_interval
 
 _BATCH = 8
-_PROPORTIONS = {"span_match"}
-_HEADLINES = {"span_match", "word_f1", "rougeL", "entities_found", "numbers_found"}
+_PROPORTIONS = {"span_match", "empty"}
+_HEADLINES = {"span_match", "word_f1", "rougeL", "entities_found", "numbers_found", "empty"}
 _NEITHER = {"novel_bigrams", *(f"lookback_{name}" for name in MAPS)}
 """Not better when higher: faithful texts may be copied or reworded."""
 
@@ -59,7 +59,8 @@ class Hallucination(Protocol):
         "references": "best of several",
         "span_match": "the reference as a substring, as the source does: 'no' stands in 'know'",
         "lookback": "context ends before the answer's cue, BOS included, as in the reference code; "
-        "rows of the steps that wrote a token, stop string included",
+        "rows of the steps that wrote a token, stop string included; of the signed difference "
+        "context / (|context| + |new|), which has no pole",
     }
     quick = {
         "data": "generated", "samples": 6, "prompt_tokens": 768, "max_new_tokens": 24,
@@ -151,11 +152,10 @@ class Hallucination(Protocol):
                 Metric(
                     name=name, value=interval.mean, low=interval.low, high=interval.high,
                     n=interval.n, method=interval.method, headline=name in _HEADLINES,
-                    higher_is_better=None if name in _NEITHER else True,
+                    higher_is_better=None if name in _NEITHER else name != "empty",
                 )
             )  # fmt: skip
         counts = {
-            "empty outputs": sum(not row["output"] for row in rows),
             "cut documents": sum(sum(row["read"]) < len(row["document"]) for row in rows),
             "finished": dict(Counter(row["finished"] for row in rows)),
         }
@@ -187,7 +187,7 @@ class Hallucination(Protocol):
             "finished": output.finished, "prompt_tokens": len(ids), "new_tokens": len(output.ids),
             "read": list(read), "document": example.document,
         }  # fmt: skip
-        scores: dict[str, float] = {}
+        scores = {"empty": float(not text)}
         if self.task.kind == "answer":
             scores["span_match"] = answer_metrics.span_match(text, example.references)
             scores["word_f1"] = answer_metrics.word_f1(text, example.references)

@@ -24,10 +24,10 @@ def lookback_ratios(
     .. math:: r = \frac{\bar a_\mathrm{context}}{\bar a_\mathrm{context} + \bar a_\mathrm{new}}
 
     The means run over the keys of either part, so a uniform map has r = 1/2. ``"a1"`` takes A1
-    and ``"absolute"`` the size of what acts on the values, A1 − λA2: means of r over steps.
-    ``"difference"`` takes A1 − λA2 with its sign, whose r can have a pole; there both means are
-    averaged over the steps first, and r is undefined where their sum is not positive. For
-    softmax attention all three are A1's, the last one averaged in its own order.
+    and ``"absolute"`` the size of what acts on the values, |A1 − λA2|. ``"difference"`` takes
+    A1 − λA2 with its sign; where a mean is negative, r has a pole, so the denominator holds the
+    sizes of both means, which changes nothing where they are positive and keeps r within [−1, 1].
+    For softmax attention all three are equal.
 
     Source: arXiv:2407.07071, section 2.
 
@@ -39,7 +39,7 @@ def lookback_ratios(
             rest of it (the answer's cue) counts as new.
 
     Returns:
-        Ratios by map, ``[layers][heads]``; ``None`` where undefined.
+        Ratios by map, ``[layers][heads]``; ``None`` where all weights of a step are 0.
     """
     own = model.network.config._attn_implementation
     before = model.read(prompt[:-1])
@@ -70,14 +70,10 @@ def _means(rows: Tensor, num_context: int, num_new: Tensor) -> Tensor:
 
 
 def _ratios(means: Tensor) -> Ratios:
-    """From means ``[layers, maps, 2, H, steps]``."""
+    """From means ``[layers, maps, 2, H, steps]``, maps in the order of ``MAPS``."""
     means = means.double()
-    step = means[:, :, 0] / means.sum(2)  # [layers, maps, H, steps]
-    mean = means.mean(-1)
-    total = mean[:, 1].sum(1)
-    signed = torch.where(total > 0, mean[:, 1, 0] / total, torch.nan)
-    found = {"a1": step[:, 0].mean(-1), "difference": signed, "absolute": step[:, 2].mean(-1)}
-    return {name: [_plain(layer) for layer in found[name]] for name in MAPS}
+    ratios = (means[:, :, 0] / means.abs().sum(2)).mean(-1)  # [layers, maps, H]
+    return {name: [_plain(x) for x in ratios[:, i]] for i, name in enumerate(MAPS)}
 
 
 def _plain(values: Tensor) -> list[float | None]:
