@@ -14,10 +14,17 @@ from diffattn.evaluation.runner import Part
 # Name -> module and class. Loaded on first use: some need optional packages.
 PROTOCOLS: dict[str, tuple[str, str]] = {
     "key_values": ("diffattn.evaluation.key_values", "KeyValues"),
+    "lm_tasks": ("diffattn.evaluation.lm_tasks", "LmTasks"),
 }
 
 # Preset -> folder name -> protocol and its parameters.
-PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
+PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+    "table1": {"lm_tasks_0shot": ("lm_tasks", {"num_fewshot": 0})},
+    "table8": {
+        "lm_tasks_0shot": ("lm_tasks", {"num_fewshot": 0}),
+        "lm_tasks_5shot": ("lm_tasks", {"num_fewshot": 5}),
+    },
+}
 
 
 def protocol_class(name: str) -> type[Protocol]:
