@@ -15,10 +15,12 @@ from diffattn.evaluation.runner import Part
 PROTOCOLS: dict[str, tuple[str, str]] = {
     "key_values": ("diffattn.evaluation.key_values", "KeyValues"),
     "lm_tasks": ("diffattn.evaluation.lm_tasks", "LmTasks"),
+    "quantized_logits": ("diffattn.evaluation.quantized_logits", "QuantizedLogits"),
 }
 
 # Preset -> folder name -> protocol and its parameters.
 PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+    "fig8": {"quantized_logits": ("quantized_logits", {})},
     "table1": {"lm_tasks_0shot": ("lm_tasks", {"num_fewshot": 0})},
     "table8": {
         "lm_tasks_0shot": ("lm_tasks", {"num_fewshot": 0}),
