@@ -17,7 +17,8 @@ from diffattn.evaluation.runner import Part, evaluate
 from diffattn.probes.quantized_logits import quantized_logits
 from diffattn.records.io import read_jsonl
 
-KEY_VALUES = {"protocol": "key_values", "settings": {"num_pairs": [1], "samples": 1}}
+_ONE_PAIR = {"num_pairs": [1], "samples": 1, "questions": 1, "examples": 0}
+KEY_VALUES = {"protocol": "key_values", "settings": _ONE_PAIR}
 
 
 @pytest.fixture
@@ -135,8 +136,11 @@ def test_generation_too(models, text):
 def test_the_record_names_the_wrapped_protocol_in_full(models, tmp_path):
     protocol = QuantizedLogits(**KEY_VALUES)
     assert protocol.parameters()["settings"] == {
+        "lengths": None,
         "num_pairs": (1,),
         "samples": 1,
+        "questions": 1,
+        "examples": 0,
         "seed": 1234,
     }
     assert protocol.parameters()["wrapped_version"] == 1
