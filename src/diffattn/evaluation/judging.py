@@ -240,7 +240,8 @@ def _result(
         metrics.append(
             Metric(
                 name=name, value=interval.mean, low=interval.low, high=interval.high,
-                n=interval.n, method=interval.method, headline=name == "accuracy",
+                n=interval.n, method=interval.method,
+                headline=name == "accuracy" or (name == "unparsable" and count > 0),
                 higher_is_better=name == "accuracy",
             )
         )  # fmt: skip
