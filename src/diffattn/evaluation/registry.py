@@ -14,11 +14,15 @@ from diffattn.evaluation.runner import Part
 # Name -> module and class. Loaded on first use: some need optional packages.
 PROTOCOLS: dict[str, tuple[str, str]] = {
     "key_values": ("diffattn.evaluation.key_values", "KeyValues"),
+    "nll_by_position": ("diffattn.evaluation.nll_by_position", "NllByPosition"),
+    "sliding_perplexity": ("diffattn.evaluation.sliding_perplexity", "SlidingPerplexity"),
+    "word_perplexity": ("diffattn.evaluation.word_perplexity", "WordPerplexity"),
     "hallucination": ("diffattn.evaluation.hallucination", "Hallucination"),
 }
 
 # Preset -> folder name -> protocol and its parameters.
 PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+    "fig4": {"nll_by_position": ("nll_by_position", {})},
     "table4": {
         name: ("hallucination", {"dataset": name})
         for name in ("xsum", "cnn_dm", "multi_news", "qasper", "hotpotqa", "2wikimqa")
@@ -45,7 +49,7 @@ def parts(names: Iterable[str], settings: Sequence[str] = (), *, quick: bool = F
     """Protocols and presets by name, with their parameters.
 
     Args:
-        names: Of protocols or presets.
+        names: Of protocols or presets; ``"all"`` is every protocol.
         settings: ``PROTOCOL.KEY=VALUE``, for every part that runs this protocol; values are JSON,
             else text.
         quick: Take the parameters of the reduced size where they are not set.
@@ -54,7 +58,8 @@ def parts(names: Iterable[str], settings: Sequence[str] = (), *, quick: bool = F
         ConfigError: An unknown name, key or value, or a part asked for twice.
     """
     chosen: dict[str, tuple[str, dict[str, Any]]] = {}
-    for name in names:
+    asked = [one for name in names for one in (PROTOCOLS if name == "all" else [name])]
+    for name in asked:
         wanted = PRESETS.get(name) or {name: (name, {})}
         for variant, (protocol, parameters) in wanted.items():
             if variant in chosen and chosen[variant] != (protocol, parameters):
