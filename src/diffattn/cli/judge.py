@@ -43,7 +43,7 @@ def judge(
     evaluation folder only, not the models. Every request and reply is kept; the same command
     again asks for what is missing. Another judge gets results of its own beside these.
     """
-    from diffattn.cli.progress import RunsProgress
+    from diffattn.cli.item_progress import ItemProgress
     from diffattn.cli.tables import print_table
     from diffattn.errors import ConfigError
     from diffattn.evaluation.judge import chosen_judge, judge_settings
@@ -67,11 +67,8 @@ def judge(
             typer.echo(json.dumps({"requests": len(asked), "judge": asdict(settings)}, indent=2))
         return
     asked_judge = chosen_judge(settings, replies=replies, device=device, dtype=dtype)
-    with RunsProgress(1000 * len(recorded), 0, 1000) as progress:
-        judged = judge_folder(
-            evaluation, asked_judge, settings,
-            tell=lambda name, share: progress.tell(name, {"step": int(1000 * share)}),
-        )  # fmt: skip
+    with ItemProgress(len(recorded)) as progress:
+        judged = judge_folder(evaluation, asked_judge, settings, tell=progress.tell)
     results, comparison = judged.results, judged.comparison
     if json_:
         found = {"results": [asdict(r) for r in results]}
