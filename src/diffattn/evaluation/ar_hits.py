@@ -51,8 +51,8 @@ class ArHits(Protocol):
         "n": "2 as in Zoology is the headline, 3 stands beside it; the paper says 'n-gram'",
         "threshold": "1,250 x training tokens / 10e9, rounded up, at least 1: Zoology's count in "
         "proportion; the paper gives none",
-        "training counts": "exact, over the whole stream, across the ends of documents as "
-        "training windows run",
+        "training counts": "exact, over the whole training split, across the ends of documents "
+        "as training windows run, whether or not a run read all of it",
         "text": "the validation split, in sequences one after the other, spaced evenly if there "
         "are more than wanted",
         "sequences": "BOS first if the tokenizer has one; it is part of no n-gram",
