@@ -74,3 +74,11 @@ def test_only_allowed_tokens_are_written(models):
 def test_what_does_not_fit(models, prompt):
     with pytest.raises(ItemError, match="must fit the model's 1024 tokens"):
         generate(models["diff"], [prompt], max_new_tokens=5)
+
+
+def test_what_was_read_before_counts(model):
+    long, *rows = [3, 5, 8] * 90, [7], [9, 2, 4], [11] * 6
+    wanted = generate(model, [long + row for row in rows], max_new_tokens=8)
+    assert generate(model, rows, max_new_tokens=8, before=model.read(long)) == wanted
+    with pytest.raises(ItemError, match=r"got 1020 \+ 8"):
+        generate(model, [[1] * 750], max_new_tokens=8, before=model.read(long))

@@ -81,6 +81,7 @@ class LanguageModel:
         if add_bos and tokenizer.bos_token_id is None:
             raise ConfigError(f"{label}: add_bos needs a tokenizer with a BOS token, got none.")
         self.bos: int | None = tokenizer.bos_token_id if add_bos is not False else None
+        self.rows_alone = False  # True: one row per pass and no shared prefixes
 
     @classmethod
     def load(
@@ -233,7 +234,7 @@ class LanguageModel:
         for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
             tokens = (len(batch) + 1) * lengths[i]
             held = (len(batch) + 1) * (prefix.length + lengths[i]) * self._cache_bytes_per_token
-            if batch and (tokens > room or held > _CACHE_BYTES):
+            if batch and (self.rows_alone or tokens > room or held > _CACHE_BYTES):
                 yield batch
                 batch = []
             batch.append(i)

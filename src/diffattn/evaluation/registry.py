@@ -18,12 +18,17 @@ PROTOCOLS: dict[str, tuple[str, str]] = {
     "nll_by_position": ("diffattn.evaluation.nll_by_position", "NllByPosition"),
     "sliding_perplexity": ("diffattn.evaluation.sliding_perplexity", "SlidingPerplexity"),
     "word_perplexity": ("diffattn.evaluation.word_perplexity", "WordPerplexity"),
+    "hallucination": ("diffattn.evaluation.hallucination", "Hallucination"),
 }
 
 # Preset -> folder name -> protocol and its parameters.
 PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "fig4": {"nll_by_position": ("nll_by_position", {})},
     "table6": {"ar_hits": ("ar_hits", {})},
+    "table4": {
+        name: ("hallucination", {"dataset": name})
+        for name in ("xsum", "cnn_dm", "multi_news", "qasper", "hotpotqa", "2wikimqa")
+    },
 }
 
 

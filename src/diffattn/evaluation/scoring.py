@@ -42,7 +42,11 @@ class Score:
 
 
 def score(
-    model: LanguageModel, continuations: Sequence[Continuation], *, share: bool = True
+    model: LanguageModel,
+    continuations: Sequence[Continuation],
+    *,
+    share: bool = True,
+    before: Prefix | None = None,
 ) -> list[Score]:
     r"""Score continuations; contexts that begin alike are read once.
 
@@ -52,6 +56,7 @@ def score(
         model: The model.
         continuations: Any number, in any order.
         share: ``False`` reads every context from scratch: the definition, for comparison.
+        before: Tokens already read that all contexts continue. Default: none.
 
     Returns:
         One score per continuation, in order.
@@ -60,22 +65,24 @@ def score(
         ItemError: A continuation is longer than the model, or has no context or no target.
     """
     for one in continuations:
-        _require_fit(model, one)
+        _require_fit(model, one, before.length if before else 0)
     inputs = [(*one.context, *one.target[:-1]) for one in continuations]
     # Logits begin at the last context token, which therefore is never part of a prefix.
+    share = share and not model.rows_alone
     limits = [len(one.context) - 1 if share else 0 for one in continuations]
     found: dict[int, Score] = {}
     for group in share_prefixes(inputs, limits):
-        prefix = model.read(inputs[group.members[0]][: group.length])
-        members = [i for i in group.members if len(inputs[i]) - group.length <= _whole_rows(model)]
+        prefix = model.read(inputs[group.members[0]][: group.length], before)
+        known = group.length  # of the context: ``before`` is not part of it
+        members = [i for i in group.members if len(inputs[i]) - known <= _whole_rows(model)]
         for i in set(group.members) - set(members):
-            found[i] = _score_long(model, prefix, continuations[i])
-        rows = [inputs[i][group.length :] for i in members]
+            found[i] = _score_long(model, prefix, continuations[i], known)
+        rows = [inputs[i][known:] for i in members]
         for batch in model.row_batches([len(row) for row in rows], prefix, all_logits=True):
             logits, _ = model.forward_rows(prefix, [rows[j] for j in batch])
             for row_logits, j in zip(logits, batch, strict=True):
                 one = continuations[members[j]]
-                first = len(one.context) - 1 - group.length
+                first = len(one.context) - 1 - known
                 found[members[j]] = _score(row_logits[first : first + len(one.target)], one.target)
     return [found[i] for i in range(len(continuations))]
 
@@ -85,11 +92,11 @@ def _whole_rows(model: LanguageModel) -> int:
     return max(1, min(2_048, _CHUNK_LOGITS // model.network.config.vocab_size))
 
 
-def _score_long(model: LanguageModel, prefix: Prefix, one: Continuation) -> Score:
-    """A long row by chunks, with flat memory."""
+def _score_long(model: LanguageModel, prefix: Prefix, one: Continuation, known: int) -> Score:
+    """A long row by chunks, with flat memory; ``prefix`` ends with its first ``known`` tokens."""
     inputs = (*one.context, *one.target[:-1])
     start = len(one.context) - 1
-    prefix = model.read(inputs[prefix.length : start], prefix)
+    prefix = model.read(inputs[known:start], prefix)
     size = _whole_rows(model)
     parts = []
     while start < len(inputs):
@@ -114,10 +121,10 @@ def _score(logits: Tensor, target: Sequence[int]) -> Score:
     return Score(tuple(logprobs.tolist()), tuple(greedy.tolist()), bool((greedy == wanted).all()))
 
 
-def _require_fit(model: LanguageModel, one: Continuation) -> None:
+def _require_fit(model: LanguageModel, one: Continuation, known: int) -> None:
     if not one.context or not one.target:
         raise ItemError("score: context and target must hold a token or more, got none.")
-    size = len(one.context) + len(one.target) - 1
+    size = known + len(one.context) + len(one.target) - 1
     if size > model.max_length:
         raise ItemError(
             f"score: context and target must fit the model's {model.max_length} tokens, got {size}."
