@@ -94,6 +94,10 @@ def test_slices_equal_a_walk_with_sets(models, packed, tmp_path):
         assert values(result, "ar_hit_share")[n] == pytest.approx(share)
         by_gap = result.tables["by_gap"][str(n)]
         assert sum(one["tokens"] for one in by_gap) == len(hits)
+        if n == 2:
+            charted = [m for m in result.metrics if m.name == "ar_hit_nll_by_gap"]
+            assert [m.where["gap"] for m in charted] == [one["from"] for one in by_gap]
+            assert [m.value for m in charted] == pytest.approx([one["nll"] for one in by_gap])
         bins = [*result.tables["by_count_repeated"][str(n)], *result.tables["by_count_new"][str(n)]]
         sequences = len(validation) // 128
         assert sum(one["tokens"] for one in bins) == (128 - n + 1) * sequences
