@@ -32,6 +32,7 @@ PROTOCOLS: dict[str, tuple[str, str]] = {
 # Preset -> folder name -> protocol and its parameters.
 PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "fig4": {"nll_by_position": ("nll_by_position", {})},
+    "table6": {"ar_hits": ("ar_hits", {})},
     "table4": {
         name: ("hallucination", {"dataset": name})
         for name in ("xsum", "cnn_dm", "multi_news", "qasper", "hotpotqa", "2wikimqa")
