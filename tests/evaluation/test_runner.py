@@ -28,6 +28,8 @@ class Counting(Protocol):
     stop_at: int | None = None
 
     def batches(self, model):
+        if self.size < 1:
+            raise ConfigError("counting: size must be 1 or more.")
         items = [Item(id=str(i), payload=i, cluster=str(i // 2)) for i in range(self.size)]
         return [items[i : i + 3] for i in range(0, self.size, 3)]
 
@@ -119,6 +121,29 @@ def test_paired_differences_leave_out_what_one_has_not_scored(models, tmp_path):
     ]
 
 
+def test_weighted_scores_compare_over_equal_items(models, tmp_path):
+    run(models["softmax"], tmp_path / "one" / "counting", size=4)
+    run(models["diff"], tmp_path / "two" / "counting", size=4)
+    # Losses per token 2 -> 1 over 3 tokens, 1 -> 2 over 1; another text; no such tokens at all.
+    for label, losses, tokens in (("one", [2, 1, 5], [3, 1, 4]), ("two", [1, 2, 5], [3, 1, 9])):
+        rows = [
+            {"id": str(i), "scores": {"loss": loss}, "weights": {"loss": weight}}
+            for i, (loss, weight) in enumerate(zip(losses, tokens, strict=True))
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in [*rows, {"id": "3", "scores": {}}])
+        (tmp_path / label / "counting" / "items.jsonl").write_text(text)
+    (one,) = compare(tmp_path, ["one", "two"], ["counting"]).differences
+    assert (one.num_items, one.n, one.num_unpaired) == (2, 2, 1)
+    assert one.difference == pytest.approx((-3 + 1) / 4)
+    assert one.p_value == 1.0  # every sign pattern of 3 and 1 sums to 2 or more
+
+
+def test_settings_that_cannot_run_leave_the_folder_free(models, tmp_path):
+    with pytest.raises(ConfigError, match="size must be"):
+        run(models["diff"], tmp_path / "a", size=0)
+    assert run(models["diff"], tmp_path / "a", size=2).num_items == 2
+
+
 @pytest.mark.parametrize(
     ("names", "settings", "message"),
     [
@@ -136,5 +161,6 @@ def test_wrong_settings(names, settings, message):
 
 
 def test_quick_and_settings_change_the_parameters():
-    (part,) = parts(["key_values"], ["key_values.num_pairs=[3, 5]"], quick=True)
-    assert part.protocol.parameters() == {"num_pairs": (3, 5), "samples": 4, "seed": 1234}
+    (part,) = parts(["key_values"], ["key_values.num_pairs=[4, 5]"], quick=True)
+    found = part.protocol.parameters()
+    assert (found["num_pairs"], found["samples"], found["seed"]) == ((4, 5), 4, 1234)

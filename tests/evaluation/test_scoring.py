@@ -1,11 +1,13 @@
 """Scores equal an independent forward pass, with and without shared prefixes."""
 
+import copy
 import random
 
 import pytest
 import torch
 
 from diffattn.evaluation import language_model, scoring
+from diffattn.evaluation.language_model import LanguageModel
 from diffattn.evaluation.protocol import ItemError
 from diffattn.evaluation.scoring import Continuation, score
 
@@ -109,3 +111,24 @@ def test_what_was_read_before_counts(model, monkeypatch):
             assert a.greedy == b.greedy
     with pytest.raises(ItemError, match="1024 tokens, got 1025"):
         score(model, [Continuation((1,) * 754, (1, 2))], before=model.read(long))
+
+
+def test_rows_can_run_alone(models, monkeypatch):
+    """Each row in a pass of its own, from its first token, and with the same scores."""
+    model = copy.copy(models["diff"])
+    asked = continuations(model)
+    expected_scores = score(model, asked)
+    model.rows_alone = True
+    passes = []
+    run = LanguageModel.forward_rows
+    monkeypatch.setattr(
+        LanguageModel,
+        "forward_rows",
+        lambda self, prefix, rows, keep=None: (
+            passes.append((prefix.length, list(map(tuple, rows)))) or run(self, prefix, rows, keep)
+        ),
+    )
+    found = score(model, asked)
+    assert sorted(passes) == sorted((0, [(*one.context, *one.target[:-1])]) for one in asked)
+    for a, b in zip(expected_scores, found, strict=True):
+        assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-5)

@@ -10,7 +10,8 @@ import typer
 
 def evaluate(
     protocols: Annotated[
-        list[str], typer.Argument(help="protocols or presets; see 'diffattn list protocols'")
+        list[str],
+        typer.Argument(help="protocols or presets (see 'diffattn list protocols'), or all"),
     ],
     model: Annotated[
         list[str],
@@ -47,7 +48,7 @@ def evaluate(
     for several models, paired differences with tests. The same command again continues at the
     next item. 'diffattn report OUT' makes a page of it.
     """
-    from diffattn.cli.progress import RunsProgress
+    from diffattn.cli.item_progress import ItemProgress
     from diffattn.cli.tables import print_table
     from diffattn.evaluation.registry import parts as chosen_parts
     from diffattn.evaluation.session import labelled, run_evaluation
@@ -59,12 +60,10 @@ def evaluate(
         resolved = {part.variant: part.protocol.parameters() for part in chosen}
         typer.echo(json.dumps({"models": models, "parts": resolved}, indent=2, default=str))
         return
-    total = len(chosen) * len(models) * 1000  # shares of a part: its items are counted later
-    with RunsProgress(total, 0, 1000) as progress:
+    with ItemProgress(len(chosen) * len(models)) as progress:
         results, comparison = run_evaluation(
             chosen, models, out, device=device, dtype=dtype, max_length=max_length, add_bos=bos,
-            tell=lambda name, share: progress.tell(name, {"step": int(1000 * share)}),
-            say=progress.say,
+            tell=progress.tell, say=progress.say,
         )  # fmt: skip
     if json_:
         found = {"results": [asdict(r) for r in results]}

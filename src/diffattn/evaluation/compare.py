@@ -8,7 +8,7 @@ import numpy as np
 
 from diffattn.records.evaluations import Comparison, EvalResult, PairedDifference
 from diffattn.records.io import read_jsonl
-from diffattn.stats.bootstrap import bootstrap_mean, cluster_sums
+from diffattn.stats.bootstrap import bootstrap_ratio, cluster_sums
 from diffattn.stats.paired import mcnemar_test, sign_flip_test
 
 
@@ -62,26 +62,34 @@ def _differences(
     names = sorted({name for row in rows.values() for name in row["scores"]})
     found = []
     for name in names:
+        own, other = ({i for i in one if name in one[i]["scores"]} for one in (rows, base))
         both = [
-            i for i in base if i in rows and name in rows[i]["scores"] and name in base[i]["scores"]
+            i for i in base if i in own & other and _weight(rows[i], name) == _weight(base[i], name)
         ]
         if not both:
             continue
         x, b = (np.array([one[i]["scores"][name] for i in both], float) for one in (rows, base))
+        weights = np.array([_weight(base[i], name) for i in both])
         clusters = [str(base[i].get("cluster", i)) for i in both]
-        interval = bootstrap_mean(x - b, clusters)
-        independent = len(set(clusters)) == len(clusters)
+        interval = bootstrap_ratio(weights * (x - b), weights, clusters)
+        independent = len(set(clusters)) == len(clusters) and len(set(weights)) == 1
         if independent and set(np.unique([x, b])) <= {0.0, 1.0}:
             p, test = mcnemar_test(int((x > b).sum()), int((x < b).sum())), "McNemar, exact"
         else:
-            p, test = sign_flip_test(cluster_sums(x - b, clusters)[0]), "sign flips of clusters"
+            sums, _ = cluster_sums(weights * (x - b), clusters)
+            p, test = sign_flip_test(sums), "sign flips of clusters"
         found.append(
             PairedDifference(
                 variant=variant, score=name, model=model, baseline=baseline,
                 difference=interval.mean, low=interval.low, high=interval.high,
                 level=interval.level, method=interval.method, p_value=p, test=test,
                 n=interval.n, num_items=len(both),
-                num_unpaired=len(set(rows) | set(base)) - len(both),
+                num_unpaired=len(own | other) - len(both),
             )
         )  # fmt: skip
     return found
+
+
+def _weight(row: Mapping[str, Any], name: str) -> float:
+    """What an item counts in a score's mean; items of different weight are not the same item."""
+    return float(row.get("weights", {}).get(name, 1.0))

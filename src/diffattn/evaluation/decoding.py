@@ -60,12 +60,12 @@ def generate(
                 f"and the prompt hold one or more, got {known + len(prompt)} + {max_new_tokens}."
             )
     found: dict[int, Generation] = {}
-    limits = None if share else [0] * len(prompts)
+    limits = None if share and not model.rows_alone else [0] * len(prompts)
     for group in share_prefixes(prompts, limits):
         prefix = model.read(prompts[group.members[0]][: group.length], before)
         rows = [list(prompts[i][group.length :]) for i in group.members]
         room = [len(row) + max_new_tokens for row in rows]
-        for batch in model.row_batches(room, prefix):
+        for batch in model.row_batches(room, prefix, all_logits=False):
             numbers = [group.members[j] for j in batch]
             done = _generate_rows(
                 model, prefix, [rows[j] for j in batch], numbers, max_new_tokens, stop, allowed
@@ -86,12 +86,13 @@ def _generate_rows(
     """One batch: the rows are read at once, then each step adds a token to every open row."""
     if len(rows) == 1 and len(rows[0]) > 1:
         prefix, rows = model.read(rows[0][:-1], prefix), [rows[0][-1:]]  # flat memory
-    logits, cache = model.forward_rows(prefix, rows)
     lengths = torch.tensor([len(row) for row in rows], device=model.device)
+    ends, own_end = (lengths - 1).unique(return_inverse=True)
+    logits, cache = model.forward_rows(prefix, rows, keep=ends)
     longest = int(lengths.max())
     mask = torch.ones(len(rows), prefix.length + longest, dtype=torch.long, device=model.device)
     mask[:, prefix.length :] = torch.arange(longest, device=model.device) < lengths[:, None]
-    last = logits[torch.arange(len(rows)), lengths - 1]
+    last = logits[torch.arange(len(rows)), own_end]
     written: list[list[int]] = [[] for _ in rows]
     done: dict[int, Generation] = {}
     eos = model.tokenizer.eos_token_id

@@ -21,6 +21,8 @@ _CHUNK_TOKENS = 2_048
 """Tokens of one row per forward pass: memory stays flat however long the context."""
 _BATCH_TOKENS = 16_384
 """Tokens of one forward pass, padding included."""
+_LOGIT_NUMBERS = 2**27
+"""Logits of one forward pass that keeps them all."""
 _CACHE_BYTES = 512 * 1024 * 1024
 """Keys and values of one batch; a prefix counts once per row, since attention reads it so."""
 
@@ -79,6 +81,7 @@ class LanguageModel:
         if add_bos and tokenizer.bos_token_id is None:
             raise ConfigError(f"{label}: add_bos needs a tokenizer with a BOS token, got none.")
         self.bos: int | None = tokenizer.bos_token_id if add_bos is not False else None
+        self.rows_alone = False  # True: one row per pass and no shared prefixes
 
     @classmethod
     def load(
@@ -114,8 +117,6 @@ class LanguageModel:
         return cls(
             network, tokenizer, label=own, path=name_or_path, max_length=max_length, add_bos=add_bos
         )
-
-    # Text
 
     def encode(self, text: str) -> list[int]:
         """Tokens of ``text`` alone: no BOS, nothing added."""
@@ -166,8 +167,6 @@ class LanguageModel:
         """Text of tokens, special ones left out."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
-    # Tokens
-
     @property
     def device(self) -> torch.device:
         """Where inputs go."""
@@ -191,7 +190,7 @@ class LanguageModel:
 
     @torch.no_grad()
     def forward_rows(
-        self, prefix: Prefix, rows: Sequence[Sequence[int]], keep: int = 0
+        self, prefix: Prefix, rows: Sequence[Sequence[int]], keep: Tensor | None = None
     ) -> tuple[Tensor, DynamicCache]:
         """Logits of rows of unequal length on one prefix, padded on the right.
 
@@ -200,10 +199,10 @@ class LanguageModel:
         Args:
             prefix: What all rows begin with.
             rows: One or more tokens each.
-            keep: Logits of this many last columns only. Default 0: all.
+            keep: int64 ``[n]``, the columns whose logits are wanted. Default: all.
 
         Returns:
-            float32 ``[rows, longest row or keep, vocab_size]``, and the cache, padding included.
+            float32 ``[rows, longest row or n, vocab_size]``, and the cache, padding included.
         """
         longest = max(map(len, rows))
         ids = torch.zeros(len(rows), longest, dtype=torch.long)
@@ -214,17 +213,28 @@ class LanguageModel:
             input_ids=ids.to(self.device),
             past_key_values=cache,
             use_cache=True,
-            logits_to_keep=keep,
+            logits_to_keep=0 if keep is None else keep.to(self.device),
         )
         return out.logits.float(), cache
 
-    def row_batches(self, lengths: Sequence[int], prefix: Prefix) -> Iterator[list[int]]:
-        """Positions of rows that run together: of similar length, and no more than fit."""
+    def row_batches(
+        self, lengths: Sequence[int], prefix: Prefix, *, all_logits: bool
+    ) -> Iterator[list[int]]:
+        """Positions of rows that run together: of similar length, and no more than fit.
+
+        Args:
+            lengths: Tokens of each row.
+            prefix: What the rows begin with.
+            all_logits: Whether the logits of every token are kept, or of one per row.
+        """
+        room = _BATCH_TOKENS
+        if all_logits:
+            room = min(room, _LOGIT_NUMBERS // self.network.config.vocab_size)
         batch: list[int] = []
         for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
             tokens = (len(batch) + 1) * lengths[i]
             held = (len(batch) + 1) * (prefix.length + lengths[i]) * self._cache_bytes_per_token
-            if batch and (tokens > _BATCH_TOKENS or held > _CACHE_BYTES):
+            if batch and (self.rows_alone or tokens > room or held > _CACHE_BYTES):
                 yield batch
                 batch = []
             batch.append(i)
@@ -238,8 +248,6 @@ class LanguageModel:
         held = [x for layer in probe.cache.layers for x in (layer.keys, layer.values)]
         return sum(x.nbytes for x in held) or 1
 
-    # Records
-
     def facts(self) -> dict[str, Any]:
         """What a record says of the model; equal facts mean equal results."""
         config = self.network.config
@@ -250,7 +258,7 @@ class LanguageModel:
             "type": config.model_type,
             "attention_type": getattr(config, "attention_type", None),
             "parameters": sum(p.numel() for p in self.network.parameters()),
-            "weights": self._weights_hash(),
+            "weights": self._weights_hash,
             "commit": getattr(config, "_commit_hash", None),
             "dtype": str(self.network.dtype).removeprefix("torch."),
             "device": self.device.type,
@@ -260,6 +268,7 @@ class LanguageModel:
             "vocabulary": hashlib.sha256(vocabulary.encode()).hexdigest()[:16],
         }
 
+    @cached_property
     def _weights_hash(self) -> str:
         """First 16 hex digits of the SHA-256 over all weights, in order of their names."""
         digest = hashlib.sha256()

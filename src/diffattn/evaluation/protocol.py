@@ -67,7 +67,9 @@ class Protocol(ABC):
 
         Returns:
             One row per item, in order, of JSON values. ``scores`` maps names to numbers: what is
-            compared between models, item by item. Everything else is for the reader of the log.
+            compared between models, item by item. ``weights`` may say what an item counts in
+            the mean of a score, such as its tokens; default 1. Everything else is for the reader
+            of the log.
 
         Raises:
             ItemError: An item cannot be asked; the others are asked again one by one.

@@ -13,20 +13,47 @@ from diffattn.evaluation.runner import Part
 
 # Name -> module and class. Loaded on first use: some need optional packages.
 PROTOCOLS: dict[str, tuple[str, str]] = {
+    "ar_hits": ("diffattn.evaluation.ar_hits", "ArHits"),
     "attention_segments": ("diffattn.evaluation.attention_segments", "AttentionSegments"),
+    "babilong": ("diffattn.evaluation.babilong", "BabiLong"),
+    "hallucination": ("diffattn.evaluation.hallucination", "Hallucination"),
+    "hidden_needle": ("diffattn.evaluation.hidden_needle", "HiddenNeedleSearch"),
     "key_values": ("diffattn.evaluation.key_values", "KeyValues"),
+    "lm_tasks": ("diffattn.evaluation.lm_tasks", "LmTasks"),
     "needle": ("diffattn.evaluation.needle", "Needle"),
+    "nll_by_position": ("diffattn.evaluation.nll_by_position", "NllByPosition"),
+    "quantized_logits": ("diffattn.evaluation.quantized_logits", "QuantizedLogits"),
+    "ruler": ("diffattn.evaluation.ruler", "Ruler"),
     "single_needle": ("diffattn.evaluation.single_needle", "SingleNeedle"),
+    "sliding_perplexity": ("diffattn.evaluation.sliding_perplexity", "SlidingPerplexity"),
+    "word_perplexity": ("diffattn.evaluation.word_perplexity", "WordPerplexity"),
 }
 
 # Preset -> folder name -> protocol and its parameters.
 PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+    "fig4": {"nll_by_position": ("nll_by_position", {})},
+    "table4": {
+        name: ("hallucination", {"dataset": name})
+        for name in ("xsum", "cnn_dm", "multi_news", "qasper", "hotpotqa", "2wikimqa")
+    },
     "table2": {"table2": ("needle", {})},
     "fig5": {
         "fig5": ("needle", {"tasks": ((8, 1),), "lengths": tuple(range(8_192, 65_537, 8_192))})
     },
     "table3": {"table3": ("attention_segments", {})},
     "fig1": {"fig1": ("attention_segments", {"depths": (50,)})},
+    "long_context": {
+        "ruler": ("ruler", {}),
+        "babilong": ("babilong", {}),
+        "key_values": ("key_values", {}),
+    },
+    "table6": {"ar_hits": ("ar_hits", {})},
+    "fig8": {"quantized_logits": ("quantized_logits", {})},
+    "table1": {"lm_tasks_0shot": ("lm_tasks", {"num_fewshot": 0})},
+    "table8": {
+        "lm_tasks_0shot": ("lm_tasks", {"num_fewshot": 0}),
+        "lm_tasks_5shot": ("lm_tasks", {"num_fewshot": 5}),
+    },
 }
 
 
@@ -49,7 +76,7 @@ def parts(names: Iterable[str], settings: Sequence[str] = (), *, quick: bool = F
     """Protocols and presets by name, with their parameters.
 
     Args:
-        names: Of protocols or presets.
+        names: Of protocols or presets; ``"all"`` is every protocol.
         settings: ``PROTOCOL.KEY=VALUE``, for every part that runs this protocol; values are JSON,
             else text.
         quick: Take the parameters of the reduced size where they are not set.
@@ -58,7 +85,8 @@ def parts(names: Iterable[str], settings: Sequence[str] = (), *, quick: bool = F
         ConfigError: An unknown name, key or value, or a part asked for twice.
     """
     chosen: dict[str, tuple[str, dict[str, Any]]] = {}
-    for name in names:
+    asked = [one for name in names for one in (PROTOCOLS if name == "all" else [name])]
+    for name in asked:
         wanted = PRESETS.get(name) or {name: (name, {})}
         for variant, (protocol, parameters) in wanted.items():
             if variant in chosen and chosen[variant] != (protocol, parameters):

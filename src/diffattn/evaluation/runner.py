@@ -91,7 +91,12 @@ def _ask_all(
     if path.exists():
         cut_jsonl(path)
         rows = {row["id"]: row for row in read_jsonl(path)}
-    batches = protocol.batches(model)
+    try:
+        batches = protocol.batches(model)
+    except DiffAttnError:
+        if not rows:  # nothing was asked: the folder stays free for settings that can run
+            (folder / "run.json").unlink(missing_ok=True)
+        raise
     wanted = [item.id for batch in batches for item in batch]
     assert len(set(wanted)) == len(wanted), f"{protocol.name}: ids must be unique"
     began, done_before = time.monotonic(), len(rows)

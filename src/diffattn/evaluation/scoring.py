@@ -10,8 +10,8 @@ from diffattn.evaluation.language_model import LanguageModel, Prefix
 from diffattn.evaluation.protocol import ItemError
 from diffattn.evaluation.sharing import share_prefixes
 
-_LOGIT_NUMBERS = 2**26
-"""Logits held at once: long scored stretches go by chunks."""
+_CHUNK_LOGITS = 2**26
+"""Logits held at once of a row too long for one pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,7 @@ def score(
         _require_fit(model, one, before.length if before else 0)
     inputs = [(*one.context, *one.target[:-1]) for one in continuations]
     # Logits begin at the last context token, which therefore is never part of a prefix.
+    share = share and not model.rows_alone
     limits = [len(one.context) - 1 if share else 0 for one in continuations]
     found: dict[int, Score] = {}
     for group in share_prefixes(inputs, limits):
@@ -77,7 +78,7 @@ def score(
         for i in set(group.members) - set(members):
             found[i] = _score_long(model, prefix, continuations[i], known)
         rows = [inputs[i][known:] for i in members]
-        for batch in model.row_batches([len(row) for row in rows], prefix):
+        for batch in model.row_batches([len(row) for row in rows], prefix, all_logits=True):
             logits, _ = model.forward_rows(prefix, [rows[j] for j in batch])
             for row_logits, j in zip(logits, batch, strict=True):
                 one = continuations[members[j]]
@@ -88,7 +89,7 @@ def score(
 
 def _whole_rows(model: LanguageModel) -> int:
     """Longest row that runs in one pass with all its logits."""
-    return max(1, min(2_048, _LOGIT_NUMBERS // model.network.config.vocab_size))
+    return max(1, min(2_048, _CHUNK_LOGITS // model.network.config.vocab_size))
 
 
 def _score_long(model: LanguageModel, prefix: Prefix, one: Continuation, known: int) -> Score:

@@ -47,7 +47,7 @@ def run_evaluation(
     dtype: str = "float32",
     max_length: int | None = None,
     add_bos: bool | None = None,
-    tell: Callable[[str, float], None] = lambda name, share: None,
+    tell: Callable[[str, int, int], None] = lambda name, done, total: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[list[EvalResult], Comparison | None]:
     """Evaluate every model by every part; with several models, compare them.
@@ -60,7 +60,7 @@ def run_evaluation(
         dtype: Of the weights.
         max_length: Longest context in tokens. Default: the model's.
         add_bos: Default: if the tokenizer has BOS.
-        tell: Told the share done of each model and part.
+        tell: Told the name of each model and part, and its items done and in all.
         say: Given one line per stage.
 
     Returns:
@@ -84,7 +84,7 @@ def run_evaluation(
             name = f"{label}/{part.variant}"
             result = evaluate(
                 model, part, folder / label / part.variant,
-                tell=partial(_tell_share, tell, name),
+                tell=partial(tell, name),
             )  # fmt: skip
             if result.num_failed:
                 say(f"{name}: {result.num_failed} of {result.num_items} items failed")
@@ -92,10 +92,6 @@ def run_evaluation(
     if len(known["models"]) < 2:
         return results, None
     return results, compare(folder, known["models"], known["variants"])
-
-
-def _tell_share(tell: Callable[[str, float], None], name: str, done: int, total: int) -> None:
-    tell(name, done / max(1, total))
 
 
 def _read_marker(folder: Path) -> dict[str, Any]:
