@@ -1,0 +1,134 @@
+"""From finished runs to the recall study's results and plain words."""
+
+from collections.abc import Mapping
+from itertools import combinations
+from statistics import fmean
+from typing import Any
+
+from diffattn.data.recall_tasks import guessing_ceilings
+from diffattn.stats.proportions import fisher_exact, wilson_interval
+from diffattn.studies.recall_config import RecallStudyConfig, choose_learning_rates
+from diffattn.training.recall_config import RecallConfig
+
+# The papers' models have 8 DIFF heads or more.
+SMALLEST_TESTED_HEADS = 8
+
+
+def recall_results(
+    config: RecallStudyConfig, results: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Solved shares, steps and accuracies per task and type, and exact tests between types.
+
+    Args:
+        config: The study.
+        results: Name of every run to what its ``results.json`` holds.
+    """
+    rates = choose_learning_rates(config, results)
+    tasks = {}
+    for task in config.tasks:
+        types = {name: _type(config, results, task, name, rates) for name in config.types}
+        tasks[task.task_name] = {
+            "num_steps": task.train.num_steps,
+            "ceilings": guessing_ceilings(task.task),
+            "types": types,
+            "tests": [
+                {
+                    "types": [one, other],
+                    "test": "Fisher's exact test of the solved shares, two-sided",
+                    "p_value": fisher_exact(
+                        types[one]["solved"],
+                        types[one]["trials"],
+                        types[other]["solved"],
+                        types[other]["trials"],
+                    ),
+                }
+                for one, other in combinations(config.types, 2)
+            ],
+        }
+    return {
+        "schema": 1,
+        "kind": "recall",
+        "protocol": {"name": "recall_study", "version": 1},
+        "scale": config.scale,
+        "tasks": tasks,
+        "statement": statement(config),
+        "complete": True,
+    }
+
+
+def _type(
+    config: RecallStudyConfig,
+    results: Mapping[str, Mapping[str, Any]],
+    task: RecallConfig,
+    name: str,
+    rates: Mapping[tuple[str, str], float],
+) -> dict[str, Any]:
+    def mine(members: list[Any]) -> list[Any]:
+        return [
+            m.config
+            for m in members
+            if (m.config.task_name, m.config.model.attention_type) == (task.task_name, name)
+        ]
+
+    trials = [results[run.name] for run in mine(config.trials(rates))]
+    solved = sum(run["solved"] for run in trials)
+    share = wilson_interval(solved, len(trials))
+    summary = {
+        "learning_rate": rates[task.task_name, name],
+        "sweep": [
+            {
+                "run": run.name,
+                "learning_rate": run.train.learning_rate,
+                **{
+                    key: results[run.name][key]
+                    for key in ("solved_step", "steps", "validation_loss", "test_accuracy")
+                },
+            }
+            for run in mine(config.sweep())
+        ],
+        "runs": [run["run"] for run in trials],
+        "trials": len(trials),
+        "solved": solved,
+        "solved_share": {
+            "mean": share.mean,
+            "low": share.low,
+            "high": share.high,
+            "level": share.level,
+            "method": share.method,
+        },
+        "solved_steps": [run["solved_step"] for run in trials],
+        "steps": [run["steps"] for run in trials],
+        "test_accuracy": [run["test_accuracy"] for run in trials],
+        "test_by_query": [
+            fmean(column) for column in zip(*(run["test_by_query"] for run in trials), strict=True)
+        ],
+    }
+    if "test_by_depth" in trials[0]:
+        summary["test_by_depth"] = {
+            depth: fmean(run["test_by_depth"][depth] for run in trials)
+            for depth in trials[0]["test_by_depth"]
+        }
+    return summary
+
+
+def statement(config: RecallStudyConfig) -> str:
+    """What this study can and cannot show, in plain words."""
+    heads = min(
+        m.config.model.num_heads
+        for m in config.sweep()
+        if m.config.model.attention_type != "softmax" or len(config.types) == 1
+    )
+    size = (
+        f"{heads} DIFF heads are fewer than the papers' {SMALLEST_TESTED_HEADS} or more. "
+        if heads < SMALLEST_TESTED_HEADS
+        else ""
+    )
+    seeds = len(config.seeds)
+    return (
+        f"{size}Learning to recall is a sudden change, so what counts is the share of {seeds} "
+        "seeds that get there within the steps given, and when. A run that did not may have with "
+        f"more steps. With {seeds} seeds per type only large differences between shares can be "
+        "told from chance. Each type's learning rate was chosen by the same rule on other seeds. "
+        "These are models of thousands of parameters on sequences of tens of tokens: they show "
+        "what is learned first, not what the papers' models can do."
+    )
