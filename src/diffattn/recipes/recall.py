@@ -19,7 +19,7 @@ def smoke() -> dict[str, Any]:
     needle = MultiNeedleConfig(
         context_len=12, num_pairs=2, num_queries=2, num_keys=4, num_values=4, num_noise=4
     )
-    steps = {"num_steps": 4, "warmup_steps": 1, "log_every": 2, "evaluate_every": 2}
+    steps = {"num_steps": 4, "warmup_steps": 1, "log_every": 2, "evaluate_every": 4}
     return {
         "tasks": tuple(
             _run(
@@ -29,6 +29,7 @@ def smoke() -> dict[str, Any]:
                 num_heads=4,
                 head_dim=4,
                 sequences=4,
+                held_out=16,
                 **steps,
             )
             for task in (noisy, needle)
@@ -95,9 +96,10 @@ def _run(
     num_heads: int,
     head_dim: int,
     sequences: int,
+    held_out: int = 512,
     **train: Any,
 ) -> RecallConfig:
-    """The softmax run of a task, with ``sequences`` per step and 512 to validate and test on."""
+    """The softmax run of a task: sequences per step, and to validate and again to test on."""
     return RecallConfig(
         name="base",
         model=DiffTransformerConfig(
@@ -115,7 +117,7 @@ def _run(
         train=TrainConfig(
             batch_tokens=sequences * task.seq_len,
             seq_len=task.seq_len,
-            evaluation_tokens=512 * task.seq_len,
+            evaluation_tokens=held_out * task.seq_len,
             learning_rate=1e-3,  # replaced by those of the sweep
             final_learning_rate=1e-4,
             **train,

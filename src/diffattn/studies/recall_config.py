@@ -7,7 +7,7 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
 from diffattn.models.known_names import check_known
-from diffattn.models.twins import MATCHES
+from diffattn.models.twins import MATCHES, Twin
 from diffattn.training.recall_config import RecallConfig
 
 Rates = Mapping[tuple[str, str], float]
@@ -60,11 +60,14 @@ class RecallStudyConfig:
                     "RecallStudyConfig: tasks must hold softmax models, whose twins are compared, "
                     f"got {task.model.attention_type!r}."
                 )
+        for seed in (*self.seeds, *self.sweep_seeds):
+            replace(self.tasks[0].train, seed=seed, data_seed=seed)  # a wrong one is wrong now
 
     def sweep(self) -> list[RecallMember]:
         """The runs that choose the learning rates."""
+        twins = self._twins()
         return [
-            self._member(task, name, seed, rate, f"-lr{rate:g}")
+            _member(task, twins[task.task_name, name], seed, rate, f"-lr{rate:g}")
             for seed in self.sweep_seeds
             for rate in self.learning_rates
             for task in self.tasks
@@ -73,8 +76,9 @@ class RecallStudyConfig:
 
     def trials(self, rates: Rates) -> list[RecallMember]:
         """The runs that count, seed by seed, so that an early stop leaves whole groups."""
+        twins = self._twins()
         return [
-            self._member(task, name, seed, rates[task.task_name, name], "")
+            _member(task, twins[task.task_name, name], seed, rates[task.task_name, name], "")
             for seed in self.seeds
             for task in self.tasks
             for name in self.types
@@ -97,26 +101,32 @@ class RecallStudyConfig:
             "tasks": {task.task_name: task.resolved() for task in self.tasks},
         }
 
-    def _member(
-        self, task: RecallConfig, attention_type: str, seed: int, rate: float, infix: str
-    ) -> RecallMember:
-        twin = task.model.twin(attention_type, self.match)
-        floor = task.train.final_learning_rate / task.train.learning_rate
-        train = replace(
-            task.train,
-            learning_rate=rate,
-            final_learning_rate=rate * floor,
-            seed=seed,
-            data_seed=seed,
-        )
-        name = f"{task.task_name}-{attention_type}{infix}-seed{seed}"
-        return RecallMember(
-            config=replace(task, name=name, model=twin.config, train=train),
-            facts={
-                "parameter_difference": twin.parameter_difference,
-                "flops_difference": twin.flops_difference,
-            },
-        )
+    def _twins(self) -> dict[tuple[str, str], Twin]:
+        """The matched model of every task and type."""
+        return {
+            (task.task_name, name): task.model.twin(name, self.match)
+            for task in self.tasks
+            for name in self.types
+        }
+
+
+def _member(task: RecallConfig, twin: Twin, seed: int, rate: float, infix: str) -> RecallMember:
+    floor = task.train.final_learning_rate / task.train.learning_rate
+    train = replace(
+        task.train,
+        learning_rate=rate,
+        final_learning_rate=rate * floor,
+        seed=seed,
+        data_seed=seed,
+    )
+    name = f"{task.task_name}-{twin.config.attention_type}{infix}-seed{seed}"
+    return RecallMember(
+        config=replace(task, name=name, model=twin.config, train=train),
+        facts={
+            "parameter_difference": twin.parameter_difference,
+            "flops_difference": twin.flops_difference,
+        },
+    )
 
 
 def choose_learning_rates(

@@ -7,7 +7,11 @@ from typing import Any
 
 from diffattn.data.recall_tasks import guessing_ceilings
 from diffattn.stats.proportions import fisher_exact, wilson_interval
-from diffattn.studies.recall_config import RecallStudyConfig, choose_learning_rates
+from diffattn.studies.recall_config import (
+    RecallMember,
+    RecallStudyConfig,
+    choose_learning_rates,
+)
 from diffattn.training.recall_config import RecallConfig
 
 # The papers' models have 8 DIFF heads or more.
@@ -24,9 +28,18 @@ def recall_results(
         results: Name of every run to what its ``results.json`` holds.
     """
     rates = choose_learning_rates(config, results)
+    sweep, trials = _grouped(config.sweep()), _grouped(config.trials(rates))
     tasks = {}
     for task in config.tasks:
-        types = {name: _type(config, results, task, name, rates) for name in config.types}
+        types = {
+            name: _type(
+                results,
+                rates[task.task_name, name],
+                sweep[task.task_name, name],
+                trials[task.task_name, name],
+            )
+            for name in config.types
+        }
         tasks[task.task_name] = {
             "num_steps": task.train.num_steps,
             "ceilings": guessing_ceilings(task.task),
@@ -56,25 +69,26 @@ def recall_results(
     }
 
 
-def _type(
-    config: RecallStudyConfig,
-    results: Mapping[str, Mapping[str, Any]],
-    task: RecallConfig,
-    name: str,
-    rates: Mapping[tuple[str, str], float],
-) -> dict[str, Any]:
-    def mine(members: list[Any]) -> list[Any]:
-        return [
-            m.config
-            for m in members
-            if (m.config.task_name, m.config.model.attention_type) == (task.task_name, name)
-        ]
+def _grouped(members: list[RecallMember]) -> dict[tuple[str, str], list[RecallConfig]]:
+    """The runs of every task and type, in their order."""
+    groups: dict[tuple[str, str], list[RecallConfig]] = {}
+    for member in members:
+        run = member.config
+        groups.setdefault((run.task_name, run.model.attention_type), []).append(run)
+    return groups
 
-    trials = [results[run.name] for run in mine(config.trials(rates))]
+
+def _type(
+    results: Mapping[str, Mapping[str, Any]],
+    rate: float,
+    swept: list[RecallConfig],
+    tried: list[RecallConfig],
+) -> dict[str, Any]:
+    trials = [results[run.name] for run in tried]
     solved = sum(run["solved"] for run in trials)
     share = wilson_interval(solved, len(trials))
-    summary = {
-        "learning_rate": rates[task.task_name, name],
+    summary: dict[str, Any] = {
+        "learning_rate": rate,
         "sweep": [
             {
                 "run": run.name,
@@ -84,7 +98,7 @@ def _type(
                     for key in ("solved_step", "steps", "validation_loss", "test_accuracy")
                 },
             }
-            for run in mine(config.sweep())
+            for run in swept
         ],
         "runs": [run["run"] for run in trials],
         "trials": len(trials),
