@@ -105,7 +105,7 @@ def study(tmp_path):
                 types[kind][key] = [run[source] for run in trials]
             if task == "multi_needle":
                 types[kind]["test_by_depth"] = {"0.0": 0.625, "0.25": 0.375}
-        tests = [{"types": list(TYPES), "p_value": 0.4321}]
+        tests = [{"types": list(TYPES), "fisher_exact": 0.4321, "log_rank": 0.0654}]
         results["tasks"][task] = {"ceilings": CEILINGS, "types": types, "tests": tests}
     write(folder / "results.json", results)
     return folder
@@ -155,7 +155,16 @@ def test_the_page_shows_every_run_and_number(study):
         for kind in TYPES:
             for name in (f"{task}-{kind}-seed1", f"{task}-{kind}-lr0.003-seed100"):
                 assert text.count(name) >= 4
-    for shown in ("1 of 2", "0 of 2", "0.09 to 0.91", "not in 200", "0.998", "0.432", "depth 25 %"):
+    for shown in (
+        "1 of 2",
+        "0 of 2",
+        "0.09 to 0.91",
+        "not in 200",
+        "0.998",
+        "0.432",
+        "0.065",
+        "depth 25 %",
+    ):
         assert shown in text, shown
     assert "50 % of the context is noise" in text
     assert "2 needles in 8 tokens, 2 of them asked for" in text
@@ -190,8 +199,8 @@ def test_markdown(study):
     lines = markdown_results(study).splitlines()
     assert len(lines) == 2 + 4
     assert lines[3] == (
-        "| Noisy recall | DIFF V1 | 0.003 | 1 of 2 | 0.09 to 0.91 | 0.432 | not in 200, 100 "
-        "| 0.510, 0.998 | 0.500 | noisy_recall-diff-seed0, noisy_recall-diff-seed1 |"
+        "| Noisy recall | DIFF V1 | 0.003 | 1 of 2 | 0.09 to 0.91 | not in 200, 100 "
+        "| 0.432, 0.065 | 0.510, 0.998 | 0.500 | noisy_recall-diff-seed0, 1 |"
     )
 
 

@@ -10,6 +10,7 @@ from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
 from diffattn.records.io import read_json, write_json
 from diffattn.records.run import RunRecord
 from diffattn.stats.proportions import fisher_exact, wilson_interval
+from diffattn.stats.survival import log_rank
 from diffattn.studies.recall import recall_study, reproduce_recall
 from diffattn.studies.recall_config import RecallStudyConfig, choose_learning_rates
 from diffattn.studies.recall_summary import recall_results, statement
@@ -180,10 +181,11 @@ def test_what_is_counted(two_rates):
     assert diff["test_by_depth"] == {"0.0": 0.5, "1.0": 0.25}
     assert diff["runs"] == [f"multi_needle-diff-seed{seed}" for seed in range(3)]
     assert len(diff["sweep"]) == 4
-    tests = {tuple(test["types"]): test["p_value"] for test in found["tests"]}
+    tests = {tuple(test["types"]): test for test in found["tests"]}
     assert len(tests) == 6
-    assert tests["softmax", "diff"] == fisher_exact(0, 3, 2, 3)
-    assert tests["softmax", "diff_v2"] == 1
+    assert tests["softmax", "diff"]["fisher_exact"] == fisher_exact(0, 3, 2, 3)
+    assert tests["softmax", "diff"]["log_rank"] == log_rank([None] * 3, [2, 2, None], 4)
+    assert tests["softmax", "diff_v2"]["fisher_exact"] == 1
     assert found["ceilings"] == {"values": 0.25, "pairs": 0.5, "elimination": 0.75}
 
 

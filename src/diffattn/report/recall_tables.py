@@ -78,16 +78,17 @@ def solved_table(study: Study, task: str) -> str:
 
 
 def tests_table(study: Study, task: str) -> str:
-    """p-values between the solved shares of every two types."""
+    """p-values between every two types: of the solved shares, and of the steps taken."""
     rows = [
         [
             f'<th scope="row">{esc(" and ".join(map(type_name, found["types"])))}</th>',
-            number_cell(number(found["p_value"], 3)),
+            *(number_cell(number(found[key], 3)) for key in ("fisher_exact", "log_rank")),
         ]
         for found in _entry(study, task)["tests"]
     ]
-    caption = "Fisher's exact test of two solved shares, two-sided, not adjusted for their number."
-    return table(caption, ["Types", "p"], rows)
+    caption = "Two-sided p-values between types, not adjusted for their number."
+    headers = ["Types", "Solved share (Fisher's exact)", "Solved sooner (log-rank)"]
+    return table(caption, headers, rows)
 
 
 def by_query_table(study: Study, task: str) -> str:
@@ -150,12 +151,16 @@ def recall_markdown(study: Path) -> str:
     """
     files = read_recall_study(study)
     lines = [
-        "| Task | Model | Learning rate | Solved | 95 % interval | p to softmax | Solved at step "
-        "| Test accuracy | Guess | Runs |",
-        "| --- | --- | ---: | ---: | ---: | ---: | --- | --- | ---: | --- |",
+        "| Task | Model | Learning rate | Solved | 95 % interval | Solved at step | p to softmax: "
+        "share, steps | Test accuracy | Guess | Runs |",
+        "| --- | --- | ---: | ---: | ---: | --- | --- | --- | ---: | --- |",
     ]
     for task, entry in (files.results or {"tasks": {}})["tasks"].items():
-        p_values = {tuple(found["types"]): number(found["p_value"], 3) for found in entry["tests"]}
+        p_values = {
+            tuple(found["types"]): f"{number(found['fisher_exact'], 3)}, "
+            f"{number(found['log_rank'], 3)}"
+            for found in entry["tests"]
+        }
         for name, found in entry["types"].items():
             when = zip(found["solved_steps"], found["steps"], strict=True)
             cells = [
@@ -164,11 +169,11 @@ def recall_markdown(study: Path) -> str:
                 f"{found['learning_rate']:g}",
                 f"{found['solved']} of {found['trials']}",
                 _interval(found),
-                p_values.get((BASELINE, name), MISSING),
                 ", ".join(_step(*pair) for pair in when),
+                p_values.get((BASELINE, name), MISSING),
                 ", ".join(number(value, 3) for value in found["test_accuracy"]),
                 number(entry["ceilings"]["pairs"], 3),
-                ", ".join(found["runs"]),
+                f"{task}-{name}-seed{', '.join(str(seed) for seed in files.info['seeds'])}",
             ]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

@@ -7,6 +7,7 @@ from typing import Any
 
 from diffattn.data.recall_tasks import guessing_ceilings
 from diffattn.stats.proportions import fisher_exact, wilson_interval
+from diffattn.stats.survival import log_rank
 from diffattn.studies.recall_config import (
     RecallMember,
     RecallStudyConfig,
@@ -21,7 +22,7 @@ SMALLEST_TESTED_HEADS = 8
 def recall_results(
     config: RecallStudyConfig, results: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Solved shares, steps and accuracies per task and type, and exact tests between types.
+    """Solved shares, steps and accuracies per task and type, and two-sided tests between types.
 
     Args:
         config: The study.
@@ -45,16 +46,7 @@ def recall_results(
             "ceilings": guessing_ceilings(task.task),
             "types": types,
             "tests": [
-                {
-                    "types": [one, other],
-                    "test": "Fisher's exact test of the solved shares, two-sided",
-                    "p_value": fisher_exact(
-                        types[one]["solved"],
-                        types[one]["trials"],
-                        types[other]["solved"],
-                        types[other]["trials"],
-                    ),
-                }
+                _test(one, other, types, task.train.num_steps)
                 for one, other in combinations(config.types, 2)
             ],
         }
@@ -66,6 +58,18 @@ def recall_results(
         "tasks": tasks,
         "statement": statement(config),
         "complete": True,
+    }
+
+
+def _test(one: str, other: str, types: dict[str, Any], num_steps: int) -> dict[str, Any]:
+    """Both tests of two types: of what share is solved, and of how soon."""
+    first, second = types[one], types[other]
+    return {
+        "types": [one, other],
+        "fisher_exact": fisher_exact(
+            first["solved"], first["trials"], second["solved"], second["trials"]
+        ),
+        "log_rank": log_rank(first["solved_steps"], second["solved_steps"], num_steps),
     }
 
 
