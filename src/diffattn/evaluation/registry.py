@@ -48,7 +48,6 @@ PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "babilong": ("babilong", {}),
         "key_values": ("key_values", {}),
     },
-    "table6": {"ar_hits": ("ar_hits", {})},
     "fig8": {"quantized_logits": ("quantized_logits", {})},
     "table1": {"lm_tasks_0shot": ("lm_tasks", {"num_fewshot": 0})},
     "table8": {
