@@ -203,7 +203,8 @@ class LanguageModel:
             keep: Logits of this many last columns only. Default 0: all.
 
         Returns:
-            float32 ``[rows, longest row or keep, vocab_size]``, and the cache, padding included.
+            ``[rows, longest row or keep, vocab_size]``, float32 (float64 for a float64 model), and
+            the cache, padding included.
         """
         longest = max(map(len, rows))
         ids = torch.zeros(len(rows), longest, dtype=torch.long)
@@ -216,7 +217,7 @@ class LanguageModel:
             use_cache=True,
             logits_to_keep=keep,
         )
-        return out.logits.float(), cache
+        return out.logits.to(torch.promote_types(out.logits.dtype, torch.float32)), cache
 
     def row_batches(self, lengths: Sequence[int], prefix: Prefix) -> Iterator[list[int]]:
         """Positions of rows that run together: of similar length, and no more than fit."""
