@@ -40,6 +40,12 @@ def test_equals_hugging_face(model, share):
             assert list(found.ids) == wanted
 
 
+def test_a_prefix_that_was_read_before(model):
+    asked = prompts(model)
+    whole = generate(model, [[9, 8, 7, *one] for one in asked], max_new_tokens=6)
+    assert generate(model, asked, max_new_tokens=6, after=model.read([9, 8, 7])) == whole
+
+
 def test_stop_strings_cut_the_text(models):
     model = models["diff"]
     asked = prompts(model)
@@ -74,3 +80,7 @@ def test_only_allowed_tokens_are_written(models):
 def test_what_does_not_fit(models, prompt):
     with pytest.raises(ItemError, match="must fit the model's 1024 tokens"):
         generate(models["diff"], [prompt], max_new_tokens=5)
+    with pytest.raises(ItemError, match=r"got 1010 \+ 20"):
+        generate(
+            models["diff"], [[1] * 10], max_new_tokens=20, after=models["diff"].read([1] * 1000)
+        )

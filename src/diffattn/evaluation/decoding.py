@@ -33,6 +33,7 @@ def generate(
     stop: Sequence[str] = (),
     allowed: Allowed | None = None,
     share: bool = True,
+    after: Prefix | None = None,
 ) -> list[Generation]:
     """Greedy decoding of prompts of any lengths; those that begin alike are read once.
 
@@ -43,6 +44,7 @@ def generate(
         stop: Strings that end a row.
         allowed: Restricts every step. Default: any token.
         share: ``False`` reads every prompt from scratch: the definition, for comparison.
+        after: What every prompt follows, read already. Default: nothing.
 
     Returns:
         One generation per prompt, in order. Ties go to the smallest token id.
@@ -50,16 +52,17 @@ def generate(
     Raises:
         ItemError: A prompt is empty, or does not fit the model with ``max_new_tokens`` more.
     """
+    before = 0 if after is None else after.length
     for prompt in prompts:
-        if not prompt or len(prompt) + max_new_tokens > model.max_length:
+        if not prompt or before + len(prompt) + max_new_tokens > model.max_length:
             raise ItemError(
                 f"generate: prompt and continuation must fit the model's {model.max_length} tokens "
-                f"and the prompt hold one or more, got {len(prompt)} + {max_new_tokens}."
+                f"and the prompt hold one or more, got {before + len(prompt)} + {max_new_tokens}."
             )
     found: dict[int, Generation] = {}
     limits = None if share else [0] * len(prompts)
     for group in share_prefixes(prompts, limits):
-        prefix = model.read(prompts[group.members[0]][: group.length])
+        prefix = model.read(prompts[group.members[0]][: group.length], after)
         rows = [list(prompts[i][group.length :]) for i in group.members]
         room = [len(row) + max_new_tokens for row in rows]
         for batch in model.row_batches(room, prefix):
