@@ -14,10 +14,25 @@ from diffattn.evaluation.runner import Part
 # Name -> module and class. Loaded on first use: some need optional packages.
 PROTOCOLS: dict[str, tuple[str, str]] = {
     "key_values": ("diffattn.evaluation.key_values", "KeyValues"),
+    "many_shot": ("diffattn.evaluation.many_shot", "ManyShot"),
+    "order_robustness": ("diffattn.evaluation.order_robustness", "OrderRobustness"),
+    "remapped_labels": ("diffattn.evaluation.remapped_labels", "RemappedLabels"),
 }
 
+_ICL = ("trec", "trec_fine", "banking77", "clinic150")
+
 # Preset -> folder name -> protocol and its parameters.
-PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
+PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+    "fig6": {f"many_shot_{name}": ("many_shot", {"dataset": name}) for name in _ICL},
+    "fig7": {
+        "order_random": ("order_robustness", {"dataset": "trec"}),
+        "order_alternating": (
+            "order_robustness",
+            {"dataset": "trec", "format": "alternating", "orders": 30, "test_items": 30},
+        ),
+    },
+    "fig11": {f"order_{name}": ("order_robustness", {"dataset": name}) for name in _ICL},
+}
 
 
 def protocol_class(name: str) -> type[Protocol]:
