@@ -45,6 +45,15 @@ def test_scores_equal_a_plain_forward_pass(model, share):
         assert found.logprob == pytest.approx(sum(found.token_logprobs))
 
 
+def test_models_that_cannot_branch_score_the_same(model, monkeypatch):
+    asked = continuations(model)
+    branched = score(model, asked)
+    monkeypatch.setattr(scoring, "can_branch", lambda model, prefix: False)
+    for a, b in zip(branched, score(model, asked), strict=True):
+        assert a.token_logprobs == pytest.approx(b.token_logprobs, rel=0, abs=1e-12)
+        assert a.greedy == b.greedy
+
+
 def test_long_rows_run_in_chunks(models, monkeypatch):
     model = models["diff"]
     asked = [*continuations(model), Continuation((1, 2, 3), tuple(range(5, 205)))]

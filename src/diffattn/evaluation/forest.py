@@ -1,6 +1,6 @@
 """Many branches after one prefix in a single pass: a token sees the prefix and its ancestors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -10,6 +10,9 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from diffattn.evaluation.language_model import LanguageModel, Prefix, attention_implementation
+
+_PASS_TOKENS = 384
+"""Tokens of one pass; more gain nothing, since every token meets all others as masked keys."""
 
 
 class Forest:
@@ -26,8 +29,9 @@ class Forest:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def add(self, tokens: Sequence[int], parent: int = -1) -> int:
-        """Grow a branch from ``parent`` and return its last token's place."""
+    def add(self, tokens: Sequence[int], parent: int = -1) -> list[int]:
+        """Grow a branch from ``parent`` and return the places of its tokens."""
+        places = []
         for token in tokens:
             place = self._known.get((parent, token))
             if place is None:
@@ -35,8 +39,9 @@ class Forest:
                 self.depths.append(0 if parent < 0 else self.depths[parent] + 1)
                 self.tokens.append(token)
                 self.parents.append(parent)
+            places.append(place)
             parent = place
-        return parent
+        return places
 
     def ancestors(self) -> np.ndarray:
         """bool ``[tokens, tokens]``: whether row i comes after, or is, column j."""
@@ -61,6 +66,25 @@ class _Borrowed(DynamicLayer):
             return key_states, value_states
         keys = torch.cat([self.keys, key_states], dim=-2)
         return keys, torch.cat([self.values, value_states], dim=-2)
+
+
+def passes(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Positions of branches that run in one pass, in order.
+
+    Args:
+        sizes: Tokens of every branch.
+        most: Branches of one pass, at most.
+    """
+    batch: list[int] = []
+    tokens = 0
+    for i, size in enumerate(sizes):
+        if batch and (len(batch) >= most or tokens + size > _PASS_TOKENS):
+            yield batch
+            batch, tokens = [], 0
+        batch.append(i)
+        tokens += size
+    if batch:
+        yield batch
 
 
 def can_branch(model: LanguageModel, prefix: Prefix) -> bool:

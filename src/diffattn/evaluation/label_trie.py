@@ -7,12 +7,10 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.forest import Forest, can_branch, forward_forest
+from diffattn.evaluation.forest import Forest, can_branch, forward_forest, passes
 from diffattn.evaluation.language_model import LanguageModel, Prefix
 from diffattn.evaluation.protocol import ItemError
 
-_PASS_TOKENS = 384
-"""Tokens of one pass over several items; more gain nothing, since all see all as masked keys."""
 _LOGIT_NUMBERS = 2**26
 """Logits of one pass."""
 
@@ -183,38 +181,21 @@ def read_labels(
             )
     if not branch or not can_branch(model, prefix):
         return [_by_rows(model, trie, prefix, prompt) for prompt in prompts]
+    inner = trie.inner()
+    most = max(1, _LOGIT_NUMBERS // (len(inner) * model.network.config.vocab_size))
     found = []
-    for batch in _passes(model, trie, prompts):
+    for batch in passes([len(prompt) + len(inner) - 1 for prompt in prompts], most):
         forest, wanted = Forest(), []
-        for prompt in batch:
-            places = {0: forest.add(prompt)}
-            for at in trie.inner():
+        for i in batch:
+            places = {0: forest.add(prompts[i])[-1]}
+            for at in inner:
                 for token, child in trie.children[at].items():
                     if trie.children[child]:
-                        places[child] = forest.add([token], places[at])
-            wanted.append([places[at] for at in trie.inner()])
-        logits = forward_forest(model, prefix, forest, [at for one in wanted for at in one])
-        found += [trie.reading(own) for own in logits.split([len(one) for one in wanted])]
+                        (places[child],) = forest.add([token], places[at])
+            wanted += [places[at] for at in inner]
+        logits = forward_forest(model, prefix, forest, wanted)
+        found += [trie.reading(own) for own in logits.split(len(inner))]
     return found
-
-
-def _passes(
-    model: LanguageModel, trie: LabelTrie, prompts: Sequence[Sequence[int]]
-) -> Iterator[list[Sequence[int]]]:
-    """Prompts that run together."""
-    inner = len(trie.inner())
-    most = max(1, _LOGIT_NUMBERS // (inner * model.network.config.vocab_size))
-    batch: list[Sequence[int]] = []
-    tokens = 0
-    for prompt in prompts:
-        own = len(prompt) + inner - 1
-        if batch and (len(batch) == most or tokens + own > _PASS_TOKENS):
-            yield batch
-            batch, tokens = [], 0
-        batch.append(prompt)
-        tokens += own
-    if batch:
-        yield batch
 
 
 def _by_rows(
