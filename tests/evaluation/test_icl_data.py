@@ -68,7 +68,7 @@ def test_wrong_files(name, path, text, message, files):
 
 
 def test_a_missing_folder_and_an_unknown_name(tmp_path):
-    with pytest.raises(ConfigError, match="must be 'hub' or a folder with data_full"):
+    with pytest.raises(ConfigError, match="must be 'hub', 'generated' or a folder with data_full"):
         load_icl_data("clinic150", str(tmp_path / "nowhere"))
     with pytest.raises(ConfigError, match="Did you mean 'trec_fine'"):
         load_icl_data("trec_fin", str(tmp_path))

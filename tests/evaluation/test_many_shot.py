@@ -72,6 +72,10 @@ def test_metrics_and_curve(models, files, tmp_path):
         assert found['{"shots_from": 10}'].value == pytest.approx(sum(late) / len(late))
         assert all((m.n, m.method) == (8, "Wilson") for m in each)
         assert found["{}"].headline == (name == "accuracy_greedy_trie")
+    answers = [row["expected"] for row in rows]
+    often = result.tables["most_frequent_answer"]
+    assert often["share"] == max(map(answers.count, answers)) / len(answers)
+    assert answers.count(often["label"]) == often["share"] * len(answers)
     skipped = [point["classes_skipped"] for point in result.tables["curve"]]
     assert skipped[:2] == [0, 0]  # ABBR has two questions in train, and is used up after 12
     assert all(row["classes_skipped"] == (row["shots"] >= 17) for row in rows)
@@ -109,7 +113,7 @@ def test_wrong_settings(settings, message):
 def test_demonstrations_that_do_not_fit_are_told_before_the_first_item(build, files):
     with pytest.raises(ConfigError, match=r"must be at most \d+, which fit diff's 200 tokens, got"):
         ManyShot(data=files, shots=(50,), test_items=4).batches(build("diff", max_length=200))
-    with pytest.raises(ConfigError, match="must be 'hub' or a folder"):
+    with pytest.raises(ConfigError, match="must be 'hub', 'generated' or a folder"):
         ManyShot(data="/nowhere/at/all").batches(build("diff"))
 
 
@@ -126,3 +130,11 @@ def test_presets_build(files):
     for preset in ("fig6", "fig7", "fig11"):
         found = parts([preset])
         assert [part.variant for part in found] == list(PRESETS[preset])
+
+
+@pytest.mark.parametrize("name", ["many_shot", "order_robustness", "remapped_labels"])
+def test_the_reduced_size_needs_no_file(models, tmp_path, name):
+    (part,) = parts([name], quick=True)
+    result = evaluate(models["shared_diff"], part, tmp_path / "out")
+    assert (result.num_failed, result.parameters["data"]) == (0, "generated")
+    assert result.headline()

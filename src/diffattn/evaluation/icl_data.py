@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import ConfigError
+from diffattn.evaluation.icl_generated import generated_questions
 from diffattn.models.known_names import check_known
 
 _COARSE = {
@@ -70,7 +71,8 @@ def load_icl_data(dataset: str, source: str) -> IclData:
     Args:
         dataset: A name from :data:`ICL_DATASETS`.
         source: The folder that holds the original files, or one above it with the usual name of
-            the data set (``trec``, ``banking77``, ``clinc150``); or ``"hub"``.
+            the data set (``trec``, ``banking77``, ``clinc150``); or ``"hub"``; or ``"generated"``:
+            made-up questions that stand in for any of them, to see a protocol work.
 
     Returns:
         Train and test examples, in the order of the files.
@@ -80,6 +82,8 @@ def load_icl_data(dataset: str, source: str) -> IclData:
     """
     check_known("load_icl_data", "dataset", dataset, ICL_DATASETS)
     known = ICL_DATASETS[dataset]
+    if source == "generated":
+        return _generated()
     data = _from_hub(dataset, known) if source == "hub" else known.read(_files(source, known))
     for part, examples in (("train", data.train), ("test", data.test)):
         if not examples:
@@ -88,6 +92,14 @@ def load_icl_data(dataset: str, source: str) -> IclData:
     if unknown:
         raise ConfigError(f"{dataset}: test labels must occur in train, got {unknown[0]!r}.")
     return data
+
+
+def _generated() -> IclData:
+    train, test = (
+        tuple(_example(text, label, "generated") for text, label in generated_questions(n, seed))
+        for n, seed in ((50, 0), (10, 1))
+    )
+    return IclData(train=train, test=test)
 
 
 def _files(source: str, known: IclDataset) -> list[Path]:
@@ -99,8 +111,8 @@ def _files(source: str, known: IclDataset) -> list[Path]:
             return found
     wanted = ", ".join(known.files)
     raise ConfigError(
-        f"{source}: must be 'hub' or a folder with {wanted}, or with {known.folder}/ that holds "
-        "them, got neither."
+        f"{source}: must be 'hub', 'generated' or a folder with {wanted}, "
+        f"or with {known.folder}/ that holds them, got neither."
     )
 
 

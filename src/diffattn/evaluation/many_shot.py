@@ -1,5 +1,6 @@
 """Many-shot in-context learning: accuracy over the number of demonstrations."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,12 +61,12 @@ class ManyShot(Protocol):
         "numbers": "those of the paper's figure; those that do not fit the model are not asked",
         "test items": "drawn once, the same for every n and model",
     }
-    quick = {"shots": (6, 12, 30), "test_items": 12}
+    quick = {"data": "generated", "shots": (6, 12, 30), "test_items": 12}
 
     dataset: str = "trec"
     """``trec``, ``trec_fine``, ``banking77``, ``clinic150`` or ``clinic151`` (with ``oos``)."""
     data: str = "hub"
-    """Folder with the original files, or ``"hub"``."""
+    """Folder with the original files, ``"hub"``, or ``"generated"`` to see it work."""
     shots: tuple[int, ...] | None = None
     """Numbers of demonstrations. Default: those of Fig. 6."""
     test_items: int = 100
@@ -141,8 +142,12 @@ class ManyShot(Protocol):
                     for name, m in found.items()
                 }
             )
-        cut = [n for n in self.grid if n not in asked]
-        return Summary(metrics=metrics, tables={"curve": curve, "shots_not_asked": cut})
+        tables = {
+            "curve": curve,
+            "shots_not_asked": [n for n in self.grid if n not in asked],
+            "most_frequent_answer": most_frequent_answer(rows),
+        }
+        return Summary(metrics=metrics, tables=tables)
 
     def _ready(self, model: LanguageModel) -> _Ready:
         return _READY.get(model, self, lambda: self._prepare(model))
@@ -155,7 +160,7 @@ class ManyShot(Protocol):
         shots = [n for n in self.grid if n <= fit]
         if not shots:
             raise ConfigError(
-                f"{self.name}: the smallest number of demonstrations must be at most {fit}, "
+                f"{self.name}: {self.dataset} examples must be at most {fit}, "
                 f"which fit {model.label}'s {model.max_length} tokens, got {self.grid[0]}. "
                 f"Choose others: --set {self.name}.shots=[...]."
             )
@@ -178,6 +183,12 @@ def label_row(trie: LabelTrie, example: Example, reading: LabelReading) -> dict[
             "expected_logprob": reading.logprobs[gold],
         },
     }
+
+
+def most_frequent_answer(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The accuracy of always giving the same label, whichever does best."""
+    answers = Counter(str(row["expected"]) for row in rows).most_common(1)
+    return {"label": answers[0][0], "share": answers[0][1] / len(rows)}
 
 
 def share(

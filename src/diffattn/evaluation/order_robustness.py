@@ -22,6 +22,7 @@ from diffattn.evaluation.many_shot import (
     PROMPT_CHOICES,
     label_row,
     mean_accuracy,
+    most_frequent_answer,
     share,
 )
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
@@ -63,12 +64,12 @@ class OrderRobustness(Protocol):
         "range by chance": "of independent binomial draws; and of the measured answers with each "
         "test item's right answers dealt anew over the orders, which keeps the items' difficulty",
     }
-    quick = {"per_class": 2, "orders": 3, "test_items": 12}
+    quick = {"data": "generated", "per_class": 2, "orders": 3, "test_items": 12}
 
     dataset: str = "trec"
     """As in ``many_shot``."""
     data: str = "hub"
-    """Folder with the original files, or ``"hub"``."""
+    """Folder with the original files, ``"hub"``, or ``"generated"`` to see it work."""
     format: str = "random"
     """``random`` or ``alternating``."""
     per_class: int | None = None
@@ -122,7 +123,10 @@ class OrderRobustness(Protocol):
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Mean, spread and range over the orders, and the range that chance brings."""
         metrics: list[Metric] = []
-        tables: dict[str, Any] = {"shots": rows[0]["shots"]}
+        tables: dict[str, Any] = {
+            "shots": rows[0]["shots"],
+            "most_frequent_answer": most_frequent_answer(rows),
+        }
         for decoding in DECODINGS:
             name, chosen = f"accuracy_{decoding}", decoding == self.decoding
             orders = sorted({row["order"] for row in rows})
@@ -148,8 +152,9 @@ class OrderRobustness(Protocol):
         usable = [n for n in wanted if n <= fit]
         if not usable:
             raise ConfigError(
-                f"{self.name}: demonstrations must be at most {fit}, which fit {model.label}'s "
-                f"{model.max_length} tokens, got {wanted[0]}. Choose a smaller per_class."
+                f"{self.name}: {self.dataset} examples must be at most {fit}, "
+                f"which fit {model.label}'s {model.max_length} tokens, got {wanted[0]}. "
+                "Choose a smaller per_class."
             )
         return _Ready(task=task, examples=order[: usable[-1]], readers={})
 

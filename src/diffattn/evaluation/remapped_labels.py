@@ -63,12 +63,12 @@ class RemappedLabels(Protocol):
         "and its Clinic test is the validation part (here: test)",
         "chat": "completion, no chat template",
     }
-    quick = {"shots": (12,), "test_items": 8}
+    quick = {"data": "generated", "shots": (12,), "test_items": 8}
 
     dataset: str = "trec"
     """As in ``many_shot``; the reference takes ``clinic151``."""
     data: str = "hub"
-    """Folder with the original files, or ``"hub"``."""
+    """Folder with the original files, ``"hub"``, or ``"generated"`` to see it work."""
     shots: tuple[int, ...] | None = None
     """Numbers of demonstrations. Default: the reference's for 8K to 128K tokens."""
     test_items: int = 500
@@ -204,7 +204,7 @@ class RemappedLabels(Protocol):
         shots = tuple(n for n in self.grid if n <= fit)
         if not shots:
             raise ConfigError(
-                f"{self.name}: the smallest number of demonstrations must be at most {fit}, "
+                f"{self.name}: {self.dataset} examples must be at most {fit}, "
                 f"which fit {model.label}'s {model.max_length} tokens, got {self.grid[0]}. "
                 f"Choose others: --set {self.name}.shots=[...]."
             )
