@@ -66,7 +66,8 @@ def test_margin_of_orders_that_differ_and_of_orders_that_do_not():
 def test_items_of_fixed_difficulty_leave_less_to_chance():
     """Answers that never change with the order have no range, whatever binomial draws have."""
     fixed = np.tile(np.array([1.0] * 70 + [0.0] * 30), (10, 1))
-    facts = _ranges(fixed, "loglik", headline=True)[1]
+    metrics, facts = _ranges(fixed, "loglik", headline=True)
+    assert (metrics[0].value, metrics[0].low, metrics[0].high) == (0.0, None, None)
     assert (facts["margin_expected_dealt"], facts["margin_p_value"]) == (0.0, 1.0)
     assert facts["margin_expected_binomial"] > 0.1
 

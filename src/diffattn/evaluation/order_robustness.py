@@ -192,11 +192,16 @@ def _ranges(
         # Counted with the measured one, so that p is never 0; sums in another order may differ.
         "margin_p_value": (1 + int((dealt >= margin - 1e-12).sum())) / (1 + _REPEATS),
     }
+    interval: dict[str, Any] = {"method": "none: no answer changed with the order"}
+    if np.ptp(scores, axis=0).any():
+        interval = {
+            "low": min(margin, float(low)), "high": max(margin, float(high)),
+            "method": "bootstrap over test items",
+        }  # fmt: skip
     chance = [
         Metric(
-            name=f"margin_{decoding}", value=margin, low=min(margin, float(low)),
-            high=max(margin, float(high)), n=n, method="bootstrap over test items",
-            headline=headline, higher_is_better=False,
+            name=f"margin_{decoding}", value=margin, n=n, headline=headline,
+            higher_is_better=False, **interval,
         ),
         *(
             Metric(name=f"{key}_{decoding}", value=facts[key], n=n, headline=headline,
