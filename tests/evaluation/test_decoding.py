@@ -40,6 +40,12 @@ def test_equals_hugging_face(model, share):
             assert list(found.ids) == wanted
 
 
+def test_a_prefix_that_was_read_before(model):
+    asked = prompts(model)
+    whole = generate(model, [[9, 8, 7, *one] for one in asked], max_new_tokens=6)
+    assert generate(model, asked, max_new_tokens=6, before=model.read([9, 8, 7])) == whole
+
+
 def test_stop_strings_cut_the_text(models):
     model = models["diff"]
     asked = prompts(model)

@@ -202,7 +202,8 @@ class LanguageModel:
             keep: int64 ``[n]``, the columns whose logits are wanted. Default: all.
 
         Returns:
-            float32 ``[rows, longest row or n, vocab_size]``, and the cache, padding included.
+            ``[rows, longest row or n, vocab_size]``, float32 (float64 for a float64 model), and the
+            cache, padding included.
         """
         longest = max(map(len, rows))
         ids = torch.zeros(len(rows), longest, dtype=torch.long)
@@ -215,7 +216,7 @@ class LanguageModel:
             use_cache=True,
             logits_to_keep=0 if keep is None else keep.to(self.device),
         )
-        return out.logits.float(), cache
+        return out.logits.to(torch.promote_types(out.logits.dtype, torch.float32)), cache
 
     def row_batches(
         self, lengths: Sequence[int], prefix: Prefix, *, all_logits: bool

@@ -27,7 +27,12 @@ PROTOCOLS: dict[str, tuple[str, str]] = {
     "single_needle": ("diffattn.evaluation.single_needle", "SingleNeedle"),
     "sliding_perplexity": ("diffattn.evaluation.sliding_perplexity", "SlidingPerplexity"),
     "word_perplexity": ("diffattn.evaluation.word_perplexity", "WordPerplexity"),
+    "many_shot": ("diffattn.evaluation.many_shot", "ManyShot"),
+    "order_robustness": ("diffattn.evaluation.order_robustness", "OrderRobustness"),
+    "remapped_labels": ("diffattn.evaluation.remapped_labels", "RemappedLabels"),
 }
+
+_ICL = ("trec", "trec_fine", "banking77", "clinic150")
 
 # Preset -> folder name -> protocol and its parameters.
 PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
@@ -54,6 +59,15 @@ PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "lm_tasks_0shot": ("lm_tasks", {"num_fewshot": 0}),
         "lm_tasks_5shot": ("lm_tasks", {"num_fewshot": 5}),
     },
+    "fig6": {f"many_shot_{name}": ("many_shot", {"dataset": name}) for name in _ICL},
+    "fig7": {
+        "order_random": ("order_robustness", {"dataset": "trec"}),
+        "order_alternating": (
+            "order_robustness",
+            {"dataset": "trec", "format": "alternating", "orders": 30, "test_items": 30},
+        ),
+    },
+    "fig11": {f"order_{name}": ("order_robustness", {"dataset": name}) for name in _ICL},
 }
 
 
