@@ -83,7 +83,7 @@ def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, i
 
 def _windows_at_once(model: LanguageModel, row: int, stride: int) -> int:
     """How many windows of ``row`` tokens run in one pass."""
-    if row > _WHOLE_WINDOW:
+    if row > _WHOLE_WINDOW or model.rows_alone:
         return 1
     logits = _LOGIT_NUMBERS // (stride * model.network.config.vocab_size)
     return max(1, min(8 * _WHOLE_WINDOW // row, logits))
