@@ -127,11 +127,11 @@ class LanguageModel:
         return [*self.start(), *self.encode(text)]
 
     def encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Tokens of a context with BOS, and of what follows it, cut as the harness cuts them.
+        """Tokens of a context with BOS, and of what follows it, cut where the harness cuts them.
 
         Spaces at the end of the context move to the continuation; both are encoded as one string,
         and the continuation's tokens are what is left after as many tokens as the context alone
-        has. A merge across the border so belongs to the continuation.
+        has. The context's are those before it, also where a token reaches across the border.
 
         Args:
             context: May be empty: the prefix token stands in for it.
