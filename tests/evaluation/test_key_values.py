@@ -125,9 +125,12 @@ def test_bad_settings(settings, message):
 
 
 def test_what_does_not_fit_is_refused_before_the_first_item(long_model):
-    with pytest.raises(ConfigError, match=r"a length of 400 tokens must fit .* at least \d+ token"):
+    with pytest.raises(
+        ConfigError,
+        match=r"a length of 400 tokens is too short for 7 pairs; .* at least \d+ tokens, got 400",
+    ):
         KeyValues(lengths=(400,)).batches(long_model)
-    with pytest.raises(ConfigError, match=r"500 pairs must fit .* of 4096"):
+    with pytest.raises(ConfigError, match=r"diff is too short for 500 pairs; .* got 4096"):
         KeyValues(num_pairs=(500,)).batches(long_model)
     with pytest.raises(ConfigError, match=r"lengths must fit the 4096 tokens of diff, got 8192"):
         KeyValues(lengths=(8192,)).batches(long_model)

@@ -9,8 +9,9 @@ from diffattn.evaluation import ruler as ruler_module
 from diffattn.evaluation.decoding import Generation
 from diffattn.evaluation.registry import parts
 from diffattn.evaluation.ruler import Ruler
+from diffattn.evaluation.ruler_samples import Material
 from diffattn.evaluation.ruler_summary import THRESHOLD, summarise
-from diffattn.evaluation.ruler_tasks import TASKS
+from diffattn.evaluation.ruler_tasks import TASKS, THIN_TASKS
 from diffattn.evaluation.runner import Part, evaluate
 from diffattn.records.io import read_jsonl
 
@@ -106,6 +107,9 @@ def test_all_thirteen_tasks_fill_their_length(
     material = protocol._material(8000)
     for row in read_jsonl(tmp_path / "out" / "items.jsonl"):
         task, length = TASKS[row["task"]], row["length"]
+        if row["task"] == "cwe":
+            assert row["repeats"] == ([6, 1] if length < 4096 else [30, 3])
+            task = THIN_TASKS["cwe"] if length < 4096 else task
         assert row["prompt_tokens"] + task.max_new_tokens <= length
         more = protocol._count(long_model, task, row["units"] + 1, length, row["index"], material)
         assert more + task.max_new_tokens > length  # not one unit more would fit
@@ -113,6 +117,12 @@ def test_all_thirteen_tasks_fill_their_length(
             row["task"] in ("niah_single_2", "niah_single_3", "niah_multikey_1",
                             "niah_multivalue", "niah_multiquery")
         )  # fmt: skip
+
+
+def test_lists_are_thin_where_full_ones_do_not_fit(long_model):
+    protocol = Ruler(tasks=("cwe",), samples=1)
+    assert [task.repeats for task in protocol._tasks(long_model, 4096, Material())] == [(6, 1)]
+    assert [task.repeats for task in protocol._tasks(long_model, 8192, Material())] == [(30, 3)]
 
 
 def test_a_wrong_answer_scores_nothing(long_model, haystack, questions, tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from diffattn.evaluation.ruler_samples import (
     found_any,
     found_share,
 )
-from diffattn.evaluation.ruler_tasks import TASKS
+from diffattn.evaluation.ruler_tasks import TASKS, THIN_TASKS
 from diffattn.evaluation.ruler_words import ADJECTIVES, NOUNS, coined_words
 
 NEEDLES = [name for name in TASKS if name.startswith("niah")]
@@ -153,11 +153,13 @@ def test_variables_follow_from_the_value(material):
         )
 
 
-@pytest.mark.parametrize(("length", "common", "others"), [(2048, 6, 1), (4096, 30, 3)])
-def test_the_common_words_are_the_most_frequent(material, length, common, others):
+@pytest.mark.parametrize(
+    ("task", "common", "others"), [(THIN_TASKS["cwe"], 6, 1), (TASKS["cwe"], 30, 3)]
+)
+def test_the_common_words_are_the_most_frequent(material, task, common, others):
     for seed in range(30):
         units = random.Random(seed).randint(11, 300)
-        sample = build("cwe", units, material, length=length, seed=seed)
+        sample = task.build(units, 4096, 0, Streams(str(seed)), material)
         asked = sample.question.rpartition("Below is a numbered list")[2]
         counts = Counter(re.findall(r"\d+\. (\w+)", asked))
         assert {word for word, n in counts.items() if n == common} == set(sample.references)

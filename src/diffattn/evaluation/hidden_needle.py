@@ -28,6 +28,8 @@ _QUESTION = (
     "Read the text and answer the question below it.\n\n{text}\n\nThe text does not say the answer "
     "outright; it follows from what is said of someone. Answer with a name.\nQuestion: {question}"
 )
+_SCORE = {"one_hop": "contains", "two_hop": "contains", "literal": "contains_literal"}
+"""The control has a score of its own: models are compared on either."""
 _SPARE = 8
 """Tokens by which joining text and prompt may differ from their sum."""
 
@@ -142,7 +144,10 @@ class HiddenNeedleSearch(Protocol):
                 "prompt_tokens": len(prompt),
                 "place": place,
                 "haystack": background.sha256,
-                "scores": {"contains": names(output.text, name), "logprob_per_token": logprob},
+                "scores": {
+                    _SCORE[kind]: names(output.text, name),
+                    f"logprob_per_token{'_literal' if kind == 'literal' else ''}": logprob,
+                },
             }
             for kind, prompt, output, logprob in zip(kinds, prompts, outputs, logprobs, strict=True)
         ]
@@ -235,7 +240,7 @@ def _metric(
     name: str, rows: Sequence[Mapping[str, Any]], where: dict[str, Any], *, headline: bool = False
 ) -> Metric:
     interval = share_interval(
-        [row["scores"]["contains"] for row in rows], [row["cluster"] for row in rows]
+        [row["scores"][_SCORE[row["kind"]]] for row in rows], [row["cluster"] for row in rows]
     )
     return Metric(
         name=name, value=interval.mean, low=interval.low, high=interval.high, n=interval.n,

@@ -104,10 +104,10 @@ class KeyValues(Protocol):
             least = cell if self.num_pairs else self.questions + self.examples
             needed = self._tokens(model, self._object(cell, 0, least))
             if needed > limit:
-                what = f"{least} pairs" if self.num_pairs else f"a length of {cell} tokens"
+                what = f"{model.label}" if self.num_pairs else f"a length of {cell} tokens"
                 raise ConfigError(
-                    f"key_values: {what} must fit {model.label}'s tokenizer and length, needs at "
-                    f"least {needed} tokens of {limit}."
+                    f"key_values: {what} is too short for {least} pairs; with this tokenizer they "
+                    f"need at least {needed} tokens, got {limit}."
                 )
         return [
             [

@@ -32,6 +32,7 @@ PROTOCOLS: dict[str, tuple[str, str]] = {
 # Preset -> folder name -> protocol and its parameters.
 PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "fig4": {"nll_by_position": ("nll_by_position", {})},
+    "table6": {"ar_hits": ("ar_hits", {})},
     "table4": {
         name: ("hallucination", {"dataset": name})
         for name in ("xsum", "cnn_dm", "multi_news", "qasper", "hotpotqa", "2wikimqa")
@@ -47,7 +48,6 @@ PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "babilong": ("babilong", {}),
         "key_values": ("key_values", {}),
     },
-    "table6": {"ar_hits": ("ar_hits", {})},
     "fig8": {"quantized_logits": ("quantized_logits", {})},
     "table1": {"lm_tasks_0shot": ("lm_tasks", {"num_fewshot": 0})},
     "table8": {

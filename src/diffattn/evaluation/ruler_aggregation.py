@@ -24,8 +24,6 @@ _FREQUENT = (
 _FREQUENT_PREFIX = (
     " Answer: According to the coded text above, the three most frequently appeared words are:"
 )
-_SHORT = 4_096
-"""Below this length the lists are thinner."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +35,12 @@ class CommonWordsTask(RulerTask):
 
     max_new_tokens: int = 120
     num_common: int = 10
+    example_words: int = 40
+    """Different words of the worked example."""
+    example_repeats: tuple[int, int] = (10, 3)
+    """How often its common words stand there, and the others."""
+    repeats: tuple[int, int] = (30, 3)
+    """The same of the list that is asked about."""
 
     def least(self, material: Material, index: int) -> int:
         """See :meth:`RulerTask.least`."""
@@ -46,27 +50,22 @@ class CommonWordsTask(RulerTask):
         """See :meth:`RulerTask.most`."""
         if material.words is None:
             return length
-        return len(material.words) - (20 if length < _SHORT else 40)
+        return len(material.words) - self.example_words
 
     def build(
         self, units: int, length: int, index: int, streams: Streams, material: Material
     ) -> Sample:
         """See :meth:`RulerTask.build`."""
-        short = length < _SHORT
-        example_words = 20 if short else 40
-        words = self._words(example_words + units, streams, material)
-        example, known = self._list(
-            words[:example_words], (3, 1) if short else (10, 3), streams("example")
-        )
-        question, common = self._list(
-            words[example_words:], (6, 1) if short else (30, 3), streams("question")
-        )
-        shown = f"{example}{_COMMON_PREFIX} {_numbered(known)}"
+        words = self._words(self.example_words + units, streams, material)
+        shown, asked = words[: self.example_words], words[self.example_words :]
+        example, known = self._list(shown, self.example_repeats, streams("example"))
+        question, common = self._list(asked, self.repeats, streams("question"))
         return Sample(
-            question=f"{shown}\n{question}",
+            question=f"{example}{_COMMON_PREFIX} {_numbered(known)}\n{question}",
             answer_prefix=_COMMON_PREFIX,
             references=tuple(common),
             answer=_numbered(common),
+            notes={"repeats": list(self.repeats)},
         )
 
     def _words(self, count: int, streams: Streams, material: Material) -> list[str]:

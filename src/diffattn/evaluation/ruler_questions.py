@@ -148,7 +148,7 @@ def read_hotpotqa(path: str) -> QuestionFile:
     value = _json(path)
     try:
         if isinstance(value, Mapping):
-            raise TypeError("an object where a list of questions must stand")
+            raise TypeError
         entries = [
             (one["question"], one["answer"], [f"{t}\n{''.join(p)}" for t, p in one["context"]])
             for one in value
@@ -168,7 +168,7 @@ def read_hotpotqa(path: str) -> QuestionFile:
 
 
 def _reason(error: Exception) -> str:
-    return f"no {error}" if isinstance(error, KeyError) else str(error)
+    return f"no {error}" if isinstance(error, KeyError) else "values of other types"
 
 
 def _checked(found: QuestionFile, kind: str) -> QuestionFile:

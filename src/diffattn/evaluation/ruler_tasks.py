@@ -22,6 +22,12 @@ _ALL: tuple[RulerTask, ...] = (
 )
 TASKS: dict[str, RulerTask] = {task.name: task for task in _ALL}
 """In the order of RULER's tables."""
+THIN_TASKS: dict[str, RulerTask] = {
+    "cwe": CommonWordsTask(name="cwe", example_words=20, example_repeats=(3, 1), repeats=(6, 1))
+}
+"""What RULER takes in place of a task where contexts are short."""
+FULL_FROM = 4_096
+"""Tokens from which contexts are not short."""
 FILE_PARAMETERS = {"qa_1": "squad", "qa_2": "hotpotqa"}
 """Tasks that need a file, and the parameter that names it."""
 
