@@ -7,7 +7,7 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.evaluation import babilong as babilong_module
 from diffattn.evaluation.babilong import BabiLong
-from diffattn.evaluation.decoding import Generation
+from diffattn.evaluation.prompting import Completion
 from diffattn.evaluation.runner import Part, evaluate
 from diffattn.records.io import read_jsonl
 
@@ -80,10 +80,11 @@ def test_stories_are_equal_at_every_length_and_for_every_model(models, haystack)
 
 
 def test_right_and_wrong_answers_are_counted(long_model, haystack, tmp_path, monkeypatch):
-    def write(model, prompts, *, max_new_tokens):
-        return [Generation((), " kitchen. garden", "length") for _ in prompts]
+    def write(model, prompts, answers, *, max_new_tokens):
+        one = Completion(text=" kitchen. garden", prompt_tokens=1, logprob_per_token=-1.0)
+        return [one for _ in prompts]
 
-    monkeypatch.setattr(babilong_module, "generate", write)
+    monkeypatch.setattr(babilong_module, "complete", write)
     protocol = BabiLong(lengths=(0, 2000), tasks=("qa1", "qa2"), samples=6, haystack=haystack)
     result = evaluate(long_model, Part(variant="babilong", protocol=protocol), tmp_path / "out")
     rows = read_jsonl(tmp_path / "out" / "items.jsonl")

@@ -7,9 +7,9 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.evaluation import hidden_needle as hidden_needle_module
 from diffattn.evaluation.background import read_background
-from diffattn.evaluation.decoding import Generation
 from diffattn.evaluation.hidden_needle import HiddenNeedleSearch, names
 from diffattn.evaluation.hidden_needles import KINDS, NAMES, NEEDLES
+from diffattn.evaluation.prompting import Completion
 from diffattn.evaluation.runner import Part, evaluate
 from diffattn.records.io import read_jsonl
 
@@ -107,17 +107,17 @@ def test_questions_about_one_text_share_a_batch_and_its_prefix(models, haystack)
 def finding(monkeypatch, knows):
     """Let the model write the name where ``knows(length in words, question)``."""
 
-    def write(model, prompts, *, max_new_tokens):
-        texts = [model.decode(prompt) for prompt in prompts]
+    def write(model, prompts, answers, *, max_new_tokens):
         found = []
-        for text in texts:
+        for text in prompts:
             (name,) = [one for one in NAMES if one in text]
             question = text.split("Question: ")[1]
             known = knows(len(model.encode(text)), question)
-            found.append(Generation((), f" {name}." if known else "\nno one", "length"))
+            output = f" {name}." if known else "\nno one"
+            found.append(Completion(text=output, prompt_tokens=1, logprob_per_token=-1.0))
         return found
 
-    monkeypatch.setattr(hidden_needle_module, "generate", write)
+    monkeypatch.setattr(hidden_needle_module, "complete", write)
 
 
 def test_the_effective_length_keeps_its_share_of_the_base(build, haystack, tmp_path, monkeypatch):

@@ -7,8 +7,8 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation import key_values as key_values_module
-from diffattn.evaluation.decoding import Generation
 from diffattn.evaluation.key_values import KeyValues
+from diffattn.evaluation.prompting import Completion
 from diffattn.evaluation.runner import Part, evaluate
 from diffattn.records.io import read_jsonl
 
@@ -70,17 +70,18 @@ def test_every_kind_of_model(model, tmp_path):
 def test_lengths_are_filled_and_right_answers_counted(long_model, tmp_path, monkeypatch):
     asked = []
 
-    def write(model, prompts, *, max_new_tokens, stop):
-        asked.extend(len(prompt) + max_new_tokens for prompt in prompts)
-        keys = [model.decode(prompt).split("Key: ")[-1].split("\n")[0] for prompt in prompts]
-        bodies = [entries(model.decode(prompt)) for prompt in prompts]
-        # Right in the first half of the object only.
-        return [
-            Generation((), body[key] if list(body).index(key) < len(body) / 2 else "", "stop")
-            for key, body in zip(keys, bodies, strict=True)
-        ]
+    def write(model, prompts, answers, *, max_new_tokens, stop):
+        found = []
+        for text, value in zip(prompts, answers, strict=True):
+            tokens = len(model.encode_prompt(text))
+            asked.append(tokens + max_new_tokens)
+            place = list(entries(text).values()).index(value)
+            # Right in the first half of the object only.
+            output = value if place < len(entries(text)) / 2 else ""
+            found.append(Completion(text=output, prompt_tokens=tokens, logprob_per_token=-1.0))
+        return found
 
-    monkeypatch.setattr(key_values_module, "generate", write)
+    monkeypatch.setattr(key_values_module, "complete", write)
     protocol = KeyValues(lengths=(3000, 4096), samples=16, questions=4)
     result = evaluate(long_model, Part(variant="key_values", protocol=protocol), tmp_path / "out")
     assert [m.where for m in result.headline()] == [{}, {"length": 3000}, {"length": 4096}]

@@ -6,7 +6,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation import ruler as ruler_module
-from diffattn.evaluation.decoding import Generation
+from diffattn.evaluation.prompting import Completion
 from diffattn.evaluation.registry import parts
 from diffattn.evaluation.ruler import Ruler
 from diffattn.evaluation.ruler_samples import Material
@@ -70,12 +70,18 @@ def answering(monkeypatch, answer):
         samples[sample.question + sample.answer_prefix] = sample
         return sample
 
-    def write(model, prompts, *, max_new_tokens):
-        texts = [model.decode(ids) for ids in prompts]
-        return [Generation((), answer(samples[text]), "length") for text in texts]
+    def write(model, prompts, answers, *, max_new_tokens):
+        return [
+            Completion(
+                text=answer(samples[text]),
+                prompt_tokens=len(model.encode_prompt(text)),
+                logprob_per_token=None,
+            )
+            for text in prompts
+        ]
 
     monkeypatch.setattr(ruler_module.Ruler, "_build", keep)
-    monkeypatch.setattr(ruler_module, "generate", write)
+    monkeypatch.setattr(ruler_module, "complete", write)
 
 
 def test_every_kind_of_model(model, haystack, tmp_path):

@@ -17,10 +17,9 @@ from diffattn.evaluation.by_length import (
     mean_over_tasks,
     require_lengths,
 )
-from diffattn.evaluation.decoding import generate
 from diffattn.evaluation.fitting import most_that_fits
 from diffattn.evaluation.language_model import LanguageModel
-from diffattn.evaluation.prompting import answer_logprobs, prompt_text, require_chat_template
+from diffattn.evaluation.prompting import complete, prompt_text, require_chat_template
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
 from diffattn.records.evaluations import Metric
 from diffattn.stats.intervals import Interval
@@ -131,10 +130,12 @@ class BabiLong(Protocol):
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Complete the answers greedily, and score them as upstream does."""
         asked = [self._sample(model, *item.payload) for item in items]
-        texts = [text for _, text, _, _ in asked]
-        prompts = [model.encode_prompt(text) for text in texts]
-        outputs = generate(model, prompts, max_new_tokens=self.max_new_tokens)
-        logprobs = answer_logprobs(model, texts, [story.answer for story, *_ in asked])
+        done = complete(
+            model,
+            [text for _, text, _, _ in asked],
+            [story.answer for story, *_ in asked],
+            max_new_tokens=self.max_new_tokens,
+        )
         return [
             {
                 "length": item.payload[0],
@@ -144,19 +145,17 @@ class BabiLong(Protocol):
                 "depths": depths,
                 "question": story.question,
                 "expected": story.answer,
-                "output": output.text,
-                "prompt_tokens": len(prompt),
+                "output": one.text,
+                "prompt_tokens": one.prompt_tokens,
                 "haystack": haystack,
                 "scores": {
                     "accuracy": is_right(
-                        output.text, story.answer, story.question, LABELS[item.payload[1]]
+                        one.text, story.answer, story.question, LABELS[item.payload[1]]
                     ),
-                    "logprob_per_token": logprob,
+                    "logprob_per_token": one.logprob_per_token,
                 },
             }
-            for item, (story, _, depths, haystack), prompt, output, logprob in zip(
-                items, asked, prompts, outputs, logprobs, strict=True
-            )
+            for item, (story, _, depths, haystack), one in zip(items, asked, done, strict=True)
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:

@@ -10,11 +10,10 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.evaluation.background import Background, insert, read_background
 from diffattn.evaluation.by_length import effective_length, lengths_that_fit, require_lengths
-from diffattn.evaluation.decoding import generate
 from diffattn.evaluation.fitting import most_that_fits
 from diffattn.evaluation.hidden_needles import KINDS, NAMES, NEEDLES
 from diffattn.evaluation.language_model import LanguageModel
-from diffattn.evaluation.prompting import answer_logprobs, prompt_text, require_chat_template
+from diffattn.evaluation.prompting import complete, prompt_text, require_chat_template
 from diffattn.evaluation.protocol import Item, ItemError, Protocol, Summary
 from diffattn.records.evaluations import Metric
 from diffattn.stats.shares import share_interval
@@ -29,7 +28,8 @@ _QUESTION = (
     "outright; it follows from what is said of someone. Answer with a name.\nQuestion: {question}"
 )
 _SCORE = {"one_hop": "contains", "two_hop": "contains", "literal": "contains_literal"}
-"""The control has a score of its own: models are compared on either."""
+_LOGPROB = {kind: name.replace("contains", "logprob_per_token") for kind, name in _SCORE.items()}
+"""The control has scores of its own: models are compared on either."""
 _SPARE = 8
 """Tokens by which joining text and prompt may differ from their sum."""
 
@@ -128,9 +128,7 @@ class HiddenNeedleSearch(Protocol):
         text, name, tokens, place = self._text(model, background, length, number, step)
         kinds = [item.payload[3] for item in items]
         texts = [self._prompt(model, text, needle.question(kind)) for kind in kinds]
-        prompts = [model.encode_prompt(one) for one in texts]
-        outputs = generate(model, prompts, max_new_tokens=self.max_new_tokens)
-        logprobs = answer_logprobs(model, texts, [name] * len(texts))
+        done = complete(model, texts, [name] * len(texts), max_new_tokens=self.max_new_tokens)
         return [
             {
                 "length": length,
@@ -139,17 +137,17 @@ class HiddenNeedleSearch(Protocol):
                 "needle": needle.text.format(name=name),
                 "question": needle.question(kind),
                 "expected": name,
-                "output": output.text,
+                "output": one.text,
                 "text_tokens": tokens,
-                "prompt_tokens": len(prompt),
+                "prompt_tokens": one.prompt_tokens,
                 "place": place,
                 "haystack": background.sha256,
                 "scores": {
-                    _SCORE[kind]: names(output.text, name),
-                    f"logprob_per_token{'_literal' if kind == 'literal' else ''}": logprob,
+                    _SCORE[kind]: names(one.text, name),
+                    _LOGPROB[kind]: one.logprob_per_token,
                 },
             }
-            for kind, prompt, output, logprob in zip(kinds, prompts, outputs, logprobs, strict=True)
+            for kind, one in zip(kinds, done, strict=True)
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:

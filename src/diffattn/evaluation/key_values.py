@@ -9,10 +9,9 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.by_length import lengths_that_fit, require_lengths
-from diffattn.evaluation.decoding import generate
 from diffattn.evaluation.fitting import most_that_fits
 from diffattn.evaluation.language_model import LanguageModel
-from diffattn.evaluation.prompting import answer_logprobs
+from diffattn.evaluation.prompting import complete
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.records.evaluations import Metric
 from diffattn.stats.shares import share_interval
@@ -129,9 +128,9 @@ class KeyValues(Protocol):
         chosen = [item.payload[2] for item in items]
         texts = [found.prompts()[i] for i in chosen]
         values = [found.asked[i][1] for i in chosen]
-        prompts = [model.encode_prompt(text) for text in texts]
-        answers = generate(model, prompts, max_new_tokens=self._budget(model, found), stop=("\n",))
-        logprobs = answer_logprobs(model, texts, values)
+        done = complete(
+            model, texts, values, max_new_tokens=self._budget(model, found), stop=("\n",)
+        )
         return [
             {
                 "pairs": found.pairs,
@@ -139,16 +138,14 @@ class KeyValues(Protocol):
                 "position": found.asked[i][2],
                 "depth": round(100 * found.asked[i][2] / found.pairs),
                 "expected": value,
-                "output": answer.text,
-                "prompt_tokens": len(prompt),
+                "output": one.text,
+                "prompt_tokens": one.prompt_tokens,
                 "scores": {
-                    "recall": float(value in answer.text.lower()),
-                    "logprob_per_token": logprob,
+                    "recall": float(value in one.text.lower()),
+                    "logprob_per_token": one.logprob_per_token,
                 },
             }
-            for i, value, prompt, answer, logprob in zip(
-                chosen, values, prompts, answers, logprobs, strict=True
-            )
+            for i, value, one in zip(chosen, values, done, strict=True)
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:

@@ -8,10 +8,9 @@ from diffattn.data.files import suggest
 from diffattn.errors import ConfigError
 from diffattn.evaluation.background import read_background
 from diffattn.evaluation.by_length import lengths_that_fit, require_lengths
-from diffattn.evaluation.decoding import generate
 from diffattn.evaluation.fitting import most_that_fits
 from diffattn.evaluation.language_model import LanguageModel
-from diffattn.evaluation.prompting import answer_logprobs, prompt_text, require_chat_template
+from diffattn.evaluation.prompting import complete, prompt_text, require_chat_template
 from diffattn.evaluation.protocol import Item, ItemError, Protocol, Summary, split_long_batches
 from diffattn.evaluation.ruler_questions import read_hotpotqa, read_squad
 from diffattn.evaluation.ruler_samples import (
@@ -89,7 +88,7 @@ class Ruler(Protocol):
     chat: bool = False
     """Ask through the tokenizer's chat template."""
     logprob: bool = True
-    """Score the right answer as well: one more reading of every prompt."""
+    """Score the right answer as well."""
     seed: int = 42
 
     def __post_init__(self) -> None:
@@ -140,33 +139,33 @@ class Ruler(Protocol):
             (task, length, index, *self._fit(model, task, length, index, material))
             for length, task, index, _ in (item.payload for item in items)
         ]
-        texts = [self._text(model, sample) for *_, sample, _ in asked]
-        prompts = [model.encode_prompt(text) for text in texts]
-        outputs = generate(model, prompts, max_new_tokens=asked[0][0].max_new_tokens)
+        done = complete(
+            model,
+            [self._text(model, sample) for *_, sample, _ in asked],
+            [sample.answer for *_, sample, _ in asked] if self.logprob else None,
+            max_new_tokens=asked[0][0].max_new_tokens,
+        )
         rows: list[dict[str, Any]] = []
-        for (task, length, index, sample, units), prompt, output in zip(
-            asked, prompts, outputs, strict=True
-        ):
+        for (task, length, index, sample, units), one in zip(asked, done, strict=True):
             found = found_any if task.match == "part" else found_share
             text = material.background if needs_background(task) else None
+            scores = {"score": found(one.text, sample.references)}
+            if one.logprob_per_token is not None:
+                scores["logprob_per_token"] = one.logprob_per_token
             rows.append(
                 {
                     "length": length,
                     "task": task.name,
                     "index": index,
                     "references": list(sample.references),
-                    "output": output.text,
-                    "prompt_tokens": len(prompt),
+                    "output": one.text,
+                    "prompt_tokens": one.prompt_tokens,
                     "units": units,
                     "haystack": text.sha256 if text else None,
                     **sample.notes,
-                    "scores": {"score": found(output.text, sample.references)},
+                    "scores": scores,
                 }
             )
-        if self.logprob:
-            answers = [sample.answer for *_, sample, _ in asked]
-            for row, value in zip(rows, answer_logprobs(model, texts, answers), strict=True):
-                row["scores"]["logprob_per_token"] = value
         return rows
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
