@@ -72,9 +72,9 @@ def solved_table(study: Study, task: str) -> str:
         "Solved at step",
         "Test accuracy",
     ]
-    return table(
-        f"{task_name(task)}: trials that reached the accuracy twice in a row.", headers, rows
-    )
+    goal = study.info["tasks"][task].get("solved_accuracy", MISSING)
+    caption = f"{task_name(task)}. Solved: validation accuracy {goal} at two evaluations in a row."
+    return table(caption, headers, rows)
 
 
 def tests_table(study: Study, task: str) -> str:
