@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 import typer
 
-COMMANDS = ("", "reproduce", "train", "pack", "generate", "bench", "report", "list", "check")
+COMMANDS = (
+    "", "reproduce", "train", "pack", "evaluate", "judge", "generate", "bench", "report", "list",
+    "check",
+)  # fmt: skip
 SNAPSHOT = Path(__file__).with_name("help.txt")
 CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
 

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from diffattn.cli import progress
-from diffattn.cli.progress import RunsProgress, _duration
+from diffattn.cli.progress import RunsProgress, duration
 
 
 @pytest.fixture
@@ -83,5 +83,5 @@ def test_bars_on_a_terminal(clock, monkeypatch):
     ("seconds", "text"),
     [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (3_600, "1 h 00 min")],
 )
-def test_durations(seconds, text):
-    assert _duration(seconds) == text
+def testdurations(seconds, text):
+    assert duration(seconds) == text

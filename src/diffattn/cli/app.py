@@ -6,7 +6,18 @@ import sys
 import typer
 
 from diffattn import __version__
-from diffattn.cli import bench, check, generate, list_, pack, report, reproduce, train
+from diffattn.cli import (
+    bench,
+    check,
+    evaluate,
+    generate,
+    judge,
+    list_,
+    pack,
+    report,
+    reproduce,
+    train,
+)
 from diffattn.errors import ConfigError, DiffAttnError, ShapeError
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -22,6 +33,8 @@ app = typer.Typer(
 app.command("reproduce")(reproduce.reproduce)
 app.command("train")(train.train)
 app.command("pack")(pack.pack)
+app.command("evaluate")(evaluate.evaluate)
+app.command("judge")(judge.judge)
 app.command("generate")(generate.generate)
 app.command("bench")(bench.bench)
 app.command("report")(report.report)

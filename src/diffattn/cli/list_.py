@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-KINDS = ("recipes", "presets", "types", "backends")
+KINDS = ("recipes", "presets", "types", "backends", "protocols")
 
 
 def list_(
-    kind: Annotated[str, typer.Argument(help="recipes, presets, types or backends")],
+    kind: Annotated[str, typer.Argument(help="recipes, presets, types, backends or protocols")],
     json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Show what there is, by name."""
@@ -21,6 +21,7 @@ def list_(
         "presets": _presets,
         "types": _types,
         "backends": _backends,
+        "protocols": _protocols,
     }[kind]()
     if json_:
         typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
@@ -88,3 +89,25 @@ def _backends() -> list[dict[str, Any]]:
         }
         for backend in backends.table("diff_attention")
     ]
+
+
+def _protocols() -> list[dict[str, Any]]:
+    """Protocols, then the presets made of them."""
+    from diffattn.evaluation.registry import PRESETS, PROTOCOLS, protocol_class
+
+    rows = []
+    for name in PROTOCOLS:
+        kind = protocol_class(name)
+        rows.append(
+            {
+                "protocol": name,
+                "version": kind.version,
+                "what": kind.summary,
+                "source": kind.source,
+            }
+        )
+    for name, wanted in PRESETS.items():
+        rows.append(
+            {"protocol": name, "version": "", "what": f"preset: {', '.join(wanted)}", "source": ""}
+        )
+    return rows

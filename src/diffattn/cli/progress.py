@@ -103,10 +103,11 @@ class RunsProgress:
         measured = done - self.finished_before - sum(self.resumed_at.values())
         if self.began is None or measured <= 0:
             return "time left unknown"
-        return f"about {_duration((now - self.began) / measured * (self.total - done))} left"
+        return f"about {duration((now - self.began) / measured * (self.total - done))} left"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """``"1 h 05 min"``, ``"3 min 20 s"`` or ``"12 s"``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

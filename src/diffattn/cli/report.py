@@ -7,7 +7,9 @@ import typer
 
 
 def report(
-    study: Annotated[Path, typer.Argument(help="folder written by 'diffattn reproduce'")],
+    study: Annotated[
+        Path, typer.Argument(help="folder written by 'diffattn reproduce' or 'diffattn evaluate'")
+    ],
     out: Annotated[Path | None, typer.Option(help="file to write [STUDY/report.html]")] = None,
     bench: Annotated[
         list[Path] | None,
@@ -21,13 +23,19 @@ def report(
         bool, typer.Option("--markdown", help="print the results table as Markdown instead")
     ] = False,
 ) -> None:
-    """Build the report of a study from its records."""
+    """Build the page of a study or an evaluation from its records."""
     from diffattn.errors import ConfigError
     from diffattn.report.build import build_report, markdown_results
+    from diffattn.report.evaluation_page import build_evaluation_report, is_evaluation_folder
     from diffattn.report.recall_files import is_recall_study
 
     if markdown and out is not None:
         raise ConfigError("report: --markdown prints and --out writes the page, got both.")
+    if is_evaluation_folder(study):
+        if markdown or bench is not None:
+            raise ConfigError("report: --markdown and --bench are for studies, got an evaluation.")
+        typer.echo(build_evaluation_report(study, out))
+        return
     if markdown:
         typer.echo(markdown_results(study), nl=False)
         return

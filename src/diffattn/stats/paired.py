@@ -1,5 +1,6 @@
 """Differences between runs that share a seed."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -43,3 +44,56 @@ def paired_difference(
         if not np.isfinite(array).all():
             raise ConfigError(f"paired_difference: {name} must be finite, got {array.tolist()}.")
     return mean_interval(x - b, level)
+
+
+def mcnemar_test(wins: int, losses: int) -> float:
+    """Exact two-sided p-value of McNemar's test: are wins and losses equally likely?
+
+    Source: Q. McNemar, Psychometrika 12 (1947), 153; exact form by the binomial distribution.
+
+    Args:
+        wins: Items that the first alone has right, 0 or more.
+        losses: Items that the second alone has right, 0 or more.
+
+    Raises:
+        ConfigError: A count is negative.
+    """
+    if wins < 0 or losses < 0:
+        raise ConfigError(f"mcnemar_test: counts must be 0 or more, got {wins}, {losses}.")
+    n = wins + losses
+    tail = sum(math.comb(n, i) for i in range(min(wins, losses) + 1))
+    return min(1.0, 2 * tail / 2**n)
+
+
+def sign_flip_test(
+    differences: Sequence[float] | np.ndarray, *, repeats: int = 20_000, seed: int = 0
+) -> float:
+    """Two-sided p-value: how often random signs give as large a sum as the one observed.
+
+    Exact over all signs for up to 14 values, else by ``repeats`` random draws, counted with the
+    observed one so that p is never 0.
+
+    Source: R. A. Fisher, The Design of Experiments (1935), section 21.
+
+    Args:
+        differences: ``[n]``, finite, n >= 1: one paired difference (or cluster sum) each.
+        repeats: Random draws.
+        seed: Of the draws.
+
+    Raises:
+        ConfigError: ``differences`` is empty or not finite.
+    """
+    x = np.asarray(differences, dtype=np.float64)
+    if x.ndim != 1 or x.size == 0 or not np.isfinite(x).all():
+        raise ConfigError("sign_flip_test: differences must be one or more finite numbers.")
+    observed = abs(x.sum())
+    tolerance = 1e-12 * np.abs(x).sum()  # sums of the same terms in another order are equal
+    if x.size <= 14:
+        bits = np.arange(2**x.size)[:, None] >> np.arange(x.size) & 1
+        return float((np.abs((1 - 2 * bits) @ x) >= observed - tolerance).mean())
+    generator = np.random.default_rng(seed)
+    hits, block = 0, max(1, 2**22 // x.size)
+    for start in range(0, repeats, block):
+        signs = generator.integers(0, 2, size=(min(block, repeats - start), x.size)) * 2 - 1
+        hits += int((np.abs(signs @ x) >= observed - tolerance).sum())
+    return (hits + 1) / (repeats + 1)

@@ -1,39 +1,81 @@
-"""Shares of successes: their interval, and the exact test of two of them."""
+"""Proportions: their interval, their range by sampling alone, the exact test of two of them."""
 
 import math
+
+import numpy as np
 
 from diffattn.errors import ConfigError
 from diffattn.stats.intervals import Interval
 
-_Z_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
+def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
+    r"""Wilson's score interval of a proportion.
 
-def wilson_interval(successes: int, trials: int) -> Interval:
-    r"""95 % score interval of a probability, sound for few trials and for shares of 0 and 1.
+    .. math:: \frac{\hat p + z^2 / 2n \pm z \sqrt{\hat p (1 - \hat p) / n + z^2 / 4n^2}}
+              {1 + z^2 / n}
 
-    .. math::
-        \frac{\hat p + z^2 / 2n \pm z \sqrt{\hat p (1 - \hat p) / n + z^2 / 4n^2}}{1 + z^2 / n}
-
-    Source: E. B. Wilson, J. Am. Stat. Assoc. 22 (1927), 209-212.
+    Source: E. B. Wilson, J. Am. Stat. Assoc. 22 (1927), 209.
 
     Args:
-        successes: From 0 to ``trials``.
-        trials: n, 1 or more, independent.
-
-    Returns:
-        The share as ``mean``, and its interval.
+        successes: From 0 to n.
+        n: Independent trials, 1 or more.
+        level: Coverage, in (0, 1). Default 0.95.
 
     Raises:
-        ConfigError: The counts are no such numbers.
+        ConfigError: An argument is out of range.
     """
-    _check("wilson_interval", successes, trials)
-    share, z2 = successes / trials, _Z_95**2
-    centre = share + z2 / (2 * trials)
-    half = _Z_95 * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
-    # Exact at the ends, where rounding would leave 1e-17.
-    low = 0.0 if successes == 0 else (centre - half) / (1 + z2 / trials)
-    high = 1.0 if successes == trials else (centre + half) / (1 + z2 / trials)
-    return Interval(share, low, high, 0.95, trials, "Wilson score")
+    if not 0 <= successes <= n or n < 1:
+        raise ConfigError(
+            f"wilson_interval: successes must lie in [0, n] and n be 1 or more, "
+            f"got {successes} of {n}."
+        )
+    if not 0 < level < 1:
+        raise ConfigError(f"wilson_interval: level must be in (0, 1), got {level}.")
+    z = normal_quantile((1 + level) / 2)
+    p = successes / n
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    # Rounding must not push an end past the proportion itself.
+    return Interval(
+        p, min(p, max(0.0, centre - half)), max(p, min(1.0, centre + half)), level, n, "Wilson"
+    )
+
+
+def expected_range(p: float, n: int, draws: int, repeats: int = 20_000, seed: int = 0) -> float:
+    """Mean of (best − worst) of ``draws`` binomial proportions: what sampling alone brings.
+
+    Args:
+        p: Success probability, in [0, 1].
+        n: Trials per draw, 1 or more.
+        draws: Proportions compared, 1 or more.
+        repeats: Simulated sets; the error is about 0.5 / sqrt(n * repeats).
+        seed: Of the simulation.
+
+    Raises:
+        ConfigError: An argument is out of range.
+    """
+    if not 0 <= p <= 1 or n < 1 or draws < 1 or repeats < 1:
+        raise ConfigError(
+            "expected_range: p must lie in [0, 1] and n, draws, repeats be 1 or more, "
+            f"got {p}, {n}, {draws}, {repeats}."
+        )
+    found = np.random.default_rng(seed).binomial(n, p, size=(repeats, draws))
+    return float((found.max(1) - found.min(1)).mean()) / n
+
+
+def normal_quantile(p: float) -> float:
+    """Quantile of the standard normal distribution, by bisection to double precision.
+
+    Args:
+        p: Probability below the quantile, in (0, 1).
+    """
+    low, high = -40.0, 40.0
+    middle = 0.0
+    while low < middle < high:
+        below = 0.5 * math.erfc(-middle / math.sqrt(2))
+        low, high = (middle, high) if below < p else (low, middle)
+        middle = (low + high) / 2
+    return middle
 
 
 def fisher_exact(successes: int, trials: int, other_successes: int, other_trials: int) -> float:

@@ -1,0 +1,87 @@
+"""``diffattn evaluate``."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def evaluate(
+    protocols: Annotated[
+        list[str],
+        typer.Argument(help="protocols or presets (see 'diffattn list protocols'), or all"),
+    ],
+    model: Annotated[
+        list[str],
+        typer.Option(
+            metavar="[LABEL=]PATH",
+            help="run directory, model folder or hub name (repeatable; the first is the baseline)",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="evaluation folder; continued if it exists")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="PROTOCOL.KEY=VALUE", help="e.g. key_values.samples=20 (repeatable)"
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="reduced sizes, to see it work")] = False,
+    max_length: Annotated[
+        int | None, typer.Option(min=2, help="longest context in tokens [the model's]")
+    ] = None,
+    bos: Annotated[
+        bool | None,
+        typer.Option("--bos/--no-bos", help="begin with BOS [if the tokenizer has one]"),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda [cuda if there]")] = None,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16")] = "float32",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print the resolved parameters and stop")
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
+) -> None:
+    """Ask models the papers' questions.
+
+    Writes one folder per model and protocol with every answer, the metrics with intervals, and,
+    for several models, paired differences with tests. The same command again continues at the
+    next item. 'diffattn report OUT' makes a page of it.
+    """
+    from diffattn.cli.item_progress import ItemProgress
+    from diffattn.cli.tables import print_table
+    from diffattn.evaluation.registry import parts as chosen_parts
+    from diffattn.evaluation.session import labelled, run_evaluation
+    from diffattn.report.eval_tables import difference_rows, metric_rows
+
+    chosen = chosen_parts(protocols, set_ or [], quick=quick)
+    models = labelled(model)
+    if dry_run:
+        resolved = {part.variant: part.protocol.parameters() for part in chosen}
+        typer.echo(json.dumps({"models": models, "parts": resolved}, indent=2, default=str))
+        return
+    with ItemProgress(len(chosen) * len(models)) as progress:
+        results, comparison = run_evaluation(
+            chosen, models, out, device=device, dtype=dtype, max_length=max_length, add_bos=bos,
+            tell=progress.tell, say=progress.say,
+        )  # fmt: skip
+    if json_:
+        found = {"results": [asdict(r) for r in results]}
+        if comparison is not None:
+            found["comparison"] = [asdict(comparison)]
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        print_table(metric_rows(results))
+        if comparison is not None:
+            print_table(difference_rows(comparison))
+            for sentence in comparison.skipped:
+                typer.echo(sentence)
+        typer.echo(f"Records: {out}")
+    failed = sum(result.num_failed for result in results)
+    if failed:
+        typer.echo(
+            f"diffattn: {failed} of {sum(r.num_items for r in results)} items failed; "
+            "items.jsonl says why.",
+            err=True,
+        )
+        raise typer.Exit(1)

@@ -1,0 +1,96 @@
+"""``diffattn judge``."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def judge(
+    evaluation: Annotated[Path, typer.Argument(help="folder that 'evaluate hallucination' wrote")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="the judge: its name at --endpoint, or a local model folder or hub name"),
+    ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="OpenAI-compatible server, e.g. https://host/v1"),
+    ] = None,
+    replies: Annotated[
+        Path | None, typer.Option(help="JSON lines of 'id' and 'reply' obtained elsewhere")
+    ] = None,
+    requests: Annotated[
+        Path | None, typer.Option(help="write the requests there as JSON lines, and stop")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="e.g. key_variable=OPENAI_API_KEY (repeatable)"
+        ),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="of a local judge [cuda if there]")] = None,
+    dtype: Annotated[str, typer.Option(help="of a local judge")] = "float32",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print the settings and what would be asked")
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
+) -> None:
+    """Judge recorded outputs against their documents.
+
+    Another model reads document and output and says whether the one supports the other. Needs the
+    evaluation folder only, not the models. Every request and reply is kept; the same command
+    again asks for what is missing. Another judge gets results of its own beside these.
+    """
+    from diffattn.cli.item_progress import ItemProgress
+    from diffattn.cli.tables import print_table
+    from diffattn.errors import ConfigError
+    from diffattn.evaluation.judge import chosen_judge, judge_settings
+    from diffattn.evaluation.judge_requests import recorded_outputs
+    from diffattn.evaluation.judging import judge_folder
+    from diffattn.records.io import write_jsonl
+    from diffattn.report.eval_tables import difference_rows, metric_rows
+
+    if model is None and requests is None:
+        raise ConfigError("judge: --model or --requests must be given, got neither.")
+    if replies is not None and endpoint is not None:
+        raise ConfigError("judge: --replies or --endpoint must be given, got both.")
+    settings = judge_settings(model or "any", endpoint, set_ or [])
+    recorded = recorded_outputs(evaluation)
+    if requests is not None or dry_run:
+        asked = [one for outputs in recorded for one in outputs.requests(settings.document)]
+        if requests is not None and not dry_run:
+            write_jsonl(requests, [one.plain() for one in asked])
+            typer.echo(f"{len(asked)} requests: {requests}")
+        else:
+            typer.echo(json.dumps({"requests": len(asked), "judge": asdict(settings)}, indent=2))
+        return
+    asked_judge = chosen_judge(settings, replies=replies, device=device, dtype=dtype)
+    with ItemProgress(len(recorded)) as progress:
+        judged = judge_folder(evaluation, asked_judge, settings, tell=progress.tell)
+    results, comparison = judged.results, judged.comparison
+    if json_:
+        found = {"results": [asdict(r) for r in results]}
+        if comparison is not None:
+            found["comparison"] = [asdict(comparison)]
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        print_table(metric_rows(results))
+        own = {result.variant for result in results}
+        if comparison is not None and (
+            rows := [row for row in difference_rows(comparison) if row["protocol"] in own]
+        ):
+            print_table(rows)
+        typer.echo(f"Records: {evaluation}")
+    for sentence in judged.missing:
+        typer.echo(f"diffattn: {sentence}", err=True)
+    failed = sum(result.num_failed for result in results)
+    if failed:
+        typer.echo(
+            f"diffattn: no verdict on {failed} of {sum(r.num_items for r in results)} outputs; "
+            "the same command asks again, replies.jsonl says why.",
+            err=True,
+        )
+    if failed or judged.missing:
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""The papers' evaluations, one protocol per file, for any causal language model."""

@@ -1,0 +1,205 @@
+"""Short stories in the manner of bAbI's first five tasks, written by rule."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+PLACES = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
+OBJECTS = ("apple", "football", "milk")
+WALKERS = ("Daniel", "John", "Mary", "Sandra")
+GIVERS = ("Bill", "Fred", "Jeff", "Mary")
+_OPPOSITE = {"east": "west", "north": "south", "south": "north", "west": "east"}
+_MOVE = ("moved to", "went to", "went back to", "journeyed to", "travelled to")
+_TAKE = ("grabbed", "got", "picked up", "took")
+_DROP = ("discarded", "dropped", "left", "put down")
+_GIVE = ("gave", "handed", "passed")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Story:
+    """Facts in their order, and a question with one answer."""
+
+    facts: tuple[str, ...]
+    question: str
+    answer: str
+
+
+@dataclass(slots=True)
+class _World:
+    """Who is where with what, while it is told."""
+
+    draw: Random
+    people: tuple[str, ...]
+    facts: list[str] = field(default_factory=list)
+    place: dict[str, str] = field(default_factory=dict)
+    """Of people who have moved."""
+    carrier: dict[str, str] = field(default_factory=dict)
+    """Of objects in someone's hands."""
+    track: dict[str, list[str]] = field(default_factory=dict)
+    """Places of each object, in order, without repeats in a row."""
+
+    def move(self) -> None:
+        """Someone goes elsewhere, with everything carried."""
+        who = self.draw.choice(self.people)
+        where = self.draw.choice([one for one in PLACES if one != self.place.get(who)])
+        self.place[who] = where
+        self.facts.append(f"{who} {self.draw.choice(_MOVE)} the {where}.")
+        for what, by in self.carrier.items():
+            if by == who:
+                self._note(what, where)
+
+    def take(self) -> None:
+        """Someone takes an object that is not yet anywhere, or lies where the person is."""
+        can = [
+            (who, what)
+            for who, where in self.place.items()
+            for what in OBJECTS
+            if what not in self.carrier and self.track.get(what, [where])[-1] == where
+        ]
+        if can:
+            who, what = self.draw.choice(can)
+            self.carrier[what] = who
+            self._note(what, self.place[who])
+            self.facts.append(f"{who} {self.draw.choice(_TAKE)} the {what}.")
+
+    def drop(self) -> None:
+        """Someone lets go of an object."""
+        if self.carrier:
+            what = self.draw.choice(sorted(self.carrier))
+            self.facts.append(f"{self.carrier.pop(what)} {self.draw.choice(_DROP)} the {what}.")
+
+    def _note(self, what: str, where: str) -> None:
+        track = self.track.setdefault(what, [])
+        if not track or track[-1] != where:
+            track.append(where)
+
+
+def _one_fact(draw: Random) -> Story:
+    """Where is Mary? Her last move tells."""
+    world = _World(draw, WALKERS)
+    for _ in range(draw.choice((2, 4, 6, 8, 10))):
+        world.move()
+    who = draw.choice(sorted(world.place))
+    return Story(facts=tuple(world.facts), question=f"Where is {who}?", answer=world.place[who])
+
+
+def _two_facts(draw: Random) -> Story:
+    """Where is the milk? Who has or had it, and where that person was."""
+    world = _told(draw, draw.randint(4, 14), lambda w: [o for o in w.track if len(w.track[o]) > 1])
+    what = draw.choice([one for one in OBJECTS if len(world.track.get(one, ())) > 1])
+    return Story(
+        facts=tuple(world.facts),
+        question=f"Where is the {what}?",
+        answer=world.track[what][-1],
+    )
+
+
+def _three_facts(draw: Random) -> Story:
+    """Where was the milk before the kitchen? A place where it has been once."""
+    world = _told(draw, draw.randint(6, 20), lambda w: _places_after_others(w.track))
+    what, before, after = draw.choice(_places_after_others(world.track))
+    return Story(
+        facts=tuple(world.facts),
+        question=f"Where was the {what} before the {after}?",
+        answer=before,
+    )
+
+
+def _two_sides(draw: Random) -> Story:
+    """What is north of the kitchen? Said in one of two facts that share a place."""
+    first, middle, last = draw.sample(PLACES, 3)
+    one, two = draw.sample(sorted(_OPPOSITE), 2)
+    second = [(last, two, middle)]
+    if two != _OPPOSITE[one]:  # else both places would lie on the same side of the middle
+        second.append((middle, two, last))
+    sides = [(first, one, middle), draw.choice(second)]
+    draw.shuffle(sides)
+    subject, side, other = draw.choice(sides)
+    question, answer = draw.choice(
+        [
+            (f"What is {side} of the {other}?", subject),
+            (f"What is the {subject} {side} of?", other),
+        ]
+    )
+    facts = tuple(f"The {a} is {direction} of the {b}." for a, direction, b in sides)
+    return Story(facts=facts, question=question, answer=answer)
+
+
+def _gift(draw: Random) -> Story:
+    """Who gave what to whom? A question that only one gift answers."""
+    world = _World(draw, GIVERS)
+    gifts: list[tuple[str, str, str]] = []
+    wanted = draw.randint(4, 14)
+    while len(world.facts) < wanted or not _gift_questions(gifts):
+        act = draw.random()
+        if act < 0.45:
+            world.move()
+        elif act < 0.7:
+            world.take()
+        elif world.carrier:
+            what = draw.choice(sorted(world.carrier))
+            giver = world.carrier[what]
+            receiver = draw.choice([one for one in GIVERS if one != giver])
+            world.carrier[what] = receiver
+            gifts.append((giver, what, receiver))
+            world.facts.append(f"{giver} {draw.choice(_GIVE)} the {what} to {receiver}.")
+        if len(world.facts) > 3 * wanted:  # many equal gifts: begin again
+            world, gifts = _World(draw, GIVERS), []
+    question, answer = draw.choice(_gift_questions(gifts))
+    return Story(facts=tuple(world.facts), question=question, answer=answer)
+
+
+def _gift_questions(gifts: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
+    """Questions that exactly one gift answers, with the answers."""
+    asked: dict[str, list[str]] = {}
+    for giver, what, receiver in gifts:
+        for question, answer in (
+            (f"What did {giver} give to {receiver}?", what),
+            (f"Who gave the {what} to {receiver}?", giver),
+            (f"Who did {giver} give the {what} to?", receiver),
+            (f"Who gave the {what}?", giver),
+            (f"Who received the {what}?", receiver),
+        ):
+            asked.setdefault(question, []).append(answer)
+    return [(question, answers[0]) for question, answers in asked.items() if len(answers) == 1]
+
+
+def _told(draw: Random, wanted: int, ready: Callable[[_World], Sequence[object]]) -> _World:
+    """A world with at least so many facts, and something to ask about."""
+    world = _World(draw, WALKERS)
+    while len(world.facts) < wanted or not ready(world):
+        act = draw.random()
+        if act < 0.6:
+            world.move()
+        elif act < 0.85:
+            world.take()
+        else:
+            world.drop()
+        if len(world.facts) > 3 * wanted:  # nobody carried anything: begin again
+            world = _World(draw, WALKERS)
+    return world
+
+
+def _places_after_others(track: dict[str, list[str]]) -> list[tuple[str, str, str]]:
+    """Object, place, and the next place, which it has been at once."""
+    return [
+        (what, places[i - 1], places[i])
+        for what, places in track.items()
+        for i in range(1, len(places))
+        if places.count(places[i]) == 1
+    ]
+
+
+STORIES: dict[str, Callable[[Random], Story]] = {
+    "qa1": _one_fact,
+    "qa2": _two_facts,
+    "qa3": _three_facts,
+    "qa4": _two_sides,
+    "qa5": _gift,
+}
+"""By task."""
+LABELS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("qa1", "qa2", "qa3", "qa4"), PLACES),
+    "qa5": (*GIVERS, *OBJECTS),
+}
+"""Possible answers, by task."""

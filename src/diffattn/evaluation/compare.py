@@ -1,0 +1,95 @@
+"""Paired differences between models over the items that both have answered."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diffattn.records.evaluations import Comparison, EvalResult, PairedDifference
+from diffattn.records.io import read_jsonl
+from diffattn.stats.bootstrap import bootstrap_ratio, cluster_sums
+from diffattn.stats.paired import mcnemar_test, sign_flip_test
+
+
+def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Comparison:
+    """Compare every model with the first, score by score, and write ``comparison.json``.
+
+    Args:
+        folder: Evaluation folder with ``<label>/<variant>/``.
+        labels: Models; the first is the baseline.
+        variants: Protocols, by folder name.
+    """
+    baseline, *others = labels
+    differences: list[PairedDifference] = []
+    skipped: list[str] = []
+    for variant in variants:
+        for label in others:
+            first, second = (folder / one / variant for one in (baseline, label))
+            missing = [str(p) for p in (first, second) if not (p / "result.json").exists()]
+            if missing:
+                skipped.append(f"{variant}: {label} was not compared: no result of {missing[0]}.")
+                continue
+            fault = _mismatch(EvalResult.read(first), EvalResult.read(second))
+            if fault:
+                skipped.append(f"{variant}: {label} was not compared: {fault}.")
+                continue
+            rows = [_scored(path) for path in (second, first)]
+            differences += _differences(variant, label, baseline, *rows)
+    comparison = Comparison(baseline=baseline, differences=differences, skipped=skipped)
+    comparison.write(folder)
+    return comparison
+
+
+def _mismatch(a: EvalResult, b: EvalResult) -> str | None:
+    if (a.protocol, a.version) != (b.protocol, b.version):
+        return "they are of different protocol versions"
+    return None if a.parameters == b.parameters else "the parameters differ"
+
+
+def _scored(folder: Path) -> dict[str, Mapping[str, Any]]:
+    rows = read_jsonl(folder / "items.jsonl")
+    return {row["id"]: row for row in rows if "error" not in row}
+
+
+def _differences(
+    variant: str,
+    model: str,
+    baseline: str,
+    rows: Mapping[str, Mapping[str, Any]],
+    base: Mapping[str, Mapping[str, Any]],
+) -> list[PairedDifference]:
+    names = sorted({name for row in rows.values() for name in row["scores"]})
+    found = []
+    for name in names:
+        own, other = ({i for i in one if name in one[i]["scores"]} for one in (rows, base))
+        both = [
+            i for i in base if i in own & other and _weight(rows[i], name) == _weight(base[i], name)
+        ]
+        if not both:
+            continue
+        x, b = (np.array([one[i]["scores"][name] for i in both], float) for one in (rows, base))
+        weights = np.array([_weight(base[i], name) for i in both])
+        clusters = [str(base[i].get("cluster", i)) for i in both]
+        interval = bootstrap_ratio(weights * (x - b), weights, clusters)
+        independent = len(set(clusters)) == len(clusters) and len(set(weights)) == 1
+        if independent and set(np.unique([x, b])) <= {0.0, 1.0}:
+            p, test = mcnemar_test(int((x > b).sum()), int((x < b).sum())), "McNemar, exact"
+        else:
+            sums, _ = cluster_sums(weights * (x - b), clusters)
+            p, test = sign_flip_test(sums), "sign flips of clusters"
+        found.append(
+            PairedDifference(
+                variant=variant, score=name, model=model, baseline=baseline,
+                difference=interval.mean, low=interval.low, high=interval.high,
+                level=interval.level, method=interval.method, p_value=p, test=test,
+                n=interval.n, num_items=len(both),
+                num_unpaired=len(own | other) - len(both),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _weight(row: Mapping[str, Any], name: str) -> float:
+    """What an item counts in a score's mean; items of different weight are not the same item."""
+    return float(row.get("weights", {}).get(name, 1.0))

@@ -1,0 +1,136 @@
+"""Greedy continuations, free or within given choices; shared prefixes computed once."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from diffattn.evaluation.language_model import LanguageModel, Prefix
+from diffattn.evaluation.protocol import ItemError
+from diffattn.evaluation.sharing import share_prefixes
+
+Allowed = Callable[[int, tuple[int, ...]], Sequence[int]]
+"""``(prompt, tokens written so far)`` to the tokens that may follow; none ends the row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What a model wrote."""
+
+    ids: tuple[int, ...]
+    text: str
+    """Cut before the first stop string."""
+    finished: str
+    """``"stop"``, ``"eos"``, ``"choice"`` (nothing more is allowed) or ``"length"``."""
+
+
+@torch.no_grad()
+def generate(
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    stop: Sequence[str] = (),
+    allowed: Allowed | None = None,
+    share: bool = True,
+    before: Prefix | None = None,
+) -> list[Generation]:
+    """Greedy decoding of prompts of any lengths; those that begin alike are read once.
+
+    Args:
+        model: The model.
+        prompts: Token ids, one or more each.
+        max_new_tokens: Per prompt.
+        stop: Strings that end a row.
+        allowed: Restricts every step. Default: any token.
+        share: ``False`` reads every prompt from scratch: the definition, for comparison.
+        before: Tokens already read that all prompts continue. Default: none.
+
+    Returns:
+        One generation per prompt, in order. Ties go to the smallest token id.
+
+    Raises:
+        ItemError: A prompt is empty, or does not fit the model with ``max_new_tokens`` more.
+    """
+    known = before.length if before else 0
+    for prompt in prompts:
+        if not prompt or known + len(prompt) + max_new_tokens > model.max_length:
+            raise ItemError(
+                f"generate: prompt and continuation must fit the model's {model.max_length} tokens "
+                f"and the prompt hold one or more, got {known + len(prompt)} + {max_new_tokens}."
+            )
+    found: dict[int, Generation] = {}
+    limits = None if share and not model.rows_alone else [0] * len(prompts)
+    for group in share_prefixes(prompts, limits):
+        prefix = model.read(prompts[group.members[0]][: group.length], before)
+        rows = [list(prompts[i][group.length :]) for i in group.members]
+        room = [len(row) + max_new_tokens for row in rows]
+        for batch in model.row_batches(room, prefix, all_logits=False):
+            numbers = [group.members[j] for j in batch]
+            done = _generate_rows(
+                model, prefix, [rows[j] for j in batch], numbers, max_new_tokens, stop, allowed
+            )
+            found.update(zip(numbers, done, strict=True))
+    return [found[i] for i in range(len(prompts))]
+
+
+def _generate_rows(
+    model: LanguageModel,
+    prefix: Prefix,
+    rows: list[list[int]],
+    numbers: list[int],
+    max_new_tokens: int,
+    stop: Sequence[str],
+    allowed: Allowed | None,
+) -> list[Generation]:
+    """One batch: the rows are read at once, then each step adds a token to every open row."""
+    if len(rows) == 1 and len(rows[0]) > 1:
+        prefix, rows = model.read(rows[0][:-1], prefix), [rows[0][-1:]]  # flat memory
+    lengths = torch.tensor([len(row) for row in rows], device=model.device)
+    ends, own_end = (lengths - 1).unique(return_inverse=True)
+    logits, cache = model.forward_rows(prefix, rows, keep=ends)
+    longest = int(lengths.max())
+    mask = torch.ones(len(rows), prefix.length + longest, dtype=torch.long, device=model.device)
+    mask[:, prefix.length :] = torch.arange(longest, device=model.device) < lengths[:, None]
+    last = logits[torch.arange(len(rows)), own_end]
+    written: list[list[int]] = [[] for _ in rows]
+    done: dict[int, Generation] = {}
+    eos = model.tokenizer.eos_token_id
+    for step in range(max_new_tokens):
+        tokens = []
+        for i, row_logits in enumerate(last):
+            if i in done:
+                tokens.append(0)
+                continue
+            choice: int | None
+            if allowed is None:
+                choice = int(row_logits.argmax())
+            else:
+                choices = sorted(allowed(numbers[i], tuple(written[i])))
+                choice = choices[int(row_logits[choices].argmax())] if choices else None
+            if choice is None or (allowed is None and choice == eos):
+                kind = "choice" if choice is None else "eos"
+                done[i] = Generation(tuple(written[i]), model.decode(written[i]), kind)
+                tokens.append(0)
+                continue
+            written[i].append(choice)
+            tokens.append(choice)
+            text = model.decode(written[i]) if stop else ""
+            ends = [at for s in stop if (at := text.find(s)) >= 0]
+            if ends:
+                done[i] = Generation(tuple(written[i]), text[: min(ends)], "stop")
+        if len(done) == len(rows) or step + 1 == max_new_tokens:
+            break
+        mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
+        out = model.network(
+            input_ids=torch.tensor(tokens, device=model.device)[:, None],
+            attention_mask=mask,
+            position_ids=(prefix.length + lengths + step)[:, None],
+            past_key_values=cache,
+            use_cache=True,
+        )
+        last = out.logits[:, -1].float()
+    for i, ids in enumerate(written):
+        if i not in done:
+            done[i] = Generation(tuple(ids), model.decode(ids), "length")
+    return [done[i] for i in range(len(rows))]

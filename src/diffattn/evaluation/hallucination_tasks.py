@@ -1,0 +1,127 @@
+"""The six data sets of contextual hallucination: prompts, limits and columns."""
+
+from dataclasses import dataclass
+
+_LOOKBACK_STOP = ("#Document#:", "#Question#:", "#Article#:", "Q:", "\\end{code}")
+_PASSAGES = (
+    "Answer the question based on the given passages. Only give me the answer and do not output "
+    "any other words."
+)
+_ARTICLE = (
+    "as concisely as you can, using a single phrase or sentence if possible. If the question "
+    'cannot be answered based on the information in the article, write "unanswerable". If the '
+    'question is a yes/no question, answer "yes", "no", or "unanswerable". Do not provide any '
+    "explanation."
+)
+CONTEXT_TOKENS = 4_096
+"""Length of the paper's models: prompt and answer of the LongBench tasks share it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Columns:
+    """Names of the columns of one layout."""
+
+    document: str
+    references: str
+    """A text, or a list of accepted answers."""
+    question: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """One data set: how it is asked and where its rows come from."""
+
+    name: str
+    kind: str
+    """``"summary"`` or ``"answer"``."""
+    before: str
+    """Prompt up to the document."""
+    after: str
+    """Prompt after the document; ``{question}`` stands for the question."""
+    cue: str
+    """The end of the prompt, where the answer begins; with the answer it is what is new."""
+    max_new_tokens: int
+    prompt_tokens: int
+    """Limit of the prompt, BOS included."""
+    cut: str
+    """What a long document loses: its ``"end"``, or its ``"middle"``."""
+    columns: tuple[Columns, ...]
+    """Layouts that are understood, the data set's own first."""
+    stop: tuple[str, ...] = ()
+    hub: tuple[str, str | None, str] | None = None
+    """Name, configuration and split on the hub; ``None``: in the archive of LongBench."""
+
+    def prompt(self, document: str, question: str) -> str:
+        """The prompt. Braces in a document are text."""
+        return self.before + document + self.after.replace("{question}", question)
+
+
+_LONG_BENCH = Columns(document="context", references="answers", question="input")
+_SUMMARY = Columns(document="document", references="summary")
+
+
+def _lookback(name: str, instruction: str, title: str, columns: tuple[Columns, ...],
+              hub: tuple[str, str | None, str]) -> Task:  # fmt: skip
+    return Task(
+        name=name, kind="summary", before=f"{instruction}\n\n#{title}#: ", after="\n#Summary#:",
+        cue="\n#Summary#:", max_new_tokens=256, prompt_tokens=2_033, cut="end", columns=columns,
+        stop=_LOOKBACK_STOP, hub=hub,
+    )  # fmt: skip
+
+
+def _long_bench(name: str, kind: str, before: str, after: str, max_new_tokens: int) -> Task:
+    columns = (_LONG_BENCH,) if kind == "answer" else (
+        Columns(document="context", references="answers"), _SUMMARY,
+    )  # fmt: skip
+    return Task(
+        name=name, kind=kind, before=before, after=after, cue=after[after.rindex("\n") :],
+        max_new_tokens=max_new_tokens, prompt_tokens=CONTEXT_TOKENS - max_new_tokens, cut="middle",
+        columns=columns,
+    )  # fmt: skip
+
+
+def _passages(name: str) -> Task:
+    return _long_bench(
+        name,
+        "answer",
+        f"{_PASSAGES}\n\nThe following are given passages.\n",
+        f"\n\n{_PASSAGES}\n\nQuestion: {{question}}\nAnswer:",
+        32,
+    )
+
+
+_ALL = (
+    _lookback(
+        "xsum",
+        "Generate a summary comprising of 1 sentence for the given article.",
+        "Article",
+        (_SUMMARY,),
+        ("EdinburghNLP/xsum", None, "test"),
+    ),
+    _lookback(
+        "cnn_dm",
+        "Generate a summary based on the information in the document.",
+        "Document",
+        (Columns(document="article", references="highlights"), _SUMMARY),
+        ("abisee/cnn_dailymail", "3.0.0", "test"),
+    ),
+    _long_bench(
+        "multi_news",
+        "summary",
+        "You are given several news passages. Write a one-page summary of all news. \n\nNews:\n",
+        "\n\nNow, write a one-page summary of all the news.\n\nSummary:",
+        512,
+    ),
+    _long_bench(
+        "qasper",
+        "answer",
+        f"You are given a scientific article and a question. Answer the question {_ARTICLE}"
+        "\n\nArticle: ",
+        f"\n\n Answer the question based on the above article {_ARTICLE}"
+        "\n\nQuestion: {question}\n\nAnswer:",
+        128,
+    ),
+    _passages("hotpotqa"),
+    _passages("2wikimqa"),
+)
+TASKS: dict[str, Task] = {task.name: task for task in _ALL}

@@ -1,0 +1,92 @@
+"""What a protocol is: items, how a model is asked, and what is counted."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+from diffattn.errors import DiffAttnError
+from diffattn.evaluation.language_model import LanguageModel
+from diffattn.records.evaluations import Metric
+
+
+class ItemError(DiffAttnError):
+    """One item cannot be asked or scored. It is recorded, and the evaluation goes on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Item:
+    """One question."""
+
+    id: str
+    """Unique within the protocol and equal for every model, so that results can be paired."""
+    payload: Any
+    """What the protocol needs to ask it. Light: long prompts are built when they are asked."""
+    cluster: str | None = None
+    """Items of one cluster share a text or a seed and are not independent. Default: its own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """What a protocol found."""
+
+    metrics: list[Metric]
+    tables: dict[str, Any] = field(default_factory=dict)
+    """Whatever else a report shows, by name; JSON values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol(ABC):
+    """One evaluation. Its parameters are the fields of a frozen dataclass, all with a default.
+
+    A change of data, prompt, scoring or seeds raises ``version``: two versions share no table.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+    source: ClassVar[str]
+    """Paper and section, and the reference code if there is any."""
+    summary: ClassVar[str]
+    """One line for ``diffattn list protocols``."""
+    choices: ClassVar[Mapping[str, str]] = {}
+    """What the source leaves open, and what is done here. Stands in every record."""
+    quick: ClassVar[Mapping[str, Any]] = {}
+    """Parameters of the reduced size that ``--quick`` runs."""
+
+    @abstractmethod
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """All items; those of one batch are asked together, for example over one shared text.
+
+        Raises:
+            ConfigError: The data is missing or wrong, or the model cannot take the protocol.
+        """
+
+    @abstractmethod
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Put some items of one batch to the model.
+
+        Returns:
+            One row per item, in order, of JSON values. ``scores`` maps names to numbers: what is
+            compared between models, item by item. ``weights`` may say what an item counts in
+            the mean of a score, such as its tokens; default 1. Everything else is for the reader
+            of the log.
+
+        Raises:
+            ItemError: An item cannot be asked; the others are asked again one by one.
+        """
+
+    @abstractmethod
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Metrics with intervals from the rows of all items that were scored, one or more.
+
+        A row holds what :meth:`ask` returned, ``id`` and ``cluster``.
+        """
+
+    def parameters(self) -> dict[str, Any]:
+        """All settings as plain values, for records."""
+        return asdict(self)
+
+
+def split_long_batches(batches: Sequence[Sequence[Item]], size: int) -> list[list[Item]]:
+    """The same items in batches of at most ``size``, so that an interruption loses little."""
+    return [list(batch[i : i + size]) for batch in batches for i in range(0, len(batch), size)]

@@ -1,0 +1,277 @@
+"""Any protocol under attention logits of fewer bits, and perplexity beside it."""
+
+import copy
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from diffattn.data.corpora import load_corpus
+from diffattn.data.gutenberg import strip_gutenberg
+from diffattn.errors import ConfigError
+from diffattn.evaluation.language_model import LanguageModel
+from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.registry import PROTOCOLS, parts
+from diffattn.evaluation.scoring import Continuation, score
+from diffattn.probes.quantized_logits import (
+    GRANULARITIES,
+    UNQUANTIZED_BITS,
+    quantized_logits,
+    require_quantizable,
+)
+from diffattn.records.evaluations import Metric
+from diffattn.stats.bootstrap import bootstrap_mean
+from diffattn.stats.intervals import Interval
+
+_LOSS = "text loss"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """An item of the wrapped protocol, or a window of text, under one width."""
+
+    bits: int
+    item: Item | None
+    window: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedLogits(Protocol):
+    """What a model still knows when its attention logits are rounded.
+
+    Source: arXiv:2410.05258v2, Fig. 8.
+    """
+
+    name = "quantized_logits"
+    version = 1
+    source = "arXiv:2410.05258v2, Fig. 8"
+    summary = "another protocol with attention logits of 16, 8, 6 and 4 bits, and perplexity"
+    choices = {
+        "granularity": "one scale per layer and forward pass, both maps together; or per head, "
+        "or per row; the paper does not say",
+        "forward pass": "one sequence per pass and no shared prefixes, so that no result depends "
+        "on what runs beside it; sequences beyond 2,048 tokens go by chunks, each with its scale",
+        "maximum": "over entries that are not masked",
+        "16 bits": "no rounding, by the same attention function",
+        "wrapped protocol": "lm_tasks on hellaswag, 0-shot, as in Fig. 8; any other can be named",
+        "perplexity": "not in the paper; windows of a text, each from BOS",
+    }
+    quick = {
+        "bits": (16, 4),
+        "settings": {"tasks": ["hellaswag"], "limit": 4},
+        "num_windows": 2,
+        "window_tokens": 128,
+    }
+
+    protocol: str = "lm_tasks"
+    """The protocol that is run under every width."""
+    settings: dict[str, Any] = field(default_factory=lambda: {"tasks": ["hellaswag"]})
+    """Its parameters; those not named have their defaults."""
+    bits: tuple[int, ...] = (16, 8, 6, 4)
+    """Widths; 16 is no rounding, and what the others are compared with."""
+    granularity: str = "tensor"
+    """What shares a scale: ``"tensor"``, ``"head"`` or ``"row"``."""
+    text: str | None = "stdlib"
+    """Corpus of the perplexity: see ``load_corpus``. ``None``: no perplexity."""
+    num_windows: int = 16
+    """Windows of text, the first ones of the corpus."""
+    windows_per_document: int = 4
+    window_tokens: int = 1024
+
+    def __post_init__(self) -> None:
+        if not self.bits or len(set(self.bits)) < len(self.bits) or min(self.bits) < 2:
+            raise ConfigError(
+                f"quantized_logits: bits must list widths from 2 to 16, each once, got {self.bits}."
+            )
+        if max(self.bits) > UNQUANTIZED_BITS:
+            raise ConfigError(f"quantized_logits: bits must be 16 or fewer, got {max(self.bits)}.")
+        if self.granularity not in GRANULARITIES:
+            raise ConfigError(
+                f"quantized_logits: granularity must be in {{{', '.join(GRANULARITIES)}}}, "
+                f"got {self.granularity!r}."
+            )
+        sizes = (self.num_windows, self.windows_per_document, self.window_tokens)
+        if min(sizes) < 1:
+            raise ConfigError(
+                "quantized_logits: num_windows, windows_per_document and window_tokens must be 1 "
+                f"or more, got {sizes}."
+            )
+        self.wrapped()
+
+    def wrapped(self) -> Protocol:
+        """The protocol that is run under every width.
+
+        Raises:
+            ConfigError: Its name or one of its settings is wrong.
+        """
+        if self.protocol not in PROTOCOLS or self.protocol == self.name:
+            others = [name for name in PROTOCOLS if name != self.name]
+            raise ConfigError(
+                f"quantized_logits: protocol must be in {{{', '.join(others)}}}, "
+                f"got {self.protocol!r}."
+            )
+        named = [
+            f"{self.protocol}.{key}={json.dumps(value)}" for key, value in self.settings.items()
+        ]
+        return parts([self.protocol], named)[0].protocol
+
+    def parameters(self) -> dict[str, Any]:
+        """Those of the wrapped protocol in full, and its version, so that none are mixed."""
+        inner = self.wrapped()
+        return super().parameters() | {
+            "settings": inner.parameters(),
+            "wrapped_version": inner.version,
+        }
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """All items under the first width, then under the next."""
+        require_quantizable(model.network)
+        windows = list(self._windows(model)) if self.text is not None else []
+        inner = self.wrapped().batches(model)
+        found: list[list[Item]] = []
+        for bits in self.bits:
+            found += [[_item(_Asked(bits, one), one) for one in batch] for batch in inner]
+            found += [[_item(_Asked(bits, None, ids), one)] for one, ids in windows]
+        return found
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """As the wrapped protocol asks, every sequence in a pass of its own."""
+        alone = copy.copy(model)
+        alone.rows_alone = True
+        asked: list[_Asked] = [item.payload for item in items]
+        bits = asked[0].bits
+        inner = [one.item for one in asked if one.item is not None]
+        with quantized_logits(model.network, bits, granularity=self.granularity):
+            rows = self.wrapped().ask(alone, inner) if inner else [_text_row(alone, asked[0])]
+        names = [item.id for item in inner] or [items[0].id.removeprefix(f"{bits}-bits-")]
+        return [
+            {
+                **row,
+                "bits": bits,
+                "wrapped_id": name,
+                "scores": {_with_bits(key, bits): value for key, value in row["scores"].items()},
+            }
+            for row, name in zip(rows, names, strict=True)
+        ]
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """The wrapped protocol's metrics under each width, and what each width changes."""
+        metrics: list[Metric] = []
+        tables: dict[str, Any] = {}
+        by_bits = {bits: _unwrapped(rows, bits) for bits in self.bits}
+        for bits, own in by_bits.items():
+            inner = [row for row in own if _LOSS not in row["scores"]]
+            if inner:
+                summary = self.wrapped().summarise(inner)
+                tables[f"{bits} bits"] = summary.tables
+                metrics += [
+                    replace(one, where=one.where | {"bits": bits}) for one in summary.metrics
+                ]
+            text = [row for row in own if _LOSS in row["scores"]]
+            if text:
+                metrics += _text_metrics(text, bits)
+        for bits in self.bits:
+            if bits != UNQUANTIZED_BITS and UNQUANTIZED_BITS in by_bits:
+                metrics += _changes(by_bits[bits], by_bits[UNQUANTIZED_BITS], bits)
+        return Summary(metrics=metrics, tables=tables)
+
+    def _windows(self, model: LanguageModel) -> Iterator[tuple[Item, tuple[int, ...]]]:
+        """Windows of text, BOS or EOS first; a document is a cluster."""
+        assert self.text is not None
+        start, size = model.start(required=True), self.window_tokens
+        if size > model.max_length:
+            raise ConfigError(
+                f"quantized_logits: window_tokens must fit the model's {model.max_length} tokens, "
+                f"got {size}."
+            )
+        left = self.num_windows
+        for document in load_corpus(self.text):
+            wanted = min(left, self.windows_per_document)
+            # Long books are cut before they are encoded: a token has rarely 16 characters.
+            ids = model.encode(strip_gutenberg(document.text)[: 16 * size * wanted])
+            for i in range(min(wanted, len(ids) // size)):
+                name = f"text-window-{self.num_windows - left}"
+                item = Item(id=name, payload=i, cluster=document.name)
+                yield item, (*start, *ids[i * size : (i + 1) * size])
+                left -= 1
+            if not left:
+                return
+        if left == self.num_windows:
+            raise ConfigError(
+                f"quantized_logits: {self.text!r} must hold a document of {size} tokens, got none."
+            )
+
+
+def _item(asked: _Asked, one: Item) -> Item:
+    return Item(id=f"{asked.bits}-bits-{one.id}", payload=asked, cluster=one.cluster)
+
+
+def _text_row(model: LanguageModel, asked: _Asked) -> dict[str, Any]:
+    (found,) = score(model, [Continuation(asked.window[:1], asked.window[1:])])
+    size = len(found.token_logprobs)
+    return {"tokens": size, "scores": {_LOSS: -found.logprob / size}}
+
+
+def _with_bits(name: str, bits: int) -> str:
+    return f"{name}, {bits} bits"
+
+
+def _unwrapped(rows: Sequence[Mapping[str, Any]], bits: int) -> list[dict[str, Any]]:
+    """Rows of one width as the wrapped protocol made them."""
+    return [
+        {
+            **row,
+            "id": row["wrapped_id"],
+            "scores": {
+                key.removesuffix(_with_bits("", bits)): value
+                for key, value in row["scores"].items()
+            },
+        }
+        for row in rows
+        if row["bits"] == bits
+    ]
+
+
+def _metric(name: str, interval: Interval, **settings: Any) -> Metric:
+    return Metric(
+        name=name, value=interval.mean, low=interval.low, high=interval.high, n=interval.n,
+        level=interval.level, method=interval.method, **settings,
+    )  # fmt: skip
+
+
+def _clusters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [str(row.get("cluster", row["id"])) for row in rows]
+
+
+def _text_metrics(rows: Sequence[Mapping[str, Any]], bits: int) -> list[Metric]:
+    """Loss of the text and its exponential."""
+    interval = bootstrap_mean([row["scores"][_LOSS] for row in rows], _clusters(rows))
+    shared: dict[str, Any] = {"where": {"bits": bits}, "higher_is_better": False}
+    loss = _metric(_LOSS, interval, unit="nats per token", **shared)
+    ends = [None if x is None else math.exp(x) for x in (interval.low, interval.high)]
+    perplexity = replace(
+        loss, name="perplexity", value=math.exp(interval.mean), low=ends[0], high=ends[1],
+        unit="per token",
+    )  # fmt: skip
+    return [loss, perplexity]
+
+
+def _changes(
+    rows: Sequence[Mapping[str, Any]], exact: Sequence[Mapping[str, Any]], bits: int
+) -> list[Metric]:
+    """Paired differences to the same items without rounding, score by score."""
+    before = {row["id"]: row["scores"] for row in exact}
+    found = []
+    for name in sorted({key for row in rows for key in row["scores"]}):
+        both = [row for row in rows if name in row["scores"] and name in before.get(row["id"], {})]
+        if both:
+            differences = [row["scores"][name] - before[row["id"]][name] for row in both]
+            found.append(
+                _metric(
+                    f"change of {name}", bootstrap_mean(differences, _clusters(both)),
+                    where={"bits": bits}, unit="difference",
+                    higher_is_better=name != _LOSS,
+                )
+            )  # fmt: skip
+    return found

@@ -1,0 +1,177 @@
+"""Run protocols on models: item by item, resumable, one folder per model and protocol."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.evaluation.language_model import LanguageModel
+from diffattn.evaluation.protocol import Item, Protocol
+from diffattn.records.evaluations import EvalResult
+from diffattn.records.io import append_jsonl, cut_jsonl, read_json, read_jsonl, write_json
+from diffattn.records.lock import sole_writer
+from diffattn.records.run import RunRecord, package_versions
+
+Tell = Callable[[int, int], None]
+"""``(items done, items in all)``, after every batch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One protocol with its parameters, under the name of its folder."""
+
+    variant: str
+    protocol: Protocol
+
+
+def evaluate(
+    model: LanguageModel, part: Part, folder: Path, *, tell: Tell = lambda done, total: None
+) -> EvalResult:
+    """Put every item of a protocol to a model, or those that an earlier call has not reached.
+
+    ``folder`` gets ``run.json`` before the first item, a line of ``items.jsonl`` per item (its
+    scores, or why it failed), and at the end ``result.json`` and ``costs.json``.
+
+    Args:
+        model: The model.
+        part: The protocol.
+        folder: Where it is recorded; continued if it holds the same evaluation.
+        tell: Told the progress.
+
+    Raises:
+        ConfigError: The protocol cannot be run on this model or data; see its ``batches``.
+        CheckpointError: ``folder`` holds another evaluation, or another process works there.
+        DiffAttnError: No item at all could be asked; the first reason is named.
+    """
+    folder = Path(folder)
+    protocol = part.protocol
+    config = {
+        "protocol": protocol.name, "version": protocol.version, "variant": part.variant,
+        "parameters": _plain(protocol.parameters()), "model": model.facts(),
+    }  # fmt: skip
+    _claim(folder, config, model)
+    with sole_writer(folder):
+        if (folder / "result.json").exists():
+            result = EvalResult.read(folder)
+            tell(result.num_items, result.num_items)
+            return result
+        rows = _ask_all(model, protocol, folder, tell)
+        scored = [row for row in rows if "error" not in row]
+        if not scored:
+            raise DiffAttnError(
+                f"{part.variant}: one item or more must be scored, got {len(rows)} failures on "
+                f"{model.label}, first: {rows[0]['error'] if rows else 'no item'}"
+            )
+        summary = protocol.summarise(scored)
+        result = EvalResult(
+            protocol=protocol.name,
+            version=protocol.version,
+            source=protocol.source,
+            variant=part.variant,
+            model=config["model"],
+            parameters=config["parameters"],
+            choices=dict(protocol.choices),
+            metrics=summary.metrics,
+            tables=summary.tables,
+            num_items=len(rows),
+            num_failed=len(rows) - len(scored),
+        )
+        result.write(folder)
+    return result
+
+
+def _ask_all(
+    model: LanguageModel, protocol: Protocol, folder: Path, tell: Tell
+) -> list[dict[str, Any]]:
+    """Rows of all items, in the order of the items."""
+    path = folder / "items.jsonl"
+    rows: dict[str, dict[str, Any]] = {}
+    if path.exists():
+        cut_jsonl(path)
+        rows = {row["id"]: row for row in read_jsonl(path)}
+    try:
+        batches = protocol.batches(model)
+    except DiffAttnError:
+        if not rows:  # nothing was asked: the folder stays free for settings that can run
+            (folder / "run.json").unlink(missing_ok=True)
+        raise
+    wanted = [item.id for batch in batches for item in batch]
+    assert len(set(wanted)) == len(wanted), f"{protocol.name}: ids must be unique"
+    began, done_before = time.monotonic(), len(rows)
+    tell(len(rows), len(wanted))
+    for batch in batches:
+        left = [item for item in batch if item.id not in rows]
+        if not left:
+            continue
+        for row in _ask(model, protocol, left):
+            append_jsonl(path, row)
+            rows[row["id"]] = row
+        tell(len(rows), len(wanted))
+    if len(rows) > done_before:
+        _add_costs(folder, time.monotonic() - began, len(rows) - done_before)
+    return [rows[name] for name in wanted]
+
+
+def _ask(model: LanguageModel, protocol: Protocol, items: Sequence[Item]) -> list[dict[str, Any]]:
+    """One row per item. If asking together fails, each is asked alone, so that one bad item
+    takes no other down."""
+    try:
+        answers = protocol.ask(model, items)
+    # Whatever a bad item brings about is recorded under its name, counted and shown.
+    except Exception as error:
+        if len(items) > 1:
+            return [row for item in items for row in _ask(model, protocol, [item])]
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return [{"id": items[0].id, "error": reason}]
+    assert len(answers) == len(items), f"{protocol.name}: one row per item"
+    return [
+        {"id": item.id, **({"cluster": item.cluster} if item.cluster else {}), **answer}
+        for item, answer in zip(items, answers, strict=True)
+    ]
+
+
+def _claim(folder: Path, config: dict[str, Any], model: LanguageModel) -> None:
+    """Write ``run.json``, or check that the folder already holds this very evaluation."""
+    if (folder / "run.json").exists():
+        found = RunRecord.read(folder).config
+        for key in config:
+            if found.get(key) != config[key]:
+                raise CheckpointError(
+                    f"{folder}: must hold the same evaluation to be continued, got another "
+                    f"{key}. Choose another --out."
+                )
+        return
+    if folder.exists() and any(folder.iterdir()):
+        raise CheckpointError(f"{folder}: must be empty or hold an evaluation, got other files.")
+    RunRecord(
+        name=f"{model.label}/{config['variant']}",
+        config=config,
+        seed=int(config["parameters"].get("seed", 0)),
+        device=model.device.type,
+        versions=package_versions(),
+    ).write(folder)
+
+
+def _add_costs(folder: Path, seconds: float, items: int) -> None:
+    """Time goes into a file of its own: it varies from run to run."""
+    path = folder / "costs.json"
+    before = read_json(path) if path.exists() else {"wall_seconds": 0.0, "items": 0}
+    write_json(
+        path,
+        {
+            "schema": 1,
+            "wall_seconds": before["wall_seconds"] + seconds,
+            "items": before["items"] + items,
+        },
+    )
+
+
+def _plain(value: Any) -> Any:
+    """As JSON will give it back, so that records can be compared with settings."""
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,114 @@
+"""Several models and protocols in one folder: ``evaluation.json``, results, comparison."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.evaluation.compare import compare
+from diffattn.evaluation.language_model import LanguageModel
+from diffattn.evaluation.runner import Part, evaluate
+from diffattn.records.evaluations import EVAL_SCHEMA_VERSION, Comparison, EvalResult, require_kind
+from diffattn.records.io import is_empty_folder, read_json, write_json
+
+_MARKER = "evaluation.json"
+
+
+def labelled(models: Sequence[str]) -> dict[str, str]:
+    """``[LABEL=]PATH`` to paths by label; a label is by default the last part of the path.
+
+    Raises:
+        ConfigError: A label is missing, given twice, or no folder name.
+    """
+    found: dict[str, str] = {}
+    for text in models:
+        label, separator, path = text.partition("=")
+        if not separator or Path(text).exists():
+            label, path = Path(text).name, text
+        if not label or not path or label.startswith(".") or "/" in label:
+            raise ConfigError(f"--model: must be [LABEL=]PATH, LABEL a folder name, got {text!r}.")
+        if label in found:
+            raise ConfigError(
+                f"--model: labels must differ, got {label!r} twice. Name them: LABEL=PATH."
+            )
+        found[label] = path
+    if not found:
+        raise ConfigError("--model: one model or more is needed, got none.")
+    return found
+
+
+def run_evaluation(
+    chosen: Sequence[Part],
+    models: dict[str, str],
+    folder: Path,
+    *,
+    device: str | None = None,
+    dtype: str = "float32",
+    max_length: int | None = None,
+    add_bos: bool | None = None,
+    tell: Callable[[str, int, int], None] = lambda name, done, total: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[list[EvalResult], Comparison | None]:
+    """Evaluate every model by every part; with several models, compare them.
+
+    Args:
+        chosen: Protocols; see :func:`diffattn.evaluation.registry.parts`.
+        models: Paths by label; the first is the baseline of the comparison.
+        folder: Evaluation folder, continued if it exists. Models and parts may be added later.
+        device: Default: CUDA if there is any.
+        dtype: Of the weights.
+        max_length: Longest context in tokens. Default: the model's.
+        add_bos: Default: if the tokenizer has BOS.
+        tell: Told the name of each model and part, and its items done and in all.
+        say: Given one line per stage.
+
+    Returns:
+        Results model by model, and the comparison of several models.
+
+    Raises:
+        ConfigError: A protocol cannot run on a model or its data.
+        CheckpointError: A model cannot be read, or ``folder`` holds other files.
+    """
+    folder = Path(folder)
+    known = _read_marker(folder)
+    results = []
+    for label, path in models.items():
+        model = LanguageModel.load(
+            path, label=label, device=device, dtype=dtype, max_length=max_length, add_bos=add_bos
+        )
+        known["models"] = list(dict.fromkeys([*known["models"], label]))
+        for part in chosen:
+            known["variants"] = list(dict.fromkeys([*known["variants"], part.variant]))
+            write_json(folder / _MARKER, known)
+            name = f"{label}/{part.variant}"
+            result = evaluate(
+                model, part, folder / label / part.variant,
+                tell=partial(tell, name),
+            )  # fmt: skip
+            if result.num_failed:
+                say(f"{name}: {result.num_failed} of {result.num_items} items failed")
+            results.append(result)
+    if len(known["models"]) < 2:
+        return results, None
+    return results, compare(folder, known["models"], known["variants"])
+
+
+def _read_marker(folder: Path) -> dict[str, Any]:
+    path = folder / _MARKER
+    if path.exists():
+        return {
+            "schema": EVAL_SCHEMA_VERSION,
+            "kind": "evaluation folder",
+            **require_kind(read_json(path), "evaluation folder", path),
+        }
+    if folder.exists() and not is_empty_folder(folder):
+        raise CheckpointError(
+            f"{folder}: must be empty or hold an evaluation ({_MARKER}), got other files."
+        )
+    return {
+        "schema": EVAL_SCHEMA_VERSION,
+        "kind": "evaluation folder",
+        "models": [],
+        "variants": [],
+    }

@@ -1,0 +1,94 @@
+"""Which sequences share which prefix: computed once, its keys and values serve them all."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_GROUP_COST = 128
+"""What a pass of its own costs, in tokens: shorter shared prefixes are computed again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedPrefix:
+    """Some sequences and the number of leading tokens they have in common."""
+
+    length: int
+    """0: the members share nothing worth keeping and run as whole rows."""
+    members: tuple[int, ...]
+    """Positions in the list that was grouped."""
+
+
+def share_prefixes(
+    sequences: Sequence[Sequence[int]], limits: Sequence[int] | None = None
+) -> list[SharedPrefix]:
+    """Group sequences so that the fewest tokens are computed.
+
+    Sorted, sequences with a common prefix lie side by side. A run of them is either one group,
+    which computes the prefix all have in common once, or is cut where neighbours agree least;
+    whichever costs less is taken, for every run.
+
+    Args:
+        sequences: Token ids.
+        limits: Per sequence, how many leading tokens may go into a prefix. Default: all but one,
+            since at least one token must be left to run on it.
+
+    Returns:
+        Groups with a prefix, then one group of length 0 with the rest, if any.
+    """
+    if not sequences:
+        return []
+    most = [max(0, len(x) - 1) for x in sequences]
+    if limits is not None:
+        most = [min(pair) for pair in zip(most, limits, strict=True)]
+    order = sorted(range(len(sequences)), key=lambda i: tuple(sequences[i]))
+    common = [_common(sequences[a], sequences[b]) for a, b in itertools.pairwise(order)]
+    groups: list[SharedPrefix] = []
+    alone: list[int] = []
+    for start, stop, length in _best_runs(order, common, most, [len(x) for x in sequences]):
+        members = tuple(order[start:stop])
+        if length == 0:
+            alone.extend(members)
+        else:
+            groups.append(SharedPrefix(length=length, members=members))
+    if alone:
+        groups.append(SharedPrefix(length=0, members=tuple(sorted(alone))))
+    return groups
+
+
+def _best_runs(
+    order: list[int], common: list[int], most: list[int], sizes: list[int]
+) -> list[tuple[int, int, int]]:
+    """The cheapest runs ``(start, stop, shared length)`` of sorted sequences.
+
+    A run's cheapest cut is where its neighbours have least in common, so the runs form a tree
+    with one node per cut. It is walked without recursion: sorted lists can be thousands long.
+    """
+    best: dict[tuple[int, int], tuple[int, list[tuple[int, int, int]]]] = {}
+    waiting = [(0, len(order), False)]
+    while waiting:
+        start, stop, children_done = waiting.pop()
+        whole = [order[i] for i in range(start, stop)]
+        total = sum(sizes[i] for i in whole)
+        if stop - start == 1:
+            best[start, stop] = (total, [(start, stop, 0)])
+            continue
+        cut = min(range(start, stop - 1), key=lambda i: common[i]) + 1
+        if not children_done:
+            waiting += [(start, stop, True), (start, cut, False), (cut, stop, False)]
+            continue
+        length = min(common[cut - 1], min(most[i] for i in whole))
+        left, right = best.pop((start, cut)), best.pop((cut, stop))
+        shared_cost = total - (len(whole) - 1) * length + _GROUP_COST
+        if length and shared_cost < left[0] + right[0]:
+            best[start, stop] = (shared_cost, [(start, stop, length)])
+        else:
+            best[start, stop] = (left[0] + right[0], left[1] + right[1])
+    return best[0, len(order)][1]
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the common prefix."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return min(len(a), len(b))

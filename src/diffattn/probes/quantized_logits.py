@@ -1,0 +1,178 @@
+"""A model whose attention logits have few bits: what is left of its answers?"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from diffattn.errors import ConfigError
+
+UNQUANTIZED_BITS = 16
+GRANULARITIES: dict[str, tuple[int, ...]] = {"tensor": (0, 1, 2, 3), "head": (0, 2, 3), "row": (3,)}
+"""Axes of ``[B, heads, T, S]`` that share one scale."""
+_OTHER_ATTENTION = ("softcap", "s_aux", "sinks", "position_bias")
+"""Options by which a layer asks for more than softmax(QK^T scale + mask) V."""
+
+
+def quantize_logits(
+    logits: Tensor, visible: Tensor, bits: int, *, granularity: str = "tensor"
+) -> Tensor:
+    r"""Attention logits rounded to ``bits`` bits by their largest absolute value.
+
+    .. math:: s = \max|X| / (2^{b - 1} - 1), \quad X_q = s\,\mathrm{clip}(\mathrm{round}(X / s))
+
+    Source: arXiv:2410.05258v2, Fig. 8.
+
+    Args:
+        logits: ``[B, heads, T, S]``, float. Both maps of differential attention are heads.
+        visible: bool, broadcastable to ``logits``: entries that are not masked. Only these count
+            in the maximum, and only these are changed.
+        bits: 2 or more; 16 changes nothing.
+        granularity: What shares a scale: ``"tensor"`` (all), ``"head"`` or ``"row"`` (one query of
+            one head).
+
+    Returns:
+        Shape and dtype of ``logits``; computed in float32, or float64.
+
+    Raises:
+        ConfigError: ``bits`` or ``granularity`` is unknown.
+    """
+    _require_known(bits, granularity)
+    if bits == UNQUANTIZED_BITS:
+        return logits
+    exact = logits if logits.dtype == torch.float64 else logits.float()
+    shown = exact.masked_fill(~visible, 0)
+    levels = 2 ** (bits - 1) - 1
+    scale = shown.abs().amax(GRANULARITIES[granularity], keepdim=True) / levels
+    # All logits 0: nothing to round, and no division by 0.
+    steps = (shown / scale.masked_fill(scale == 0, 1)).round().clamp(-levels, levels)
+    return torch.where(visible, (steps * scale).to(logits.dtype), logits)
+
+
+@contextmanager
+def quantized_logits(network: Any, bits: int, *, granularity: str = "tensor") -> Iterator[None]:
+    """Within, every attention layer rounds its logits before the softmax; nothing else changes.
+
+    Each forward pass has its own scales (per layer; under ``"tensor"`` one for both maps), so an
+    answer depends on what runs in the same pass. Works with caches, padding and any mask.
+
+    Args:
+        network: A causal language model that :func:`require_quantizable` accepts.
+        bits: 2 or more; 16 changes nothing.
+        granularity: See :func:`quantize_logits`.
+
+    Raises:
+        ConfigError: ``bits`` or ``granularity`` is unknown.
+    """
+    _require_known(bits, granularity)
+    name = f"diffattn_logits_{bits}_bits_per_{granularity}"
+
+    def attention(module: nn.Module, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        return _attend(module, *args, bits=bits, granularity=granularity, **options)
+
+    with _attention(network, name, attention):
+        yield
+
+
+@torch.no_grad()
+def require_quantizable(network: Any) -> None:
+    """Refuse a model whose attention is not plain softmax attention by transformers' interface.
+
+    A short input is run with the model's own eager attention and with ours at 16 bits: every
+    layer must have called ours, and the logits must agree within rounding.
+
+    Raises:
+        ConfigError: They do not; the model's type is named.
+    """
+    config = network.config
+    called: set[int] = set()
+
+    def attention(module: nn.Module, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        called.add(id(module))
+        other = [name for name in _OTHER_ATTENTION if options.get(name) is not None]
+        if other:
+            raise ConfigError(
+                f"quantized logits: attention of {config.model_type!r} must be plain softmax "
+                f"attention, got {', '.join(other)}."
+            )
+        return _attend(module, *args, bits=UNQUANTIZED_BITS, granularity="tensor", **options)
+
+    ids = torch.arange(min(8, config.vocab_size), device=network.device)[None]
+    with _attention(network, "diffattn_logits_unchanged", attention):
+        found = network(input_ids=ids, use_cache=False).logits
+    if len(called) != config.num_hidden_layers:
+        raise ConfigError(
+            f"quantized logits: every layer of {config.model_type!r} must call the attention "
+            f"interface of transformers, got {len(called)} of {config.num_hidden_layers}."
+        )
+    with _implementation(network, "eager"):
+        expected = network(input_ids=ids, use_cache=False).logits
+    # Each layer rounds a sum over the hidden size once more or less.
+    rounding = torch.finfo(network.dtype).eps * config.num_hidden_layers * config.hidden_size**0.5
+    error = float((found - expected).abs().max() / expected.abs().max())
+    if not error <= rounding:
+        raise ConfigError(
+            f"quantized logits: attention of {config.model_type!r} must be softmax(QK^T scale + "
+            f"mask) V, got an error of {error:.1e} against its eager one."
+        )
+
+
+@contextmanager
+def _attention(network: Any, name: str, attention: Callable[..., Any]) -> Iterator[None]:
+    """The model with this attention function, and masks as eager attention takes them."""
+    ALL_ATTENTION_FUNCTIONS.register(name, attention)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(name, eager_mask)
+    with _implementation(network, name):
+        yield
+
+
+@contextmanager
+def _implementation(network: Any, name: str) -> Iterator[None]:
+    before = network.config._attn_implementation
+    try:
+        network.set_attn_implementation(name)
+        yield
+    finally:
+        network.set_attn_implementation(before)
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    bits: int,
+    granularity: str,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """Eager attention as transformers defines it, its logits quantised."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    logits = query @ key.transpose(2, 3) * scale  # [B, heads, T, S]
+    if attention_mask is None:
+        visible = torch.ones((), dtype=torch.bool, device=logits.device)
+        logits = quantize_logits(logits, visible, bits, granularity=granularity)
+    else:
+        mask = attention_mask[..., : key.shape[2]]
+        visible = mask > torch.finfo(mask.dtype).min
+        logits = quantize_logits(logits, visible, bits, granularity=granularity) + mask
+    weights = logits.softmax(-1, dtype=torch.float32).to(query.dtype)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def _require_known(bits: int, granularity: str) -> None:
+    if not isinstance(bits, int) or not 2 <= bits <= UNQUANTIZED_BITS:
+        raise ConfigError(f"quantized logits: bits must be from 2 to 16, got {bits!r}.")
+    if granularity not in GRANULARITIES:
+        raise ConfigError(
+            f"quantized logits: granularity must be in {{{', '.join(GRANULARITIES)}}}, "
+            f"got {granularity!r}."
+        )

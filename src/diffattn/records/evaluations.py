@@ -1,0 +1,148 @@
+"""EvalResult: what one protocol found in one model, and the paired differences between models."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import CheckpointError
+from diffattn.records.io import read_json, write_json
+
+EVAL_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric:
+    """One number with its interval."""
+
+    name: str
+    """For example ``"recall"``."""
+    value: float
+    n: int
+    """Independent items (clusters, where items share a text) it was computed from."""
+    low: float | None = None
+    """Lower end of the interval; ``None`` where the spread is unknown."""
+    high: float | None = None
+    level: float = 0.95
+    method: str = "none"
+    """Of the interval, for example ``"Wilson"``."""
+    unit: str = "share"
+    """``"share"`` (0 to 1), ``"nats per token"``, ..."""
+    where: dict[str, Any] = field(default_factory=dict)
+    """Which part of the protocol, for example ``{"length": 4096, "depth": 50}``; empty for all."""
+    headline: bool = False
+    """The number a table of the paper would print."""
+    higher_is_better: bool | None = True
+    """``None`` if neither."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalResult:
+    """One protocol on one model. Written once, when every item has been asked."""
+
+    protocol: str
+    version: int
+    source: str
+    variant: str
+    """The protocol's name, or that of the preset's part that chose the parameters."""
+    model: dict[str, Any]
+    """``label``, ``path``, ``type``, ``parameters``, ``weights`` (hash), ``tokenizer``, ..."""
+    parameters: dict[str, Any]
+    choices: dict[str, str]
+    metrics: list[Metric]
+    tables: dict[str, Any]
+    num_items: int
+    num_failed: int
+    """Items that could not be asked or scored; the reasons stand in ``items.jsonl``."""
+
+    def write(self, folder: Path) -> None:
+        """Write ``result.json`` into ``folder``."""
+        value = {"schema": EVAL_SCHEMA_VERSION, "kind": "evaluation"} | asdict(self)
+        write_json(Path(folder) / "result.json", value)
+
+    @classmethod
+    def read(cls, folder: Path) -> "EvalResult":
+        """Read ``result.json`` from ``folder``.
+
+        Raises:
+            CheckpointError: The file is missing, damaged, of another kind or schema version.
+        """
+        path = Path(folder) / "result.json"
+        value = require_kind(read_json(path), "evaluation", path)
+        try:
+            metrics = [Metric(**metric) for metric in value.pop("metrics")]
+            return cls(metrics=metrics, **value)
+        except (TypeError, KeyError) as error:
+            raise CheckpointError(f"{path}: must hold an evaluation, got {error}.") from error
+
+    def headline(self) -> list[Metric]:
+        """The metrics a table of the paper would print."""
+        return [metric for metric in self.metrics if metric.headline]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairedDifference:
+    """One score of one protocol, model minus baseline, over the items both have answered."""
+
+    variant: str
+    score: str
+    """A name from the rows' ``scores``."""
+    model: str
+    baseline: str
+    difference: float
+    low: float | None
+    high: float | None
+    level: float
+    method: str
+    p_value: float | None
+    test: str
+    n: int
+    """Independent clusters of items."""
+    num_items: int
+    num_unpaired: int
+    """Items that only one of the two has scored: left out, and told."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """``comparison.json``: paired differences between the models of one evaluation folder."""
+
+    baseline: str
+    differences: list[PairedDifference]
+    skipped: list[str] = field(default_factory=list)
+    """One sentence for everything that could not be compared."""
+
+    def write(self, folder: Path) -> None:
+        """Write ``comparison.json`` into ``folder``."""
+        value = {"schema": EVAL_SCHEMA_VERSION, "kind": "comparison"} | asdict(self)
+        write_json(Path(folder) / "comparison.json", value)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Comparison":
+        """Read ``comparison.json`` from ``folder``.
+
+        Raises:
+            CheckpointError: The file is missing, damaged, of another kind or schema version.
+        """
+        path = Path(folder) / "comparison.json"
+        value = require_kind(read_json(path), "comparison", path)
+        try:
+            differences = [PairedDifference(**one) for one in value.pop("differences")]
+            return cls(differences=differences, **value)
+        except (TypeError, KeyError) as error:
+            raise CheckpointError(f"{path}: must hold a comparison, got {error}.") from error
+
+
+def require_kind(value: Any, kind: str, path: Path) -> dict[str, Any]:
+    """The contents of a file without its ``schema`` and ``kind``, which must be right.
+
+    Raises:
+        CheckpointError: They are not.
+    """
+    found = dict(value) if isinstance(value, Mapping) else {}
+    if found.pop("kind", None) != kind or found.pop("schema", None) != EVAL_SCHEMA_VERSION:
+        raise CheckpointError(
+            f"{path}: must hold a record of kind {kind!r}, schema {EVAL_SCHEMA_VERSION}, "
+            "got another file."
+        )
+    return found

@@ -1,0 +1,47 @@
+"""Evaluation results as rows of a table."""
+
+from collections.abc import Sequence
+
+from diffattn.records.evaluations import Comparison, EvalResult, Metric
+
+
+def metric_rows(results: Sequence[EvalResult]) -> list[dict[str, str]]:
+    """The headline metrics, one row per protocol and metric, one column per model."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for result in results:
+        for metric in result.headline():
+            name = " ".join([metric.name, *(f"{k}={v}" for k, v in metric.where.items())])
+            row = rows.setdefault(
+                (result.variant, name), {"protocol": result.variant, "metric": name}
+            )
+            row[str(result.model["label"])] = value_with_interval(metric)
+    labels = list(dict.fromkeys(str(result.model["label"]) for result in results))
+    return [
+        row | {label: row.get(label, "not measured") for label in labels} for row in rows.values()
+    ]
+
+
+def difference_rows(comparison: Comparison) -> list[dict[str, str]]:
+    """Paired differences, one row each."""
+    return [
+        {
+            "protocol": one.variant,
+            "score": one.score,
+            "difference": f"{one.model} − {one.baseline}",
+            "value": f"{one.difference:+.4f}",
+            "95 % interval": "unknown"
+            if one.low is None or one.high is None
+            else f"{one.low:+.4f} to {one.high:+.4f}",
+            "p": "" if one.p_value is None else f"{one.p_value:.3g}",
+            "test": one.test,
+            "n": str(one.n),
+        }
+        for one in comparison.differences
+    ]
+
+
+def value_with_interval(metric: Metric) -> str:
+    """``0.840 (0.715 to 0.917)``."""
+    if metric.low is None or metric.high is None:
+        return f"{metric.value:.3f}"
+    return f"{metric.value:.3f} ({metric.low:.3f} to {metric.high:.3f})"

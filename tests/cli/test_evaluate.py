@@ -1,0 +1,80 @@
+"""``diffattn evaluate`` as a user runs it."""
+
+import json
+import random
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from diffattn.cli.app import app
+from diffattn.data.corpora import Document
+from diffattn.data.tokenizer import train_tokenizer
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Two model folders."""
+    generator = random.Random(0)
+    text = " ".join(str(generator.randrange(10**6)) for _ in range(500))
+    tokenizer = train_tokenizer([Document(name="a", text=text)], vocab_size=300)
+    found = []
+    for kind in ("softmax", "diff"):
+        torch.manual_seed(0)
+        config = DiffTransformerConfig(
+            attention_type=kind, vocab_size=300, hidden_size=16, num_hidden_layers=1, num_heads=2,
+            head_dim=8, max_position_embeddings=2048,
+        )  # fmt: skip
+        folder = tmp_path_factory.mktemp("models") / kind
+        DiffTransformerForCausalLM(config).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        found.append(str(folder))
+    return found
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["evaluate", *map(str, arguments)])
+
+
+def test_two_models_are_compared_and_the_command_can_be_repeated(folders, tmp_path):
+    out = tmp_path / "out"
+    arguments = ["key_values", "--quick", "--model", folders[0], "--model", f"b={folders[1]}"]
+    done = run(*arguments, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert "recall" in done.stdout
+    assert "b − softmax" in done.stdout
+    assert (out / "comparison.json").exists()
+    again = run(*arguments, "--out", out, "--json")
+    found = json.loads(again.stdout)
+    assert [r["model"]["label"] for r in found["results"]] == ["softmax", "b"]
+    assert found["comparison"][0]["baseline"] == "softmax"
+
+
+def test_dry_run_prints_the_parameters(folders, tmp_path):
+    done = run("key_values", "--model", folders[0], "--out", tmp_path / "out", "--dry-run")
+    assert json.loads(done.stdout)["parts"]["key_values"]["samples"] == 100
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["neddle"], "Unknown protocol 'neddle'"),
+        (["key_values", "--dtype", "int8"], "dtype must be in"),
+        (["key_values", "--model", "/nowhere/at/all"], "must be a run directory"),
+        (["key_values", "--set", "key_values.sample=1"], "Did you mean 'samples'?"),
+    ],
+)
+def test_misuse_is_told_in_one_line(arguments, message, folders, tmp_path):
+    out = tmp_path / "out"
+    done = run(*arguments, "--model", folders[0], "--out", out)
+    assert message in str(done.exception)
+    assert not (out / "comparison.json").exists()
+
+
+def test_foreign_folders_are_refused(folders, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    done = run("key_values", "--model", folders[0], "--out", tmp_path)
+    assert "must be empty or hold an evaluation" in str(done.exception)

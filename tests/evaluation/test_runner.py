@@ -1,0 +1,166 @@
+"""An evaluation can be interrupted, continued and compared; a bad item takes no other down."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
+from diffattn.evaluation.compare import compare
+from diffattn.evaluation.protocol import Item, ItemError, Protocol, Summary
+from diffattn.evaluation.registry import parts
+from diffattn.evaluation.runner import Part, evaluate
+from diffattn.records.evaluations import EvalResult, Metric
+from diffattn.records.io import read_jsonl
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(Protocol):
+    """Right on even numbers; refuses those in ``bad``."""
+
+    name = "counting"
+    version = 1
+    source = "none"
+    summary = "counts"
+
+    size: int = 6
+    bad: tuple[int, ...] = ()
+    stop_at: int | None = None
+
+    def batches(self, model):
+        if self.size < 1:
+            raise ConfigError("counting: size must be 1 or more.")
+        items = [Item(id=str(i), payload=i, cluster=str(i // 2)) for i in range(self.size)]
+        return [items[i : i + 3] for i in range(0, self.size, 3)]
+
+    def ask(self, model, items):
+        if self.stop_at in [item.payload for item in items]:
+            raise KeyboardInterrupt
+        for item in items:
+            if item.payload in self.bad:
+                raise ItemError(f"item {item.id} is bad")
+        return [{"scores": {"right": float(item.payload % 2 == 0)}} for item in items]
+
+    def summarise(self, rows):
+        value = sum(row["scores"]["right"] for row in rows) / len(rows)
+        return Summary(metrics=[Metric(name="right", value=value, n=len(rows), headline=True)])
+
+
+def run(model, folder, **parameters):
+    return evaluate(model, Part(variant="counting", protocol=Counting(**parameters)), folder)
+
+
+def test_a_bad_item_is_recorded_and_the_others_count(models, tmp_path):
+    result = run(models["diff"], tmp_path / "a", bad=(1,))
+    assert (result.num_items, result.num_failed) == (6, 1)
+    assert result.metrics[0].n == 5
+    rows = {row["id"]: row for row in read_jsonl(tmp_path / "a" / "items.jsonl")}
+    assert rows["1"] == {"id": "1", "error": "ItemError: item 1 is bad"}
+    assert rows["2"]["scores"] == {"right": 1.0}
+    assert EvalResult.read(tmp_path / "a") == result
+
+
+def test_all_items_bad_is_an_error(models, tmp_path):
+    with pytest.raises(DiffAttnError, match=r"one item or more must be scored.*item 0 is bad"):
+        run(models["diff"], tmp_path / "a", bad=tuple(range(6)))
+
+
+def test_an_interrupted_evaluation_continues_at_the_next_item(models, tmp_path, monkeypatch):
+    asked = []
+    original = Counting.ask
+
+    def ask(self, model, items):
+        asked.extend(item.id for item in items)
+        if "4" in asked and len(asked) < 10:
+            raise KeyboardInterrupt
+        return original(self, model, items)
+
+    monkeypatch.setattr(Counting, "ask", ask)
+    with pytest.raises(KeyboardInterrupt):
+        run(models["diff"], tmp_path / "a")
+    with (tmp_path / "a" / "items.jsonl").open("a") as file:
+        file.write('{"id": "3", "sco')  # killed while writing
+    asked[:] = ["padding"] * 10
+    result = run(models["diff"], tmp_path / "a")
+    assert asked[10:] == ["3", "4", "5"]
+    assert result.num_items == 6
+    again = run(models["diff"], tmp_path / "a")
+    assert (asked[10:], again) == (["3", "4", "5"], result)
+
+
+def test_another_evaluation_in_the_folder_is_refused(models, tmp_path):
+    run(models["diff"], tmp_path / "a")
+    with pytest.raises(CheckpointError, match="another parameters"):
+        run(models["diff"], tmp_path / "a", size=4)
+    with pytest.raises(CheckpointError, match="another model"):
+        run(models["softmax"], tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "notes.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match="other files"):
+        run(models["diff"], tmp_path / "b")
+
+
+def test_paired_differences_leave_out_what_one_has_not_scored(models, tmp_path):
+    run(models["softmax"], tmp_path / "one" / "counting", bad=(1,))
+    run(models["diff"], tmp_path / "two" / "counting", bad=(1,))
+    rows = read_jsonl(tmp_path / "two" / "counting" / "items.jsonl")
+    for row in rows:
+        if row["id"] in ("3", "5"):
+            row["scores"]["right"] = 1.0
+    rows = [row for row in rows if row["id"] != "4"]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "two" / "counting" / "items.jsonl").write_text(text)
+    comparison = compare(tmp_path, ["one", "two", "three"], ["counting"])
+    (one,) = comparison.differences
+    assert (one.num_items, one.n, one.num_unpaired) == (4, 3, 1)
+    assert one.difference == pytest.approx(0.5)
+    assert one.test == "sign flips of clusters"
+    assert one.p_value == pytest.approx(0.5)  # 2 of the 4 sign patterns of two clusters
+    assert comparison.skipped == [
+        f"counting: three was not compared: no result of {tmp_path / 'three' / 'counting'}."
+    ]
+
+
+def test_weighted_scores_compare_over_equal_items(models, tmp_path):
+    run(models["softmax"], tmp_path / "one" / "counting", size=4)
+    run(models["diff"], tmp_path / "two" / "counting", size=4)
+    # Losses per token 2 -> 1 over 3 tokens, 1 -> 2 over 1; another text; no such tokens at all.
+    for label, losses, tokens in (("one", [2, 1, 5], [3, 1, 4]), ("two", [1, 2, 5], [3, 1, 9])):
+        rows = [
+            {"id": str(i), "scores": {"loss": loss}, "weights": {"loss": weight}}
+            for i, (loss, weight) in enumerate(zip(losses, tokens, strict=True))
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in [*rows, {"id": "3", "scores": {}}])
+        (tmp_path / label / "counting" / "items.jsonl").write_text(text)
+    (one,) = compare(tmp_path, ["one", "two"], ["counting"]).differences
+    assert (one.num_items, one.n, one.num_unpaired) == (2, 2, 1)
+    assert one.difference == pytest.approx((-3 + 1) / 4)
+    assert one.p_value == 1.0  # every sign pattern of 3 and 1 sums to 2 or more
+
+
+def test_settings_that_cannot_run_leave_the_folder_free(models, tmp_path):
+    with pytest.raises(ConfigError, match="size must be"):
+        run(models["diff"], tmp_path / "a", size=0)
+    assert run(models["diff"], tmp_path / "a", size=2).num_items == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "message"),
+    [
+        (["key_value"], [], "Unknown protocol 'key_value'. Did you mean 'key_values'?"),
+        (["key_values"], ["samples=3"], "must be PROTOCOL.KEY=VALUE"),
+        (["key_values"], ["needle.samples=3"], "'needle' must be a protocol of this run"),
+        (["key_values"], ["key_values.sampels=3"], "Did you mean 'samples'?"),
+        (["key_values"], ["key_values.samples=0"], "must be 1 or more"),
+        (["key_values"], ["key_values.samples=many"], "must have the right types"),
+    ],
+)
+def test_wrong_settings(names, settings, message):
+    with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
+        parts(names, settings)
+
+
+def test_quick_and_settings_change_the_parameters():
+    (part,) = parts(["key_values"], ["key_values.num_pairs=[4, 5]"], quick=True)
+    found = part.protocol.parameters()
+    assert (found["num_pairs"], found["samples"], found["seed"]) == ((4, 5), 4, 1234)

@@ -1,0 +1,154 @@
+"""Rows read over a cache equal those of whole maps."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import (
+    DiffLlamaConfig,
+    DiffLlamaForCausalLM,
+    DynamicCache,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
+
+from diffattn.errors import ConfigError, ShapeError
+from diffattn.probes.attention_rows import attention_rows
+
+SIZES = {
+    "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3,
+}  # fmt: skip
+LENGTH = 12
+# Models are float64, but Hugging Face's eager kernel makes its softmax, and its norms their mean,
+# in float32: a few roundings of weights up to 1 + |λ|.
+ROUNDING = 32 * torch.finfo(torch.float32).eps
+
+
+@pytest.fixture(params=["softmax", "diff", "diff_v2", "shared_diff", "llama", "diffllama"])
+def network(request, make_model):
+    torch.manual_seed(1)
+    if request.param == "llama":
+        return LlamaForCausalLM(LlamaConfig(**SIZES)).eval().double()
+    if request.param == "diffllama":
+        model = DiffLlamaForCausalLM(DiffLlamaConfig(**SIZES)).eval()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if ".lambda_" in name:  # λ clearly off its start
+                    parameter.normal_(0.2, 0.3)
+        return model.double()
+    return make_model(request.param).eval().double()
+
+
+@pytest.fixture
+def ids(input_ids):
+    return input_ids[:1]
+
+
+def cached(network, ids):
+    cache = DynamicCache(config=network.config)
+    if ids.shape[1]:
+        with torch.no_grad():
+            network(ids, past_key_values=cache, use_cache=True)
+    return cache
+
+
+@pytest.mark.parametrize("rows", [1, 3, LENGTH])
+def test_rows_over_a_cache_equal_whole_maps(network, ids, rows):
+    whole = attention_rows(network, ids)
+    found = attention_rows(network, ids[:, -rows:], cached(network, ids[:, :-rows]))
+    assert len(found) == len(whole) == 3
+    for part, all_rows in zip(found, whole, strict=True):
+        assert part.signed.shape == (*all_rows.signed.shape[:1], rows, LENGTH)
+        torch.testing.assert_close(part.signed, all_rows.signed[:, -rows:], rtol=0, atol=ROUNDING)
+        torch.testing.assert_close(part.maps, all_rows.maps[:, :, -rows:], rtol=0, atol=ROUNDING)
+
+
+def test_whole_maps_are_the_models_own(network, ids):
+    """Against what the model returns when it is asked in the usual way."""
+    network.set_attn_implementation("eager")
+    with torch.no_grad():
+        attentions = network(ids, output_attentions=True).attentions
+    for layer, (found, theirs) in enumerate(
+        zip(attention_rows(network, ids), attentions, strict=True)
+    ):
+        if network.config.model_type == "diffllama":
+            own = network.model.layers[layer].self_attn
+            lam = (own.lambda_q1 @ own.lambda_k1).exp() - (own.lambda_q2 @ own.lambda_k2).exp()
+            lam = (lam + own.lambda_init).detach()
+            expected = torch.stack([theirs[0, i] - lam * theirs[0, i + 2] for i in range(2)])
+        else:
+            expected = theirs[0]
+        torch.testing.assert_close(found.signed, expected, rtol=0, atol=ROUNDING)
+
+
+def test_the_signed_map_is_the_one_that_acts(ids):
+    """DiffLlama: its heads before the norm are the signed map times both halves of V."""
+    torch.manual_seed(3)
+    model = DiffLlamaForCausalLM(DiffLlamaConfig(**SIZES)).eval()
+    attention, seen = model.model.layers[0].self_attn, {}
+    attention.v_proj.register_forward_hook(lambda m, args, out: seen.update(v=out))
+    attention.groupnorm.register_forward_pre_hook(lambda m, args: seen.update(heads=args[0]))
+    rows = attention_rows(model, ids)[0]
+    halves = seen["v"][0].unflatten(-1, (2, 1, 8)).repeat_interleave(2, dim=2)  # [S, half, H, D]
+    heads = torch.einsum("hts,snhd->thnd", rows.signed, halves).flatten(2)
+    scale = float(halves.abs().max())
+    torch.testing.assert_close(
+        heads, seen["heads"][0].reshape(heads.shape), rtol=0, atol=LENGTH * ROUNDING * scale
+    )
+
+
+def test_rows_sum_to_one_and_to_one_minus_lambda(network, ids):
+    for layer in attention_rows(network, ids):
+        maps, signed = layer.maps, layer.signed
+        torch.testing.assert_close(
+            maps.sum(-1), torch.ones_like(maps[..., 0]), rtol=0, atol=ROUNDING
+        )
+        if maps.shape[1] == 1:
+            assert torch.equal(signed, maps[:, 0])
+        else:
+            lam = 1 - signed.sum(-1, keepdim=True)
+            expected = maps[:, 0] - lam * maps[:, 1]
+            torch.testing.assert_close(signed, expected, rtol=0, atol=ROUNDING)
+            assert lam.abs().min() > 1e-3
+
+
+class Largest(TorchDispatchMode):
+    """Size of the largest tensor that any operation made."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for x in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(x, torch.Tensor):
+                self.numel = max(self.numel, x.numel())
+        return out
+
+
+def test_memory_grows_with_rows_times_keys(network):
+    ids = torch.randint(50, (1, 600), generator=torch.Generator().manual_seed(3))
+    cache = cached(network, ids[:, :-2])
+    with Largest() as largest:
+        attention_rows(network, ids[:, -2:], cache)
+    assert largest.numel < 600 * 600 / 4
+
+
+def test_the_attention_implementation_is_restored(network, ids):
+    network.set_attn_implementation("sdpa")
+    attention_rows(network, ids)
+    assert network.config._attn_implementation == "sdpa"
+
+
+def test_what_has_no_rows(make_model, ids):
+    model = make_model("diff").eval()
+    for wrong in (ids[0], ids[:, :0], ids.repeat(2, 1)):
+        with pytest.raises(ShapeError, match=r"input_ids must be \[1, T\]"):
+            attention_rows(model, wrong)
+
+
+def test_a_sliding_window_is_refused(ids):
+    model = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=4)).eval()
+    with pytest.raises(ConfigError, match="Sliding windows are not supported"):
+        attention_rows(model, ids[:, -1:], cached(model, ids[:, :-1]))

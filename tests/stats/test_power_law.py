@@ -1,0 +1,151 @@
+"""Power laws: the published scaling fit, exact recovery, intervals, equivalent sizes."""
+
+import numpy as np
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.stats.equivalence import equivalent
+from diffattn.stats.power_law import bootstrap_power_law, fit_power_law
+
+# Fig. 3 of arXiv:2410.05258v2, read from its vector graphics: points, and a, b, c of its curves.
+SIZES = [0.83, 1.4, 2.8, 6.8, 13.1]
+TOKENS = [40, 80, 120, 160, 200, 240, 280, 320, 360]
+PUBLISHED = {
+    ("sizes", "softmax"): ([3.170, 3.087, 3.003, 2.961, 2.899], (0.3206, 0.4878, 2.8174)),
+    ("sizes", "diff"): ([3.138, 3.062, 2.977, 2.934, 2.872], (0.3390, 0.4334, 2.7696)),
+    ("tokens", "softmax"): (
+        [2.947, 2.689, 2.618, 2.580, 2.555, 2.540, 2.544, 2.510, 2.508], (25.171, 1.0758, 2.4697),
+    ),
+    ("tokens", "diff"): (
+        [2.855, 2.636, 2.573, 2.535, 2.518, 2.510, 2.490, 2.478, 2.474], (17.499, 1.0096, 2.4314),
+    ),
+}  # fmt: skip
+
+
+def published(axis, kind):
+    return fit_power_law(SIZES if axis == "sizes" else TOKENS, PUBLISHED[axis, kind][0])
+
+
+@pytest.mark.parametrize(("axis", "kind"), list(PUBLISHED))
+def test_the_published_curves_follow_from_the_plotted_points(axis, kind):
+    fit = published(axis, kind)
+    _, (a, b, c) = PUBLISHED[axis, kind]
+    # Points are known to half a unit of the third decimal; its effect on a parameter is at most
+    # the sum of the absolute entries of the linearised solution.
+    x = fit.x
+    jacobian = np.stack([x**-b, -a * x**-b * np.log(x), np.ones_like(x)], -1)
+    solution = np.linalg.pinv(jacobian)
+    bounds = 0.0005 * np.abs(solution).sum(-1)
+    assert np.all(np.abs(fit.values - (a, b, c)) < bounds)
+    printed = np.array([5e-4 if a > 1 else 5e-5, 5e-5, 5e-5])  # half a unit of a, b, c
+    bounds = 0.0005 * np.abs(jacobian @ solution).sum(-1) + np.abs(jacobian) @ printed
+    assert np.all(np.abs(fit.predict(x) - (a * x**-b + c)) < bounds)
+
+
+@pytest.mark.parametrize(
+    ("axis", "x", "other"),
+    [("sizes", 6.8, 10.92), ("sizes", 7.8, 13.1), ("tokens", 160, 251.3)],
+)
+def test_the_published_ratios(axis, x, other):
+    diff, softmax = published(axis, "diff"), published(axis, "softmax")
+    found = equivalent(x, diff, softmax, extrapolate=True)
+    assert found.other_x == pytest.approx(other, rel=0.002)
+    assert found.ratio == pytest.approx(x / other, rel=0.002)
+    assert found.low < found.ratio < found.high
+    assert softmax.predict(found.other_x) == pytest.approx(float(diff.predict(x)))
+
+
+def test_a_pure_power_law_misses_the_published_points():
+    losses = PUBLISHED["sizes", "softmax"][0]
+    assert fit_power_law(SIZES, losses, form="kaplan").max_error == pytest.approx(0.029, abs=5e-4)
+
+
+@pytest.mark.parametrize("parameters", [(2.0, 0.1, 1.0), (-3.0, 1.5, 4.0), (1e4, 0.9, 2.5)])
+def test_exact_points_give_back_the_parameters(parameters):
+    a, b, c = parameters
+    x = np.geomspace(10, 1e5, 30)
+    fit = fit_power_law(x, a * x**-b + c)
+    np.testing.assert_allclose(fit.values, parameters, rtol=1e-8)
+    assert fit.r2 == pytest.approx(1)
+    pure = fit_power_law(x, 5 * x**-0.1, form="kaplan")
+    np.testing.assert_allclose(pure.values, (5, 0.1), rtol=1e-10)
+
+
+def test_chinchilla_gives_back_its_parameters():
+    generator = np.random.default_rng(0)
+    x = 10 ** generator.uniform((7, 9), (10, 11.5), size=(30, 2))
+    losses = 1.69 + 406.4 * x[:, 0] ** -0.34 + 410.7 * x[:, 1] ** -0.28
+    fit = fit_power_law(x, losses, form="chinchilla")
+    np.testing.assert_allclose(fit.values, (1.69, 406.4, 0.34, 410.7, 0.28), rtol=1e-6)
+    noisy = fit.predict(x) * np.exp(generator.normal(0, 0.002, 30))
+    noisy[0] *= 1.2  # an outlier, which the Huber loss all but ignores
+    refit = fit_power_law(x, noisy, form="chinchilla")
+    assert refit.parameters["alpha"] == pytest.approx(0.34, abs=0.03)
+    bootstrap = bootstrap_power_law(refit, repeats=50)["alpha"]
+    assert bootstrap.low < refit.parameters["alpha"] < bootstrap.high
+
+
+def test_units_of_x_change_the_factor_alone():
+    x, y = np.array(SIZES), PUBLISHED["sizes", "diff"][0]
+    one, other = fit_power_law(x, y), fit_power_law(1e9 * x, y)
+    assert one.parameters["b"] == pytest.approx(other.parameters["b"], rel=1e-9)
+    assert one.parameters["c"] == pytest.approx(other.parameters["c"], rel=1e-9)
+    assert float(one.predict(2.0)) == pytest.approx(float(other.predict(2e9)))
+
+
+def test_the_delta_method_covers_the_truth():
+    x = np.geomspace(1, 100, 12)
+    generator = np.random.default_rng(0)
+    hits = {"delta": 0, "bootstrap": 0, "at": 0}
+    repeats = 200
+    for _ in range(repeats):
+        fit = fit_power_law(x, 2 * x**-0.5 + 3 + generator.normal(0, 0.01, 12))
+        one, at = fit.interval("b"), fit.interval_at(10.0)
+        two = bootstrap_power_law(fit, repeats=100)["b"]
+        hits["delta"] += one.low <= 0.5 <= one.high
+        hits["bootstrap"] += two.low <= 0.5 <= two.high
+        hits["at"] += at.low <= 2 * 10**-0.5 + 3 <= at.high
+    # 95 % of 200 within three standard errors (3.1 each); a percentile interval without the
+    # t factor is narrower by 1.96 / 2.26 and covers about 91 %.
+    assert 181 <= hits["delta"] <= 199
+    assert 181 <= hits["at"] <= 199
+    assert 170 <= hits["bootstrap"] <= 199
+
+
+def test_three_points_have_no_interval():
+    fit = fit_power_law([1, 2, 4], [3.0, 2.0, 1.5])
+    assert fit.interval("b").low is None
+    assert equivalent(2, fit, fit).low is None
+    with pytest.raises(ConfigError, match="more points than parameters"):
+        bootstrap_power_law(fit)
+
+
+def test_extrapolation_is_refused_unless_asked_for():
+    diff, softmax = published("sizes", "diff"), published("sizes", "softmax")
+    with pytest.raises(ConfigError, match=r"got 20 \(points from 0.83 to 13.1\)"):
+        equivalent(20, diff, softmax)
+    with pytest.raises(ConfigError, match=r"got 18\.\d+ \(points"):
+        equivalent(10, diff, softmax)
+    assert equivalent(10, diff, softmax, extrapolate=True).extrapolated
+    assert not equivalent(6.8, diff, softmax).extrapolated
+    with pytest.raises(ConfigError, match="never leaves the side"):
+        equivalent(1e6, diff, softmax, extrapolate=True)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "form", "message"),
+    [
+        ([1, 2, 3], [1, 2, 3], "cubic", "form must be in"),
+        ([1, 2], [2, 1], "offset", "3 points or more"),
+        ([1, 2, 2], [3, 2, 1], "offset", "3 different x"),
+        ([0, 1, 2], [3, 2, 1], "offset", "x positive"),
+        ([1, 2, 3], [3, np.nan, 1], "offset", "finite"),
+        ([1, 2, 3], [2, 2, 2], "offset", "must vary"),
+        ([1, 2, 3], [2, 1, -1], "kaplan", "positive y"),
+        ([1, 2, 4, 8], [1, 2, 4, 8], "offset", "bend like a power law"),
+        (np.ones((4, 2)), [4, 3, 2, 1], "chinchilla", "5 points or more"),
+    ],
+)
+def test_points_without_a_law_are_refused(x, y, form, message):
+    with pytest.raises(ConfigError, match=message):
+        fit_power_law(x, y, form=form)
