@@ -199,8 +199,8 @@ def test_markdown(study):
     lines = markdown_results(study).splitlines()
     assert len(lines) == 2 + 4
     assert lines[3] == (
-        "| Noisy recall | DIFF V1 | 0.003 | 1 of 2 | 0.09 to 0.91 | not in 200, 100 "
-        "| 0.432, 0.065 | 0.510, 0.998 | 0.500 | noisy_recall-diff-seed0, 1 |"
+        "| Noisy recall | DIFF V1 | 0.003 | 1 of 2 | 0.09 to 0.91 | over 200 (100 to over 200) "
+        "| 0.432, 0.065 | 0.510 to 0.998 | 0.500 | noisy_recall-diff-seed0, 1 |"
     )
 
 

@@ -5,7 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from diffattn.data.recall_tasks import MqarConfig, MultiNeedleConfig, NoisyRecallConfig
+from diffattn.data.recall_tasks import (
+    MqarConfig,
+    MultiNeedleConfig,
+    NoisyRecallConfig,
+    guessing_ceilings,
+)
 from diffattn.data.synthetic import generate
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES, DiffTransformerConfig
@@ -25,18 +30,19 @@ TASKS = {
 }
 
 
-def make_config(task, attention_type="diff", hidden_size=16, **train):
+def make_config(task, attention_type="diff", hidden_size=16, num_heads=2, **train):
     task = TASKS.get(task, task)
     model = DiffTransformerConfig(
         attention_type="softmax",
         vocab_size=task.vocab_size,
         hidden_size=hidden_size,
-        intermediate_size=2 * hidden_size,
+        intermediate_size=hidden_size,
         num_hidden_layers=2,
-        num_heads=2,
-        head_dim=hidden_size // 2,
+        num_heads=num_heads,
+        head_dim=hidden_size // num_heads,
         max_position_embeddings=task.seq_len,
         initializer_range=0.1,
+        tie_word_embeddings=False,
     )
     settings = {"num_steps": 12, "warmup_steps": 2, "log_every": 2, "evaluate_every": 2}
     settings |= {"batch_tokens": 4 * task.seq_len, "seq_len": task.seq_len}
@@ -203,12 +209,13 @@ def test_other_refusals():
 
 @pytest.mark.scheduled
 def test_attention_learns_mqar(tmp_path):
-    """64 tokens, 4 pairs: solved by two layers of one head, as published."""
-    task = MqarConfig(vocab_size=128, seq_len=64, num_pairs=4)
+    """64 tokens, 4 pairs. DIFF V2, which is the first of the types to learn it."""
+    task = MqarConfig(vocab_size=66, seq_len=64, num_pairs=4)
     config = make_config(
-        task, "softmax", hidden_size=64, num_steps=6_000, warmup_steps=100, log_every=100,
-        learning_rate=2e-3, final_learning_rate=2e-4, evaluate_every=100,
-        batch_tokens=64 * 64, evaluation_tokens=512 * 64,
+        task, "diff_v2", hidden_size=64, num_heads=8, num_steps=3_000, warmup_steps=100,
+        log_every=100, evaluate_every=100, learning_rate=3e-3, final_learning_rate=3e-4,
+        batch_tokens=64 * 64, evaluation_tokens=256 * 64,
     )  # fmt: skip
+    assert guessing_ceilings(task)["elimination"] < 0.53
     results = train_recall(config, tmp_path / "run")
     assert results["test_accuracy"] >= 0.99

@@ -22,7 +22,8 @@ def reproduce(
         typer.Option(help="study folder; continued if it exists [runs/SCALE, runs/recall-SCALE]"),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="comma-separated, e.g. 0,1,2 [0,1,2; smoke: 0]")
+        str | None,
+        typer.Option(help="comma-separated [0,1,2; smoke: 0; study of recall: 0 to 7]"),
     ] = None,
     set_: Annotated[
         list[str] | None,

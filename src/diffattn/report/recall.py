@@ -1,5 +1,6 @@
 """The report of a recall study: learning curves, solved shares, ceilings."""
 
+from collections.abc import Callable
 from typing import Any
 
 from diffattn.report.charts import embed, layout, line, names_of, series
@@ -38,7 +39,7 @@ def recall_sections(study: Study) -> str:
         study: From :func:`diffattn.report.recall_files.read_recall_study`.
     """
     sections = {
-        "models": models_table(study) + settings_table(study),
+        "models": settings_table(study) + _per_task(study, models_table),
         "results": "".join(_task(study, task) for task in study.info["tasks"]),
         "rates": _rates(study),
         "costs": _costs(study),
@@ -152,14 +153,18 @@ def _rates(study: Study) -> str:
 
 
 def _costs(study: Study) -> str:
-    tables = [
-        cost_table(part(study, trial_names(study.info, task))).replace(
-            "<caption>", f"<caption>{esc(task_name(task))}. "
-        )
-        for task in study.info["tasks"]
-    ]
     note = (
         "<p>Times depend on the machine and on what else it was doing. Where all runs were made in "
         "one process, peak memory is that of the process so far and compares nothing.</p>\n"
     )
-    return "".join(tables) + note
+    return _per_task(study, cost_table) + note
+
+
+def _per_task(study: Study, make: Callable[[Study], str]) -> str:
+    """A table of the trials of every task, each named in its caption."""
+    return "".join(
+        make(part(study, trial_names(study.info, task))).replace(
+            "<caption>", f"<caption>{esc(task_name(task))}. ", 1
+        )
+        for task in study.info["tasks"]
+    )

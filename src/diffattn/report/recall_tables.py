@@ -1,5 +1,6 @@
 """Tables of a recall study, in HTML and, for a README, in Markdown."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -72,9 +73,9 @@ def solved_table(study: Study, task: str) -> str:
         "Solved at step",
         "Test accuracy",
     ]
-    return table(
-        f"{task_name(task)}: trials that reached the accuracy twice in a row.", headers, rows
-    )
+    goal = study.info["tasks"][task].get("solved_accuracy", MISSING)
+    caption = f"{task_name(task)}. Solved: validation accuracy {goal} at two evaluations in a row."
+    return table(caption, headers, rows)
 
 
 def tests_table(study: Study, task: str) -> str:
@@ -151,9 +152,9 @@ def recall_markdown(study: Path) -> str:
     """
     files = read_recall_study(study)
     lines = [
-        "| Task | Model | Learning rate | Solved | 95 % interval | Solved at step | p to softmax: "
-        "share, steps | Test accuracy | Guess | Runs |",
-        "| --- | --- | ---: | ---: | ---: | --- | --- | --- | ---: | --- |",
+        "| Task | Model | Learning rate | Solved | 95 % interval | Median step (range) "
+        "| p to softmax: share, steps | Test accuracy | Guess | Runs |",
+        "| --- | --- | ---: | ---: | ---: | ---: | --- | --- | ---: | --- |",
     ]
     for task, entry in (files.results or {"tasks": {}})["tasks"].items():
         p_values = {
@@ -162,21 +163,41 @@ def recall_markdown(study: Path) -> str:
             for found in entry["tests"]
         }
         for name, found in entry["types"].items():
-            when = zip(found["solved_steps"], found["steps"], strict=True)
+            accuracy = found["test_accuracy"]
             cells = [
                 task_name(task),
                 type_name(name),
                 f"{found['learning_rate']:g}",
                 f"{found['solved']} of {found['trials']}",
                 _interval(found),
-                ", ".join(_step(*pair) for pair in when),
+                _spread(found["solved_steps"], max(found["steps"])),
                 p_values.get((BASELINE, name), MISSING),
-                ", ".join(number(value, 3) for value in found["test_accuracy"]),
+                f"{number(min(accuracy), 3)} to {number(max(accuracy), 3)}",
                 number(entry["ceilings"]["pairs"], 3),
-                f"{task}-{name}-seed{', '.join(str(seed) for seed in files.info['seeds'])}",
+                f"{task}-{name}-seed{_run_of(files.info['seeds'])}",
             ]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _spread(solved: Sequence[int | None], most: int) -> str:
+    """Median and range of the steps; a run that was not solved is slower than any other."""
+    steps = sorted(math.inf if step is None else step for step in solved)
+
+    def words(step: float) -> str:
+        return count(step) if math.isfinite(step) else f"over {count(most)}"
+
+    # Of an even number the later one: a mean with an unsolved run would be no step.
+    middle = words(steps[len(steps) // 2])
+    return f"{middle} ({words(steps[0])} to {words(steps[-1])})"
+
+
+def _run_of(seeds: Sequence[int]) -> str:
+    """``"0 to 7"`` for neighbours, else all of them."""
+    numbers = sorted(seeds)
+    if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]} to {numbers[-1]}"
+    return ", ".join(str(seed) for seed in numbers)
 
 
 def unfinished_note() -> str:

@@ -141,12 +141,17 @@ def statement(config: RecallStudyConfig) -> str:
         if heads < SMALLEST_TESTED_HEADS
         else ""
     )
-    seeds = len(config.seeds)
+    seeds, sweeps = len(config.seeds), len(config.sweep_seeds)
     return (
-        f"{size}Learning to recall is a sudden change, so what counts is the share of {seeds} "
-        "seeds that get there within the steps given, and when. A run that did not may have with "
-        f"more steps. With {seeds} seeds per type only large differences between shares can be "
-        "told from chance. Each type's learning rate was chosen by the same rule on other seeds. "
-        "These are models of thousands of parameters on sequences of tens of tokens: they show "
-        "what is learned first, not what the papers' models can do."
+        f"{size}Learning to recall is a sudden change, so what counts is the share of "
+        f"{_plural(seeds, 'seed')} that get there within the steps given, and when. A run that did "
+        "not may have with more steps. Only large differences between shares of so few can be told "
+        f"from chance. Each type's learning rate was chosen by one rule from "
+        f"{_plural(len(config.learning_rates), 'rate')} on {_plural(sweeps, 'other seed')}, so it "
+        "need not be its best. Models and sequences are tiny: they show what is learned sooner "
+        "here, not what the papers' models can do."
     )
+
+
+def _plural(quantity: int, noun: str) -> str:
+    return f"{quantity} {noun}{'' if quantity == 1 else 's'}"
