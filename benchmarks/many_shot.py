@@ -75,7 +75,9 @@ def bench(model: LanguageModel, wide: LanguageModel, task: IclTask, args: Any) -
         return [[one.logprob for one in score(model, asked, share=False)]]
 
     ways = {
-        "shared": Timed(lambda: read_labels(model, task.trie, questions, before=model.read(tokens))),
+        "shared": Timed(
+            lambda: read_labels(model, task.trie, questions, before=model.read(tokens))
+        ),
         "once per question": Timed(lambda: once(model, few)),
         "decoding": Timed(
             lambda: generate(

@@ -1,6 +1,6 @@
 """Many branches after one prefix in a single pass: a token sees the prefix and its ancestors."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -98,7 +98,6 @@ def can_branch(model: LanguageModel, prefix: Prefix) -> bool:
     return all(type(layer) is DynamicLayer for layer in prefix.cache.layers)
 
 
-@torch.no_grad()
 def forward_forest(
     model: LanguageModel, prefix: Prefix, forest: Forest, wanted: Sequence[int]
 ) -> Tensor:
@@ -117,16 +116,77 @@ def forward_forest(
     """
     cache = DynamicCache(config=model.network.config)
     cache.layers = [_borrow(layer) for layer in prefix.cache.layers]
-    size, device = len(forest), model.device
-    visible = torch.ones(size, prefix.length + size, dtype=torch.bool)
-    visible[:, prefix.length :] = torch.from_numpy(forest.ancestors())
+    seen = torch.from_numpy(forest.ancestors())
+    return _forward(model, prefix, cache, forest.tokens, forest.depths, seen, wanted)
+
+
+class Branches:
+    """Rows that grow token by token on one prefix, whose keys and values are held once.
+
+    Args:
+        model: One that :func:`can_branch`.
+        prefix: What all rows follow.
+        rows: Their first tokens, one or more each.
+    """
+
+    def __init__(self, model: LanguageModel, prefix: Prefix, rows: Sequence[Sequence[int]]) -> None:
+        self.model, self.prefix = model, prefix
+        self.cache = prefix.rows(1)
+        self.lengths = [len(row) for row in rows]
+        forest = Forest()
+        self._ends = [forest.add(row)[-1] for row in rows]
+        self._forest, self._ancestors = forest, torch.from_numpy(forest.ancestors())
+        self._seen = self._ancestors[self._ends]  # [rows, tokens so far]
+
+    def read(self) -> Tensor:
+        """Logits after the first tokens, ``[rows, vocab_size]``."""
+        forest = self._forest
+        return self._run(forest.tokens, forest.depths, self._ancestors, self._ends)
+
+    def grow(self, tokens: Mapping[int, int]) -> Tensor:
+        """Add a token to some rows.
+
+        Args:
+            tokens: By row.
+
+        Returns:
+            Logits after them, ``[len(tokens), vocab_size]``, in their order.
+        """
+        rows = list(tokens)
+        own = torch.zeros(len(self.lengths), len(rows), dtype=torch.bool)
+        own[rows, torch.arange(len(rows))] = True
+        self._seen = torch.cat([self._seen, own], dim=1)
+        depths = [self.lengths[row] for row in rows]
+        for row in rows:
+            self.lengths[row] += 1
+        return self._run(list(tokens.values()), depths, self._seen[rows], range(len(rows)))
+
+    def _run(
+        self, tokens: list[int], depths: list[int], seen: Tensor, wanted: Sequence[int]
+    ) -> Tensor:
+        return _forward(self.model, self.prefix, self.cache, tokens, depths, seen, wanted)
+
+
+@torch.no_grad()
+def _forward(
+    model: LanguageModel,
+    prefix: Prefix,
+    cache: DynamicCache,
+    tokens: Sequence[int],
+    depths: Sequence[int],
+    seen: Tensor,
+    wanted: Sequence[int],
+) -> Tensor:
+    """Logits after the wanted tokens; ``seen`` ``[new tokens, tokens after the prefix]``."""
+    device = model.device
+    visible = torch.cat([seen.new_ones(len(tokens), prefix.length), seen], dim=1)
     # Only masked kernels take a tree; ours and the flash kernels know none.
     now = model.network.config._attn_implementation
     with nullcontext() if now == "sdpa" else attention_implementation(model, "sdpa"):
         out = model.network(
-            input_ids=torch.tensor([forest.tokens], device=device),
+            input_ids=torch.tensor([list(tokens)], device=device),
             attention_mask=visible[None, None].to(device),
-            position_ids=torch.tensor([forest.depths], device=device) + prefix.length,
+            position_ids=torch.tensor([list(depths)], device=device) + prefix.length,
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=torch.tensor(list(wanted), device=device),
