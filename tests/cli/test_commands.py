@@ -144,6 +144,7 @@ def test_generate_prints_the_text_alone(cli, trained):
     ("command", "key"),
     [
         (("reproduce", "--scale", "study", "--seeds", "4,5"), "config"),
+        (("reproduce", "recall", "--scale", "study", "--seeds", "4,5"), "tasks"),
         (("train", "laptop", "--attention", "diff_v2", "--set", "train.num_steps=30"), "model"),
     ],
 )

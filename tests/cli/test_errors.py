@@ -17,6 +17,13 @@ from diffattn.records import io as records
     [
         (("reproduce", "--scale", "smok"), "Did you mean 'smoke'?"),
         (("reproduce", "--match", "param"), "Did you mean 'params'?"),
+        (("reproduce", "recal"), "Did you mean 'recall'?"),
+        (("reproduce", "recall", "--scale", "smok"), "Did you mean 'smoke'?"),
+        (("reproduce", "recall", "--match", "param"), "Did you mean 'params'?"),
+        (("reproduce", "recall", "--seeds", "1,1"), "seeds must be distinct"),
+        (("reproduce", "recall", "--seeds=-1"), "seed must be from 0 to"),
+        (("reproduce", "recall", "--seeds", "100"), "must not be those of the sweep"),
+        (("reproduce", "recall", "--set", "train.seed=1"), "--set must be left out"),
         (("reproduce", "--seeds", "1,x"), "--seeds: must be whole numbers"),
         (("reproduce", "--seeds", ""), "--seeds: must be whole numbers"),
         (("reproduce", "--seeds", "1,1"), "seeds must be distinct"),

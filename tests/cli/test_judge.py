@@ -113,7 +113,9 @@ def test_requests_can_be_taken_elsewhere_and_replies_brought_back(evaluation, tm
     assert done.exit_code == 0, (done.output, done.exception)
     replies.write_text(json.dumps({"id": lines[0]["id"], "reply": reply}) + "\n")
     done = run("judge", evaluation, "--model", "half", "--replies", replies)
-    assert "one verdict or more is needed" in str(done.exception)  # none of the second model
+    assert done.exit_code == 1
+    assert "diff/hallucination.judged-half: one verdict or more is needed" in done.stderr
+    assert "no verdict on 2 of 3 outputs" in done.stderr
 
 
 def test_dry_run_and_misuse(evaluation, tmp_path):

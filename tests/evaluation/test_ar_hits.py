@@ -11,6 +11,7 @@ from diffattn.data.tokens import PackedTokens, pack
 from diffattn.errors import ConfigError
 from diffattn.evaluation.ar_hits import ArHits, hit_threshold
 from diffattn.evaluation.compare import compare
+from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import Part, evaluate
 from diffattn.evaluation.token_losses import prefix_losses
 from diffattn.records.io import read_jsonl
@@ -93,6 +94,10 @@ def test_slices_equal_a_walk_with_sets(models, packed, tmp_path):
         assert values(result, "ar_hit_share")[n] == pytest.approx(share)
         by_gap = result.tables["by_gap"][str(n)]
         assert sum(one["tokens"] for one in by_gap) == len(hits)
+        if n == 2:
+            charted = [m for m in result.metrics if m.name == "ar_hit_nll_by_gap"]
+            assert [m.where["gap"] for m in charted] == [one["from"] for one in by_gap]
+            assert [m.value for m in charted] == pytest.approx([one["nll"] for one in by_gap])
         bins = [*result.tables["by_count_repeated"][str(n)], *result.tables["by_count_new"][str(n)]]
         sequences = len(validation) // 128
         assert sum(one["tokens"] for one in bins) == (128 - n + 1) * sequences
@@ -128,6 +133,13 @@ def test_sequences_are_spaced_evenly(models, packed):
     ids = [int(item.id) for batch in few for item in batch]
     total = sum(map(len, every))
     assert ids == [32 * (i * total // 4) for i in range(4)]
+
+
+def test_presets_run_the_defaults():
+    """What the paper's figure and table need: its lengths, and nothing reduced."""
+    chosen = {part.variant: part.protocol for part in parts(["fig4", "table6"])}
+    assert chosen["nll_by_position"].length == 65_536
+    assert chosen["ar_hits"] == ArHits()
 
 
 def test_the_threshold_is_in_proportion():

@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 
+from diffattn.evaluation import decoding
 from diffattn.evaluation.decoding import generate
 from diffattn.evaluation.protocol import ItemError
 
@@ -27,8 +28,10 @@ def by_hugging_face(model, prompt, max_new_tokens):
     return ids[0, len(prompt) :].tolist()
 
 
+@pytest.mark.parametrize("branched_tokens", [0, 10**9])
 @pytest.mark.parametrize("share", [True, False])
-def test_equals_hugging_face(model, share):
+def test_equals_hugging_face(model, share, branched_tokens, monkeypatch):
+    monkeypatch.setattr(decoding, "_BRANCHED_TOKENS", branched_tokens)
     asked = prompts(model)
     for prompt, found in zip(
         asked, generate(model, asked, max_new_tokens=12, share=share), strict=True
@@ -38,6 +41,19 @@ def test_equals_hugging_face(model, share):
             assert [*found.ids, model.tokenizer.eos_token_id] == wanted
         else:
             assert list(found.ids) == wanted
+
+
+def test_branches_meet_no_more_tokens_than_their_prefix_has():
+    room = [30, 10, 50, 20, 200]
+    batches = list(decoding._by_tokens(room, 100))
+    assert sorted(i for batch in batches for i in batch) == list(range(5))
+    assert batches == [[1, 3, 0], [2], [4]]
+
+
+def test_a_prefix_that_was_read_before(model):
+    asked = prompts(model)
+    whole = generate(model, [[9, 8, 7, *one] for one in asked], max_new_tokens=6)
+    assert generate(model, asked, max_new_tokens=6, before=model.read([9, 8, 7])) == whole
 
 
 def test_stop_strings_cut_the_text(models):
@@ -52,7 +68,9 @@ def test_stop_strings_cut_the_text(models):
         assert (found.finished == "stop") == (stop in whole.text)
 
 
-def test_only_allowed_tokens_are_written(models):
+@pytest.mark.parametrize("branched_tokens", [0, 10**9])
+def test_only_allowed_tokens_are_written(models, branched_tokens, monkeypatch):
+    monkeypatch.setattr(decoding, "_BRANCHED_TOKENS", branched_tokens)
     model = models["shared_diff"]
     words = [(7, 8, 9), (7, 10), (11,)]
 

@@ -4,6 +4,16 @@ import random
 from itertools import pairwise
 
 import pytest
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+from tokenizers.models import BPE
+from transformers import PreTrainedTokenizerFast
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.haystack import (
@@ -14,6 +24,7 @@ from diffattn.evaluation.haystack import (
     read_stretch,
     sentence_ends,
 )
+from diffattn.evaluation.language_model import LanguageModel
 from diffattn.evaluation.magic_numbers import (
     CITIES,
     MagicTask,
@@ -155,6 +166,51 @@ def test_frames_and_line_ends_are_gone(tmp_path):
     (tmp_path / "b.txt").write_text("\nSo it is.\n")
     assert corpus_text(str(tmp_path)) == "It was.\n\nSo it is."
     assert random_start("It was.\n\nSo it is.", random.Random(0)) in (0, 9)
+
+
+def piece_tokenizer():
+    """SentencePiece's manner: words begin with their space, also the first one of a text."""
+    backend = Tokenizer(BPE(unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    backend.decoder = decoders.Metaspace(prepend_scheme="always")
+    return backend, trainers.BpeTrainer(
+        vocab_size=500, special_tokens=["<s>", "<unk>"], show_progress=False
+    )
+
+
+def trimming_tokenizer():
+    """White space counts to no token's characters; digits go by threes, marks with line ends."""
+    pattern = r" ?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    backend = Tokenizer(BPE())
+    split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([split, level])
+    backend.decoder = decoders.ByteLevel()
+    backend.post_processor = processors.ByteLevel(trim_offsets=True)
+    return backend, trainers.BpeTrainer(
+        vocab_size=500, special_tokens=["<s>"], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [piece_tokenizer, trimming_tokenizer])
+def test_other_kinds_of_tokenizers(make, models, corpus, text):
+    backend, trainer = make()
+    words = " ".join([*CITIES, "special magic number is: What are the Question Answer ,?'"])
+    backend.train_from_iterator([f"{text}\n{words}\n{' '.join(map(str, range(99)))}"], trainer)
+    model = LanguageModel(
+        models["softmax"].network,
+        PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>"),
+    )
+    for sample in range(20):
+        for prompt in build_prompts(model, task(corpus, sample=sample)):
+            decoded = model.decode(prompt.ids)
+            for city, number in zip(prompt.cities, prompt.numbers, strict=True):
+                assert decoded.count(needle(city, number)) == 1
+            assert len(prompt.ids) == 660
+            if 0 < prompt.depth < 100:
+                before = model.decode(prompt.ids[: prompt.spans[0][0]])
+                assert before.rstrip(" ")[-1] in '.!?\n)"' or "\n" in decoded[len(before) :][:1]
 
 
 @pytest.mark.parametrize(

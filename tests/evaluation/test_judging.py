@@ -12,6 +12,7 @@ from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.evaluation.judge import (
     JudgeFailure,
     JudgeSettings,
+    JudgeUnreachable,
     LocalJudge,
     RecordedReplies,
     Reply,
@@ -84,13 +85,15 @@ def by_label(text):
 
 def test_verdicts_become_results_and_are_compared(folder):
     judge = Scripted(by_label)
-    results, comparison = judge_folder(folder, judge, SETTINGS)
+    found = judge_folder(folder, judge, SETTINGS)
+    results, comparison = found.results, found.comparison
     assert [result.model["label"] for result in results] == ["softmax", "diff"]
     for result, right, unparsable in zip(results, (1, 3), (0, 1), strict=True):
         found = {metric.name: (metric.value, metric.n) for metric in result.metrics}
         assert found == {"accuracy": (right / 6, 6), "unparsable": (unparsable / 6, 6),
                          "empty": (1 / 6, 6)}  # fmt: skip
-        assert [metric.name for metric in result.headline()] == ["accuracy"]
+        shown = ["accuracy", "unparsable"] if unparsable else ["accuracy"]
+        assert [metric.name for metric in result.headline()] == shown
         assert (result.num_items, result.num_failed) == (6, 0)
     variant = "hallucination.judged-me-judge"
     assert EvalResult.read(folder / "diff" / variant) == results[1]
@@ -107,9 +110,9 @@ def test_verdicts_become_results_and_are_compared(folder):
 
 
 def test_the_second_call_asks_nothing(folder):
-    first, _ = judge_folder(folder, Scripted(by_label), SETTINGS)
+    first = judge_folder(folder, Scripted(by_label), SETTINGS).results
     judge = Scripted()
-    again, _ = judge_folder(folder, judge, SETTINGS)
+    again = judge_folder(folder, judge, SETTINGS).results
     assert (judge.asked, again) == ([], first)
 
 
@@ -132,30 +135,47 @@ def test_an_interrupted_call_keeps_what_it_had(folder):
 
 
 def test_failures_are_recorded_and_asked_again(folder):
-    lines = []
     judge = Scripted(lambda text: JudgeFailure("busy") if "2" in text.split()[1] else TRUE)
-    results, _ = judge_folder(folder, judge, SETTINGS, say=lines.append)
+    results = judge_folder(folder, judge, SETTINGS).results
     assert [result.num_failed for result in results] == [1, 1]
-    assert lines[0] == ("softmax/hallucination.judged-me-judge: no verdict on 1 of 6 outputs")
     rows = read_jsonl(folder / "diff" / "hallucination.judged-me-judge" / "items.jsonl")
     assert rows[2]["error"] == "busy"
     assert results[0].metrics[0].n == 5
     judge = Scripted(lambda text: FALSE)
-    results, _ = judge_folder(folder, judge, SETTINGS)
+    results = judge_folder(folder, judge, SETTINGS).results
     assert [result.num_failed for result in results] == [0, 0]
     assert [name.split("-")[1] for name in judge.asked] == ["3", "3"]
     assert results[0].metrics[0].value == pytest.approx(4 / 6)
 
 
-def test_failures_in_a_row_end_the_call(folder):
+def test_an_endpoint_that_is_down_is_left_alone(folder):
     settings = JudgeSettings(model="me/judge", give_up_after=2)
-    judge = Scripted(lambda text: TRUE if "0" in text.split()[1] else JudgeFailure("down"))
-    results, _ = judge_folder(folder, judge, settings)
-    assert len(judge.asked) == 2 * 3
-    assert [result.num_failed for result in results] == [4, 4]
+    down = JudgeUnreachable("down")
+    judge = Scripted(lambda text: TRUE if "0" in text.split()[1] else down, settings)
+    found = judge_folder(folder, judge, settings)
+    assert len(judge.asked) == 3  # the second model's outputs are not even tried
+    assert [result.num_failed for result in found.results] == [4]
+    assert found.missing == [
+        "diff/hallucination.judged-me-judge: one verdict or more is needed, got 5 failures, "
+        "first: not asked: the judge had failed too often before"
+    ]
+    judge = Scripted(settings=settings)
+    found = judge_folder(folder, judge, settings)
+    assert [result.num_failed for result in found.results] == [0, 0]
+    assert len(judge.asked) == 4 + 5
     with pytest.raises(DiffAttnError, match=r"one verdict or more is needed, got 5 .*down"):
-        judge_folder(folder, Scripted(lambda text: JudgeFailure("down")),
-                     JudgeSettings(model="other"))  # fmt: skip
+        judge_folder(folder, Scripted(lambda text: down), JudgeSettings(model="other"))
+
+
+def test_requests_that_fail_for_themselves_do_not_end_the_call(folder):
+    settings = JudgeSettings(model="me/judge", give_up_after=2)
+    judge = Scripted(
+        lambda text: JudgeFailure("too long") if text.startswith("softmax") else TRUE, settings
+    )
+    found = judge_folder(folder, judge, settings)
+    assert len(judge.asked) == 10
+    assert [result.model["label"] for result in found.results] == ["diff"]
+    assert "softmax/hallucination.judged-me-judge: one verdict" in found.missing[0]
 
 
 def test_a_refusal_ends_the_call(folder):
@@ -169,7 +189,8 @@ def test_another_judge_stands_beside_and_other_settings_are_refused(folder):
     with pytest.raises(CheckpointError, match="must hold verdicts of the same judge"):
         judge_folder(folder, Scripted(settings=changed), changed)
     named = JudgeSettings(model="me/judge", temperature=0.0, name="cold", document="read")
-    results, comparison = judge_folder(folder, Scripted(settings=named), named)
+    found = judge_folder(folder, Scripted(settings=named), named)
+    results, comparison = found.results, found.comparison
     assert results[0].variant == "hallucination.judged-cold"
     assert {d.variant for d in comparison.differences} == {
         "hallucination", "hallucination.judged-me-judge", "hallucination.judged-cold",
@@ -190,7 +211,7 @@ def test_an_endpoint_with_workers(folder, monkeypatch):
     script = [(500, {}, {}), (200, b"?", {}), (200, completion(), {})]
     with judge_server(*script) as (url, asked):
         settings = JudgeSettings(model="m", endpoint=url, workers=3, first_wait_seconds=0.001)
-        results, _ = judge_folder(folder, EndpointJudge(settings), settings)
+        results = judge_folder(folder, EndpointJudge(settings), settings).results
     assert [result.metrics[0].value for result in results] == [5 / 6, 5 / 6]
     assert len(asked) == 12
     assert threading.active_count() < 10
@@ -200,7 +221,7 @@ def test_an_endpoint_with_workers(folder, monkeypatch):
 def test_a_local_judge_and_one_whose_context_is_short(folder, build):
     settings = JudgeSettings(model="local", max_tokens=3)
     judge = LocalJudge(build("softmax", max_length=8_000), settings)
-    results, _ = judge_folder(folder, judge, settings)
+    results = judge_folder(folder, judge, settings).results
     assert results[0].metrics[1].value == pytest.approx(5 / 6)  # it writes nothing readable
     settings = JudgeSettings(model="short", max_tokens=3)
     judge = LocalJudge(build("softmax", max_length=64), settings)
@@ -223,10 +244,10 @@ def test_replies_from_a_file(folder, tmp_path):
     path = tmp_path / "replies.jsonl"
     lines = [json.dumps({"id": one.name, "reply": TRUE}) + "\n" for one in requests]
     path.write_text("".join(lines[1:]))
-    results, _ = judge_folder(folder, RecordedReplies(path, SETTINGS), SETTINGS)
+    results = judge_folder(folder, RecordedReplies(path, SETTINGS), SETTINGS).results
     assert [result.num_failed for result in results] == [1, 0]
     path.write_text(lines[0])
-    results, _ = judge_folder(folder, RecordedReplies(path, SETTINGS), SETTINGS)
+    results = judge_folder(folder, RecordedReplies(path, SETTINGS), SETTINGS).results
     assert [result.num_failed for result in results] == [0, 0]
     path.write_text('{"id": "a", "answer": "b"}\n')
     with pytest.raises(ConfigError, match=r"replies.jsonl:1: must hold the texts 'id' and 'reply'"):

@@ -171,6 +171,8 @@ def test_without_bos_or_eos(models, folder, tmp_path):
         ({"tasks": ("piqa", "piqa")}, "each once"),
         ({"num_fewshot": -1}, "num_fewshot must be 0 or more"),
         ({"limit": 0}, "limit 1 or more"),
+        ({"limit": 2.5}, "whole numbers"),
+        ({"num_fewshot": "x"}, "whole numbers"),
     ],
 )
 def test_wrong_settings(settings, message):

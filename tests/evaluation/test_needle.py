@@ -12,6 +12,7 @@ from diffattn.evaluation.magic_numbers import build_prompts, forced_answer
 from diffattn.evaluation.needle import Needle, contains_number
 from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.scoring import Score
 from diffattn.records.io import read_jsonl
 from diffattn.stats.proportions import wilson_interval
 
@@ -89,7 +90,8 @@ def test_recall_and_cells(models, hay, tmp_path, monkeypatch):
 
     monkeypatch.setattr(needle, "build_prompts", known)
     monkeypatch.setattr(needle, "generate", answering)
-    monkeypatch.setattr(needle, "read_each", in_order)
+    monkeypatch.setattr(needle, "score", knowing_nothing)
+    monkeypatch.setattr(needle, "read_each", unread)
     result = run(models["diff"], one, tmp_path / "out")
     found = {(m.name, *m.where.values()): m for m in result.metrics}
     assert found["recall", "N=1, R=1", 600, 0].value == 1
@@ -103,10 +105,13 @@ def test_recall_and_cells(models, hay, tmp_path, monkeypatch):
     assert grid["n"] == [[2, 2], [2, 2], [2, 2]]
 
 
-def in_order(model, prompts):
-    """Every prompt read by itself; answers are then asked for in the order they were made."""
-    for i, prompt in enumerate(prompts):
-        yield i, model.read(prompt[:-1])
+def unread(model, prompts):
+    """Every prompt in order, none of them read: the answers are made up."""
+    return ((i, None) for i in range(len(prompts)))
+
+
+def knowing_nothing(model, continuations, **options):
+    return [Score((-5.0,) * len(one.target), one.target, False) for one in continuations]
 
 
 def test_a_cell_without_items_is_empty(models, hay):

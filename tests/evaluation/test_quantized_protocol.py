@@ -7,12 +7,12 @@ import pytest
 import torch
 from lm_documents import write_task
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.evaluation.decoding import generate
 from diffattn.evaluation.language_model import LanguageModel
 from diffattn.evaluation.lm_tasks import LmTasks
 from diffattn.evaluation.quantized_logits import QuantizedLogits
-from diffattn.evaluation.registry import parts
+from diffattn.evaluation.registry import parts, protocol_class
 from diffattn.evaluation.runner import Part, evaluate
 from diffattn.probes.quantized_logits import quantized_logits
 from diffattn.records.io import read_jsonl
@@ -133,6 +133,43 @@ def test_generation_too(models, text):
                 ids.append(token)
 
 
+WRAPPED = {
+    "needle": {"tasks": [[1, 1]], "lengths": [256], "depths": [0, 100], "samples": 1},
+    "sliding_perplexity": {"window": 64, "stride": 32, "documents": 2},
+    "nll_by_position": {"length": 128, "documents": 2},
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_other_protocols_run_every_row_alone(models, name, monkeypatch):
+    """No pass holds several rows, and no prefix serves several."""
+    model = models["diff"]
+    quick = protocol_class(name).quick
+    fields = protocol_class(name).__dataclass_fields__
+    settings = dict(quick) | {k: v for k, v in WRAPPED[name].items() if k in fields}
+    protocol = QuantizedLogits(protocol=name, settings=settings, bits=(4,), text=None)
+    rows = []
+    hook = model.network.base_model.register_forward_pre_hook(
+        lambda module, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    try:
+        batch = protocol.batches(model)[0]
+        together = protocol.ask(model, batch)
+        assert together == [protocol.ask(model, [item])[0] for item in batch]
+    finally:
+        hook.remove()
+    assert set(rows) == {1}
+
+
+def test_a_protocol_that_reads_attention_maps_is_refused(models, tmp_path):
+    settings = dict(protocol_class("attention_segments").quick) | {"depths": (50,), "samples": 1}
+    with pytest.raises(DiffAttnError, match=r"nothing else may choose|attention maps need"):
+        run(
+            models["diff"], tmp_path / "out", protocol="attention_segments", settings=settings,
+            bits=(4,), text=None,
+        )  # fmt: skip
+
+
 def test_the_record_names_the_wrapped_protocol_in_full(models, tmp_path):
     protocol = QuantizedLogits(**KEY_VALUES)
     assert protocol.parameters()["settings"] == {
@@ -154,7 +191,8 @@ def test_the_record_names_the_wrapped_protocol_in_full(models, tmp_path):
         ({"settings": {"taks": ["piqa"]}}, "Did you mean 'tasks'"),
         ({"settings": {"tasks": ["pika"]}}, "Did you mean 'piqa'"),
         ({"bits": (16, 16)}, "each once"),
-        ({"bits": (32,)}, "16 or fewer"),
+        ({"bits": (32,)}, "from 2 to 16"),
+        ({"bits": (3.5,)}, "from 2 to 16"),
         ({"bits": ()}, "must list widths"),
         ({"granularity": "column"}, "granularity must be in"),
         ({"num_windows": 0}, "must be 1 or more"),

@@ -6,6 +6,7 @@ from diffattn.errors import ConfigError
 from diffattn.evaluation import single_needle
 from diffattn.evaluation.decoding import Generation
 from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.scoring import Score
 from diffattn.evaluation.single_needle import PHRASE, SingleNeedle
 from diffattn.records.io import read_jsonl
 from diffattn.stats.proportions import wilson_interval
@@ -70,15 +71,13 @@ def test_rates(models, hay, tmp_path, monkeypatch):
         ]
     )  # fmt: skip
 
-    def in_order(model, prompts):
-        for i, prompt in enumerate(prompts):
-            yield i, model.read(prompt[:-1])
-
-    def answering(*arguments, **options):
-        return [Generation((), next(answers), "stop")]
-
-    monkeypatch.setattr(single_needle, "read_each", in_order)
-    monkeypatch.setattr(single_needle, "generate", answering)
+    monkeypatch.setattr(
+        single_needle, "read_each", lambda model, prompts: ((i, None) for i in range(len(prompts)))
+    )
+    monkeypatch.setattr(
+        single_needle, "generate", lambda *a, **k: [Generation((), next(answers), "stop")]
+    )
+    monkeypatch.setattr(single_needle, "score", lambda *a, **k: [Score((-5.0,), (1,), False)])
     result = run(models["softmax"], protocol(hay), tmp_path / "out")
     found = {(m.name, *m.where.values()): m for m in result.metrics}
     assert found["accuracy",].value == pytest.approx(2 / 6)

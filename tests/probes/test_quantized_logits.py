@@ -212,6 +212,17 @@ def test_both_maps_are_quantised_before_their_softmax(kind):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_another_attention_function_is_not_taken_for_ours():
+    network = build("diff")
+    ids = torch.arange(5)[None]
+    with quantized_logits(network, 4):
+        network.set_attn_implementation("eager")
+        with pytest.raises(ConfigError, match=r"nothing else may choose .* got 'eager'"):
+            network(ids)
+    network.set_attn_implementation("eager")
+    network(ids)
+
+
 def test_models_that_qualify(network):
     before = network.config._attn_implementation
     require_quantizable(network)

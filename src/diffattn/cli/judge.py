@@ -43,7 +43,7 @@ def judge(
     evaluation folder only, not the models. Every request and reply is kept; the same command
     again asks for what is missing. Another judge gets results of its own beside these.
     """
-    from diffattn.cli.progress import RunsProgress
+    from diffattn.cli.item_progress import ItemProgress
     from diffattn.cli.tables import print_table
     from diffattn.errors import ConfigError
     from diffattn.evaluation.judge import chosen_judge, judge_settings
@@ -67,11 +67,9 @@ def judge(
             typer.echo(json.dumps({"requests": len(asked), "judge": asdict(settings)}, indent=2))
         return
     asked_judge = chosen_judge(settings, replies=replies, device=device, dtype=dtype)
-    with RunsProgress(1000 * len(recorded), 0, 1000) as progress:
-        results, comparison = judge_folder(
-            evaluation, asked_judge, settings, say=progress.say,
-            tell=lambda name, share: progress.tell(name, {"step": int(1000 * share)}),
-        )  # fmt: skip
+    with ItemProgress(len(recorded)) as progress:
+        judged = judge_folder(evaluation, asked_judge, settings, tell=progress.tell)
+    results, comparison = judged.results, judged.comparison
     if json_:
         found = {"results": [asdict(r) for r in results]}
         if comparison is not None:
@@ -79,10 +77,14 @@ def judge(
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:
         print_table(metric_rows(results))
-        if comparison is not None:
-            variants = {result.variant for result in results}
-            print_table([row for row in difference_rows(comparison) if row["protocol"] in variants])
+        own = {result.variant for result in results}
+        if comparison is not None and (
+            rows := [row for row in difference_rows(comparison) if row["protocol"] in own]
+        ):
+            print_table(rows)
         typer.echo(f"Records: {evaluation}")
+    for sentence in judged.missing:
+        typer.echo(f"diffattn: {sentence}", err=True)
     failed = sum(result.num_failed for result in results)
     if failed:
         typer.echo(
@@ -90,4 +92,5 @@ def judge(
             "the same command asks again, replies.jsonl says why.",
             err=True,
         )
+    if failed or judged.missing:
         raise typer.Exit(1)

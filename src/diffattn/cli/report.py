@@ -15,7 +15,8 @@ def report(
         list[Path] | None,
         typer.Option(
             metavar="PATH",
-            help="record or folder of 'diffattn bench' (repeatable) [the committed ones]",
+            help="record or folder of 'diffattn bench' (repeatable) [the committed ones; for a "
+            "recall study none]",
         ),
     ] = None,
     markdown: Annotated[
@@ -24,9 +25,9 @@ def report(
 ) -> None:
     """Build the page of a study or an evaluation from its records."""
     from diffattn.errors import ConfigError
-    from diffattn.report.build import build_report
+    from diffattn.report.build import build_report, markdown_results
     from diffattn.report.evaluation_page import build_evaluation_report, is_evaluation_folder
-    from diffattn.report.tables import markdown_table
+    from diffattn.report.recall_files import is_recall_study
 
     if markdown and out is not None:
         raise ConfigError("report: --markdown prints and --out writes the page, got both.")
@@ -36,10 +37,13 @@ def report(
         typer.echo(build_evaluation_report(study, out))
         return
     if markdown:
-        typer.echo(markdown_table(study), nl=False)
+        typer.echo(markdown_results(study), nl=False)
         return
     from diffattn.studies.reproduce import committed_benchmarks, published_beside
 
+    if is_recall_study(study):
+        typer.echo(build_report(study, out, benchmarks=bench or ()))
+        return
     typer.echo(
         build_report(
             study,

@@ -13,7 +13,7 @@ from diffattn.evaluation.long_texts import require_window
 from diffattn.evaluation.loss_metrics import loss_metric
 from diffattn.evaluation.ngrams import NgramCounts, gaps, ngram_keys
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
-from diffattn.evaluation.slices import Slices, slice_losses
+from diffattn.evaluation.slices import Slices, bin_sums, slice_losses
 from diffattn.evaluation.token_losses import prefix_losses
 from diffattn.evaluation.training_tokens import token_splits
 from diffattn.records.evaluations import Metric
@@ -51,8 +51,8 @@ class ArHits(Protocol):
         "n": "2 as in Zoology is the headline, 3 stands beside it; the paper says 'n-gram'",
         "threshold": "1,250 x training tokens / 10e9, rounded up, at least 1: Zoology's count in "
         "proportion; the paper gives none",
-        "training counts": "exact, over the whole stream, across the ends of documents as "
-        "training windows run",
+        "training counts": "exact, over the whole training split, across the ends of documents "
+        "as training windows run, whether or not a run read all of it",
         "text": "the validation split, in sequences one after the other, spaced evenly if there "
         "are more than wanted",
         "sequences": "BOS first if the tokenizer has one; it is part of no n-gram",
@@ -160,6 +160,10 @@ class ArHits(Protocol):
                     total += share.mean * loss.mean
             errors[str(n)] = abs(total - overall.mean)
             assert errors[str(n)] < 1e-6, f"slices of n={n} must add up, off by {errors[str(n)]}"
+        metrics += [
+            loss_metric("ar_hit_nll_by_gap", bootstrap_ratio(sums[:, 1], sums[:, 0]), {"gap": low})
+            for low, sums in bin_sums(rows, f"gap_{self.n[0]}").items()
+        ]
         tables = {
             "threshold": rows[0]["threshold"],
             "train_tokens": rows[0]["train_tokens"],

@@ -55,13 +55,13 @@ class AttentionSegments(Protocol):
         "normalisation": "global: summed over each segment, averaged over layers and heads, then "
         "divided by the sum of the five; row: divided per head before averaging",
         "weights": "signed A1 − λ A2 as printed by the paper (inferred); clipped at 0, absolute, "
-        "and A1 and A2 beside it",
+        "A1 and A2 beside it, and 'uniform', what evenly spread attention would give",
         "haystack": "as in protocol needle: one text per sample for all depths; 8 needles, one "
         "asked for, as in Figure 5; the paper gives neither number nor length",
         "bos": "EOS where the tokenizer has no BOS",
         "intervals": "bootstrap over samples",
     }
-    quick = {"length": 512, "num_needles": 3, "depths": (0, 50, 100), "samples": 2}
+    quick = {"length": 512, "num_needles": 3, "samples": 2}
 
     length: int = 4_096
     """Tokens of the prompt, exact."""
@@ -164,7 +164,8 @@ class AttentionSegments(Protocol):
         spans["number"] = _number(model, prompt)
         sums = segment_sums(layers, list(spans.values()))
         shares: dict[str, dict[str, dict[str, float]]] = {}
-        for weights, one in sums.items():
+        tokens = torch.tensor([[[b - a for a, b in spans.values()]]], dtype=torch.float64)
+        for weights, one in [*sums.items(), ("uniform", tokens)]:
             for normalised, values in segment_shares(one, len(SEGMENTS)).items():
                 parts = dict(zip(spans, values, strict=True))
                 parts["noise"] = parts["before"] + parts["after"]

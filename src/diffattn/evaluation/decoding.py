@@ -1,16 +1,25 @@
 """Greedy continuations, free or within given choices; shared prefixes computed once."""
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from diffattn.evaluation.forest import Branches, can_branch
 from diffattn.evaluation.language_model import LanguageModel, Prefix
 from diffattn.evaluation.protocol import ItemError
 from diffattn.evaluation.sharing import share_prefixes
 
 Allowed = Callable[[int, tuple[int, ...]], Sequence[int]]
 """``(prompt, tokens written so far)`` to the tokens that may follow; none ends the row."""
+
+
+Rows = Generator[Tensor, Mapping[int, int], None]
+"""Yields logits ``[rows, vocab_size]``; sent one token for some rows, yields theirs."""
+_BRANCHED_TOKENS = 8_192
+"""Rows times tokens of their prefix from which on copies of it cost more than a mask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +74,86 @@ def generate(
         prefix = model.read(prompts[group.members[0]][: group.length], before)
         rows = [list(prompts[i][group.length :]) for i in group.members]
         room = [len(row) + max_new_tokens for row in rows]
-        for batch in model.row_batches(room, prefix, all_logits=False):
+        copied = len(rows) * prefix.length
+        branched = copied >= _BRANCHED_TOKENS and can_branch(model, prefix)
+        batches = (
+            _by_tokens(room, prefix.length)
+            if branched
+            else model.row_batches(room, prefix, all_logits=False)
+        )
+        for batch in batches:
             numbers = [group.members[j] for j in batch]
-            done = _generate_rows(
-                model, prefix, [rows[j] for j in batch], numbers, max_new_tokens, stop, allowed
-            )
+            some = [rows[j] for j in batch]
+            grow = _branches if branched and len(batch) > 1 else _padded_rows
+            done = _decode(model, grow(model, prefix, some), numbers, max_new_tokens, stop, allowed)
             found.update(zip(numbers, done, strict=True))
     return [found[i] for i in range(len(prompts))]
 
 
-def _generate_rows(
+def _decode(
     model: LanguageModel,
-    prefix: Prefix,
-    rows: list[list[int]],
+    rows: Rows,
     numbers: list[int],
     max_new_tokens: int,
     stop: Sequence[str],
     allowed: Allowed | None,
 ) -> list[Generation]:
-    """One batch: the rows are read at once, then each step adds a token to every open row."""
+    """One batch: each step adds a token to every open row."""
+    written: list[list[int]] = [[] for _ in numbers]
+    done: dict[int, Generation] = {}
+    eos = model.tokenizer.eos_token_id
+    last = dict(enumerate(next(rows)))
+    for step in range(max_new_tokens):
+        tokens: dict[int, int] = {}
+        for i, logits in last.items():
+            choice: int | None
+            if allowed is None:
+                choice = int(logits.argmax())
+            else:
+                choices = sorted(allowed(numbers[i], tuple(written[i])))
+                choice = choices[int(logits[choices].argmax())] if choices else None
+            if choice is None or (allowed is None and choice == eos):
+                kind = "choice" if choice is None else "eos"
+                done[i] = Generation(tuple(written[i]), model.decode(written[i]), kind)
+                continue
+            written[i].append(choice)
+            text = model.decode(written[i]) if stop else ""
+            ends = [at for s in stop if (at := text.find(s)) >= 0]
+            if ends:
+                done[i] = Generation(tuple(written[i]), text[: min(ends)], "stop")
+            else:
+                tokens[i] = choice
+        if not tokens or step + 1 == max_new_tokens:
+            break
+        last = dict(zip(tokens, rows.send(tokens), strict=True))
+    for i, ids in enumerate(written):
+        if i not in done:
+            done[i] = Generation(tuple(ids), model.decode(ids), "length")
+    return [done[i] for i in range(len(written))]
+
+
+def _by_tokens(room: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Rows that grow together, of no more tokens than the prefix: all meet all, masked."""
+    batch: list[int] = []
+    for i in sorted(range(len(room)), key=room.__getitem__):
+        if batch and sum(room[j] for j in batch) + room[i] > most:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def _branches(model: LanguageModel, prefix: Prefix, rows: list[list[int]]) -> Rows:
+    """Rows as branches of the prefix, which is held once."""
+    branches = Branches(model, prefix, rows)
+    tokens = yield branches.read()
+    while True:
+        tokens = yield branches.grow(tokens)
+
+
+def _padded_rows(model: LanguageModel, prefix: Prefix, rows: list[list[int]]) -> Rows:
+    """Rows with a copy of the prefix each; closed rows run along."""
     if len(rows) == 1 and len(rows[0]) > 1:
         prefix, rows = model.read(rows[0][:-1], prefix), [rows[0][-1:]]  # flat memory
     lengths = torch.tensor([len(row) for row in rows], device=model.device)
@@ -92,45 +162,16 @@ def _generate_rows(
     longest = int(lengths.max())
     mask = torch.ones(len(rows), prefix.length + longest, dtype=torch.long, device=model.device)
     mask[:, prefix.length :] = torch.arange(longest, device=model.device) < lengths[:, None]
-    last = logits[torch.arange(len(rows)), own_end]
-    written: list[list[int]] = [[] for _ in rows]
-    done: dict[int, Generation] = {}
-    eos = model.tokenizer.eos_token_id
-    for step in range(max_new_tokens):
-        tokens = []
-        for i, row_logits in enumerate(last):
-            if i in done:
-                tokens.append(0)
-                continue
-            choice: int | None
-            if allowed is None:
-                choice = int(row_logits.argmax())
-            else:
-                choices = sorted(allowed(numbers[i], tuple(written[i])))
-                choice = choices[int(row_logits[choices].argmax())] if choices else None
-            if choice is None or (allowed is None and choice == eos):
-                kind = "choice" if choice is None else "eos"
-                done[i] = Generation(tuple(written[i]), model.decode(written[i]), kind)
-                tokens.append(0)
-                continue
-            written[i].append(choice)
-            tokens.append(choice)
-            text = model.decode(written[i]) if stop else ""
-            ends = [at for s in stop if (at := text.find(s)) >= 0]
-            if ends:
-                done[i] = Generation(tuple(written[i]), text[: min(ends)], "stop")
-        if len(done) == len(rows) or step + 1 == max_new_tokens:
-            break
+    tokens = yield logits[torch.arange(len(rows)), own_end]
+    for step in itertools.count():
         mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
+        ids = [tokens.get(i, 0) for i in range(len(rows))]
         out = model.network(
-            input_ids=torch.tensor(tokens, device=model.device)[:, None],
+            input_ids=torch.tensor(ids, device=model.device)[:, None],
             attention_mask=mask,
             position_ids=(prefix.length + lengths + step)[:, None],
             past_key_values=cache,
             use_cache=True,
         )
-        last = out.logits[:, -1].float()
-    for i, ids in enumerate(written):
-        if i not in done:
-            done[i] = Generation(tuple(ids), model.decode(ids), "length")
-    return [done[i] for i in range(len(rows))]
+        last = out.logits[:, -1]
+        tokens = yield last[list(tokens)].to(torch.promote_types(last.dtype, torch.float32))

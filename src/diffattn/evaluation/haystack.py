@@ -122,15 +122,17 @@ def read_stretch(model: LanguageModel, source: str, start: int, num_tokens: int)
         ConfigError: The whole corpus has fewer tokens, or the tokenizer tells no characters.
     """
     text = corpus_text(source)
-    around = text[start:] + _BETWEEN_DOCUMENTS + text[:start]
+    longest = len(text) + len(_BETWEEN_DOCUMENTS)
     size = 5 * num_tokens + 64  # characters: enough at once for most texts and tokenizers
     while True:
-        piece = around[:size]
+        piece = text[start : start + size]
+        if len(piece) < size:  # the corpus ends here
+            piece = (piece + _BETWEEN_DOCUMENTS + text[:start])[:size]
         ids, spans = _encode(model, piece)
         # The last token of a cut text may differ from the one in the whole text.
-        if len(ids) > num_tokens or (size >= len(around) and len(ids) == num_tokens):
+        if len(ids) > num_tokens or (size >= longest and len(ids) == num_tokens):
             break
-        if size >= len(around):
+        if size >= longest:
             raise ConfigError(
                 f"haystack: {source!r} must hold {num_tokens} tokens of {model.label}'s "
                 f"tokenizer, got {len(ids)}. Name a longer text."

@@ -22,6 +22,10 @@ class JudgeFailure(DiffAttnError):
     """No reply to one request. It is recorded, and asked for again by the next call."""
 
 
+class JudgeUnreachable(JudgeFailure):
+    """No reply after all attempts: the next request may fare no better."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What a judge wrote."""
@@ -87,7 +91,8 @@ class JudgeSettings:
     longest_wait_seconds: float = 120.0
     """No wait is longer, whatever a server asks for."""
     give_up_after: int = 8
-    """Requests without a reply in a row after which the rest is left for the next call."""
+    """Requests in a row whose attempts all failed, after which the rest is left for the next
+    call."""
 
     def __post_init__(self) -> None:
         if not self.model:

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.evaluation.judge import JudgeFailure, JudgeSettings, Reply
+from diffattn.evaluation.judge import JudgeFailure, JudgeSettings, JudgeUnreachable, Reply
 from diffattn.evaluation.judge_prompt import Messages
 
 _REFUSALS = {401, 403, 404}
@@ -72,8 +72,8 @@ class EndpointJudge:
             if attempt == self.settings.max_attempts:
                 break
             if stop.wait(min(wait, self.settings.longest_wait_seconds)):
-                raise JudgeFailure(f"{self.settings.model}: given up, last: {reason}")
-        raise JudgeFailure(
+                raise JudgeUnreachable(f"{self.settings.model}: given up, last: {reason}")
+        raise JudgeUnreachable(
             f"{self.settings.model}: no reply after {self.settings.max_attempts} attempts, "
             f"last: {reason}"
         )

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.evaluation.compare import compare
-from diffattn.evaluation.judge import Judge, JudgeFailure, JudgeSettings, Reply
+from diffattn.evaluation.judge import Judge, JudgeFailure, JudgeSettings, JudgeUnreachable, Reply
 from diffattn.evaluation.judge_prompt import read_verdict
 from diffattn.evaluation.judge_requests import (
     Outputs,
@@ -44,49 +45,82 @@ CHOICES = {
 }
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """What one call of :func:`judge_folder` found."""
+
+    results: list[EvalResult]
+    comparison: Comparison | None
+    """Of several models."""
+    missing: list[str]
+    """One sentence for every part that has no verdict at all."""
+
+
+@dataclass(slots=True)
+class _Patience:
+    """How many requests in a row may go unanswered, over all parts."""
+
+    limit: int
+    in_a_row: int = 0
+
+    def count(self, answer: Reply | JudgeFailure) -> None:
+        self.in_a_row = self.in_a_row + 1 if isinstance(answer, JudgeUnreachable) else 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.in_a_row >= self.limit
+
+
+class _NoVerdict(DiffAttnError):
+    """A part has nothing to report."""
+
+
 def judge_folder(
     folder: Path,
     judge: Judge,
     settings: JudgeSettings,
     *,
-    tell: Callable[[str, float], None] = lambda name, share: None,
-    say: Callable[[str], None] = lambda line: None,
-) -> tuple[list[EvalResult], Comparison | None]:
+    tell: Callable[[str, int, int], None] = lambda name, done, total: None,
+) -> Judged:
     """Judge all recorded outputs that have no reply yet, and write results beside them.
 
     For every model and data set, ``<label>/<variant>.judged-<name>/`` gets ``run.json``,
-    ``requests.jsonl``, ``replies.jsonl`` (a line per attempt at a request, written at once),
+    ``requests.jsonl``, ``replies.jsonl`` (a line per request asked, written as it comes),
     and, made anew by every call, ``items.jsonl`` and ``result.json``.
 
     Args:
         folder: Evaluation folder.
         judge: Whom to ask.
         settings: How.
-        tell: Told the share done of each part.
-        say: Given one line per part with failures.
+        tell: Told the name of each part, and its requests answered and in all.
 
     Returns:
-        Results, and the comparison of several models.
+        Results by model and data set, and what is missing.
 
     Raises:
         CheckpointError: A folder holds other records, or those of another judge.
         ConfigError: Nothing can be judged.
-        DiffAttnError: The endpoint refuses every request, or a part has no verdict at all.
+        DiffAttnError: The endpoint refuses every request, or there is no verdict at all.
     """
     known = evaluation_marker(folder)
-    results = []
+    results, missing = [], []
+    patience = _Patience(settings.give_up_after)
     for outputs in recorded_outputs(folder):
         variant = f"{outputs.variant}.judged-{_slug(settings)}"
-        name = f"{outputs.label}/{variant}"
-        result = _judge_outputs(outputs, variant, judge, settings, partial(tell, name))
-        if result.num_failed:
-            say(f"{name}: no verdict on {result.num_failed} of {result.num_items} outputs")
+        shown = partial(tell, f"{outputs.label}/{variant}")
+        try:
+            results.append(_judge_outputs(outputs, variant, judge, settings, patience, shown))
+        except _NoVerdict as error:
+            missing.append(str(error))
+            continue
         known["variants"] = list(dict.fromkeys([*known["variants"], variant]))
         write_json(folder / "evaluation.json", known)
-        results.append(result)
-    if len(known["models"]) < 2:
-        return results, None
-    return results, compare(folder, known["models"], known["variants"])
+    if not results:
+        raise DiffAttnError(missing[0])
+    comparison = None
+    if len(known["models"]) > 1:
+        comparison = compare(folder, known["models"], known["variants"])
+    return Judged(results=results, comparison=comparison, missing=missing)
 
 
 def _judge_outputs(
@@ -94,7 +128,8 @@ def _judge_outputs(
     variant: str,
     judge: Judge,
     settings: JudgeSettings,
-    tell: Callable[[float], None],
+    patience: _Patience,
+    tell: Callable[[int, int], None],
 ) -> EvalResult:
     folder = outputs.folder.parent / variant
     _claim(folder, f"{outputs.label}/{variant}", judge)
@@ -104,9 +139,9 @@ def _judge_outputs(
         replies = _known_replies(folder / "replies.jsonl")
         left = [one for one in requests if (one.name, one.digest) not in replies]
         done = len(requests) - len(left)
-        tell(done / max(1, len(requests)))
+        tell(done, len(requests))
         reasons: dict[str, str] = {}
-        for request, reply in _ask_all(judge, left, settings.give_up_after):
+        for request, reply in _ask_all(judge, left, patience):
             line: dict[str, Any] = {"id": request.name, "request": request.digest}
             if isinstance(reply, Reply):
                 replies[request.name, request.digest] = reply.text
@@ -116,7 +151,7 @@ def _judge_outputs(
                 line["error"] = str(reply)
             append_jsonl(folder / "replies.jsonl", line)
             done += 1
-            tell(done / len(requests))
+            tell(done, len(requests))
         by_item = {one.item: one for one in requests}
         rows = [_row(row, by_item.get(row["id"]), replies, reasons) for row in outputs.rows()]
         write_jsonl(folder / "items.jsonl", rows)
@@ -126,11 +161,12 @@ def _judge_outputs(
 
 
 def _ask_all(
-    judge: Judge, requests: Sequence[Request], give_up_after: int
+    judge: Judge, requests: Sequence[Request], patience: _Patience
 ) -> Iterator[tuple[Request, Reply | JudgeFailure]]:
-    """Replies and failures as they come; stops after ``give_up_after`` failures in a row."""
-    stop, in_a_row = Event(), 0
-    left = iter(requests)
+    """Replies and failures as they come, while there is patience."""
+    if patience.is_over:
+        return
+    stop, left = Event(), iter(requests)
     with ThreadPoolExecutor(judge.workers) as pool:
         running: dict[Future[Reply], Request] = {}
 
@@ -146,12 +182,11 @@ def _ask_all(
                     request = running.pop(future)
                     try:
                         answer: Reply | JudgeFailure = future.result()
-                        in_a_row = 0
                     except JudgeFailure as failure:
                         answer = failure
-                        in_a_row += 1
+                    patience.count(answer)
                     yield request, answer
-                    if in_a_row >= give_up_after:
+                    if patience.is_over:
                         stop.set()
                     if not stop.is_set():
                         start(1)
@@ -189,9 +224,9 @@ def _result(
     scored = [row for row in rows if "error" not in row]
     failed = [row for row in rows if "error" in row]
     if all(row["empty"] for row in scored) and (failed or not rows):
-        raise DiffAttnError(
-            f"{variant}: one verdict or more is needed, got {len(failed)} failures, first: "
-            f"{failed[0]['error'] if failed else 'no output'}"
+        raise _NoVerdict(
+            f"{outputs.label}/{variant}: one verdict or more is needed, got {len(failed)} "
+            f"failures, first: {failed[0]['error'] if failed else 'no output'}"
         )
     unparsable = [row for row in scored if row["verdict"] is None and not row["empty"]]
     counts = {
@@ -205,7 +240,8 @@ def _result(
         metrics.append(
             Metric(
                 name=name, value=interval.mean, low=interval.low, high=interval.high,
-                n=interval.n, method=interval.method, headline=name == "accuracy",
+                n=interval.n, method=interval.method,
+                headline=name == "accuracy" or (name == "unparsable" and count > 0),
                 higher_is_better=name == "accuracy",
             )
         )  # fmt: skip

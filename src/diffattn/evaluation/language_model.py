@@ -127,11 +127,11 @@ class LanguageModel:
         return [*self.start(), *self.encode(text)]
 
     def encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Tokens of a context with BOS, and of what follows it, cut as the harness cuts them.
+        """Tokens of a context with BOS, and of what follows it, cut where the harness cuts them.
 
         Spaces at the end of the context move to the continuation; both are encoded as one string,
         and the continuation's tokens are what is left after as many tokens as the context alone
-        has. A merge across the border so belongs to the continuation.
+        has. The context's are those before it, also where a token reaches across the border.
 
         Args:
             context: May be empty: the prefix token stands in for it.
@@ -202,7 +202,8 @@ class LanguageModel:
             keep: int64 ``[n]``, the columns whose logits are wanted. Default: all.
 
         Returns:
-            float32 ``[rows, longest row or n, vocab_size]``, and the cache, padding included.
+            ``[rows, longest row or n, vocab_size]``, float32 (float64 for a float64 model), and the
+            cache, padding included.
         """
         longest = max(map(len, rows))
         ids = torch.zeros(len(rows), longest, dtype=torch.long)
@@ -215,7 +216,7 @@ class LanguageModel:
             use_cache=True,
             logits_to_keep=0 if keep is None else keep.to(self.device),
         )
-        return out.logits.float(), cache
+        return out.logits.to(torch.promote_types(out.logits.dtype, torch.float32)), cache
 
     def row_batches(
         self, lengths: Sequence[int], prefix: Prefix, *, all_logits: bool

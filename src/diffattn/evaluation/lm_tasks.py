@@ -83,9 +83,10 @@ class LmTasks(Protocol):
                     f"lm_tasks: tasks must be in {{{', '.join(TASKS)}}}, got {task!r}."
                     f"{files.suggest(str(task), TASKS)}"
                 )
-        if self.num_fewshot < 0 or (self.limit is not None and self.limit < 1):
+        numbers = (self.num_fewshot, 1 if self.limit is None else self.limit, self.seed)
+        if not all(isinstance(x, int) for x in numbers) or numbers[0] < 0 or numbers[1] < 1:
             raise ConfigError(
-                "lm_tasks: num_fewshot must be 0 or more and limit 1 or more, "
+                "lm_tasks: num_fewshot must be 0 or more and limit 1 or more, whole numbers, "
                 f"got {self.num_fewshot}, {self.limit}."
             )
 

@@ -133,6 +133,8 @@ class Needle(Protocol):
                 "needles": n, "asked": r, "lengths": self.lengths, "depths": self.depths,
                 "recall": [], "all_correct": [], "n": [],
             }  # fmt: skip
+            # With one number asked for, both are the same.
+            printed = {"recall", "all_correct"} if r > 1 else {"recall"}
             for depth in self.depths:
                 for key in ("recall", "all_correct", "n"):
                     grid[key].append([])
@@ -140,7 +142,7 @@ class Needle(Protocol):
                     own = _chosen(rows, needles=n, asked=r, length=length, depth=depth)
                     where = {"task": f"N={n}, R={r}", "length": length, "depth": depth}
                     cell = _metrics(own, where, ("recall", "all_correct"))
-                    metrics += cell
+                    metrics += [one for one in cell if one.name in printed]
                     values = {metric.name: metric.value for metric in cell} | {"n": len(own)}
                     for key in ("recall", "all_correct", "n"):
                         grid[key][-1].append(values.get(key))  # None: no item was scored
@@ -148,8 +150,8 @@ class Needle(Protocol):
             for length in self.lengths:
                 own = _chosen(rows, needles=n, asked=r, length=length)
                 where = {"task": f"N={n}, R={r}", "length": length}
-                found = _metrics(own, where, (*_SCORES, "logprob_per_token"))
-                printed = {"recall", "all_correct"} if r > 1 else {"recall"}
+                names = [x for x in (*_SCORES, "logprob_per_token") if r > 1 or x != "all_correct"]
+                found = _metrics(own, where, names)
                 metrics += [replace(one, headline=one.name in printed) for one in found]
         return Summary(metrics=metrics, tables={"grids": grids})
 

@@ -25,6 +25,9 @@ def read_each(
     Yields:
         Position in ``prompts`` and all tokens of that prompt but the last, in no fixed order.
     """
+    if model.rows_alone:
+        yield from ((i, model.read(prompt[:-1])) for i, prompt in enumerate(prompts))
+        return
     if not prompts:
         return
     order = sorted(range(len(prompts)), key=lambda i: tuple(prompts[i]))

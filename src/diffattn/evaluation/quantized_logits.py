@@ -80,12 +80,11 @@ class QuantizedLogits(Protocol):
     window_tokens: int = 1024
 
     def __post_init__(self) -> None:
-        if not self.bits or len(set(self.bits)) < len(self.bits) or min(self.bits) < 2:
+        allowed = range(2, UNQUANTIZED_BITS + 1)
+        if not self.bits or len(set(self.bits)) < len(self.bits) or set(self.bits) - set(allowed):
             raise ConfigError(
                 f"quantized_logits: bits must list widths from 2 to 16, each once, got {self.bits}."
             )
-        if max(self.bits) > UNQUANTIZED_BITS:
-            raise ConfigError(f"quantized_logits: bits must be 16 or fewer, got {max(self.bits)}.")
         if self.granularity not in GRANULARITIES:
             raise ConfigError(
                 f"quantized_logits: granularity must be in {{{', '.join(GRANULARITIES)}}}, "

@@ -27,11 +27,17 @@ PROTOCOLS: dict[str, tuple[str, str]] = {
     "single_needle": ("diffattn.evaluation.single_needle", "SingleNeedle"),
     "sliding_perplexity": ("diffattn.evaluation.sliding_perplexity", "SlidingPerplexity"),
     "word_perplexity": ("diffattn.evaluation.word_perplexity", "WordPerplexity"),
+    "many_shot": ("diffattn.evaluation.many_shot", "ManyShot"),
+    "order_robustness": ("diffattn.evaluation.order_robustness", "OrderRobustness"),
+    "remapped_labels": ("diffattn.evaluation.remapped_labels", "RemappedLabels"),
 }
+
+_ICL = ("trec", "trec_fine", "banking77", "clinic150")
 
 # Preset -> folder name -> protocol and its parameters.
 PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "fig4": {"nll_by_position": ("nll_by_position", {})},
+    "table6": {"ar_hits": ("ar_hits", {})},
     "table4": {
         name: ("hallucination", {"dataset": name})
         for name in ("xsum", "cnn_dm", "multi_news", "qasper", "hotpotqa", "2wikimqa")
@@ -47,13 +53,21 @@ PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "babilong": ("babilong", {}),
         "key_values": ("key_values", {}),
     },
-    "table6": {"ar_hits": ("ar_hits", {})},
     "fig8": {"quantized_logits": ("quantized_logits", {})},
     "table1": {"lm_tasks_0shot": ("lm_tasks", {"num_fewshot": 0})},
     "table8": {
         "lm_tasks_0shot": ("lm_tasks", {"num_fewshot": 0}),
         "lm_tasks_5shot": ("lm_tasks", {"num_fewshot": 5}),
     },
+    "fig6": {f"many_shot_{name}": ("many_shot", {"dataset": name}) for name in _ICL},
+    "fig7": {
+        "order_random": ("order_robustness", {"dataset": "trec"}),
+        "order_alternating": (
+            "order_robustness",
+            {"dataset": "trec", "format": "alternating", "orders": 30, "test_items": 30},
+        ),
+    },
+    "fig11": {f"order_{name}": ("order_robustness", {"dataset": name}) for name in _ICL},
 }
 
 

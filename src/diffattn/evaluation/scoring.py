@@ -1,17 +1,18 @@
 """Log-probabilities of given continuations, shared prefixes computed once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from diffattn.evaluation.forest import Forest, can_branch, forward_forest, passes
 from diffattn.evaluation.language_model import LanguageModel, Prefix
 from diffattn.evaluation.protocol import ItemError
 from diffattn.evaluation.sharing import share_prefixes
 
 _CHUNK_LOGITS = 2**26
-"""Logits held at once of a row too long for one pass."""
+"""Logits held at once: of branches, or of a row too long for one pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +79,42 @@ def score(
         for i in set(group.members) - set(members):
             found[i] = _score_long(model, prefix, continuations[i], known)
         rows = [inputs[i][known:] for i in members]
-        for batch in model.row_batches([len(row) for row in rows], prefix, all_logits=True):
-            logits, _ = model.forward_rows(prefix, [rows[j] for j in batch])
-            for row_logits, j in zip(logits, batch, strict=True):
-                one = continuations[members[j]]
-                first = len(one.context) - 1 - known
-                found[members[j]] = _score(row_logits[first : first + len(one.target)], one.target)
+        targets = [continuations[i].target for i in members]
+        run = _branches if prefix.length and can_branch(model, prefix) else _rows
+        for j, logits in run(model, prefix, rows, [len(target) for target in targets]):
+            found[members[j]] = _score(logits, targets[j])
     return [found[i] for i in range(len(continuations))]
+
+
+def _branches(
+    model: LanguageModel, prefix: Prefix, rows: Sequence[Sequence[int]], keep: Sequence[int]
+) -> Iterator[tuple[int, Tensor]]:
+    """Every row's position and its last ``keep`` logits; the prefix is not copied per row."""
+    most = max(1, _CHUNK_LOGITS // (max(keep, default=1) * model.network.config.vocab_size))
+    for batch in passes([len(row) for row in rows], most):
+        if len(batch) == 1:  # one row needs no mask of its own
+            yield from _rows(model, prefix, rows, keep, batch)
+            continue
+        forest = Forest()
+        wanted = [forest.add(rows[j])[-keep[j] :] for j in batch]
+        logits = forward_forest(model, prefix, forest, [at for one in wanted for at in one])
+        yield from zip(batch, logits.split([len(one) for one in wanted]), strict=True)
+
+
+def _rows(
+    model: LanguageModel,
+    prefix: Prefix,
+    rows: Sequence[Sequence[int]],
+    keep: Sequence[int],
+    chosen: Sequence[int] | None = None,
+) -> Iterator[tuple[int, Tensor]]:
+    """The same by padded rows, of which each has its own copy of the prefix."""
+    chosen = range(len(rows)) if chosen is None else chosen
+    for batch in model.row_batches([len(rows[j]) for j in chosen], prefix, all_logits=True):
+        some = [chosen[i] for i in batch]
+        logits, _ = model.forward_rows(prefix, [rows[j] for j in some])
+        for own, j in zip(logits, some, strict=True):
+            yield j, own[len(rows[j]) - keep[j] : len(rows[j])]
 
 
 def _whole_rows(model: LanguageModel) -> int:

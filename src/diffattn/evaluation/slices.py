@@ -41,20 +41,26 @@ class Slices:
         return scores, {f"{name}_nll": count for name, (count, _) in found.items()}
 
 
+def bin_sums(rows: Sequence[Mapping[str, Any]], name: str) -> dict[int, np.ndarray]:
+    """``[rows, 2]``, tokens and summed loss of every bin of ``name``, smallest bin first."""
+    found: dict[int, np.ndarray] = {}
+    for i, row in enumerate(rows):
+        for low, pair in row["slices"][name].items():
+            found.setdefault(int(low), np.zeros((len(rows), 2)))[i] = pair
+    return dict(sorted(found.items()))
+
+
 def slice_losses(rows: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
     """Loss, tokens and share of every bin of ``name`` over all rows, smallest bin first."""
-    sums: dict[int, np.ndarray] = {}
-    for row in rows:
-        for low, pair in row["slices"][name].items():
-            sums[int(low)] = sums.get(int(low), np.zeros(2)) + pair
     tokens = sum(row["tokens"] for row in rows)
+    totals = {low: sums.sum(0).tolist() for low, sums in bin_sums(rows, name).items()}
     return [
         {
             "from": low,
             "to": max(0, 2 * low - 1),
             "tokens": int(count),
-            "share": float(count / tokens),
-            "nll": float(nats / count),
+            "share": count / tokens,
+            "nll": nats / count,
         }
-        for low, (count, nats) in sorted(sums.items())
+        for low, (count, nats) in totals.items()
     ]

@@ -62,12 +62,11 @@ def sliding_losses(
     first, *rest = windows(len(tokens), window, stride)
     found = [prefix_losses(model, [tokens[: first[2]]], given)[0]]
     size = _windows_at_once(model, window + len(given), stride)
-    for start in range(0, len(rest), size):
-        # The last window may be shorter: a batch is one of equal windows.
-        batch = rest[start : start + size]
-        equal = [one for one in batch if one[2] - one[0] == window]
-        for group in ([equal] if equal else []) + [[one] for one in batch if one not in equal]:
-            found += _window_losses(model, tokens, group, given)
+    full = [one for one in rest if one[2] - one[0] == window]
+    groups = [full[i : i + size] for i in range(0, len(full), size)]
+    groups += [[one] for one in rest[len(full) :]]  # the last window may be shorter
+    for group in groups:
+        found += _window_losses(model, tokens, group, given)
     return np.concatenate(found)
 
 
@@ -84,7 +83,7 @@ def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, i
 
 def _windows_at_once(model: LanguageModel, row: int, stride: int) -> int:
     """How many windows of ``row`` tokens run in one pass."""
-    if row > _WHOLE_WINDOW:
+    if row > _WHOLE_WINDOW or model.rows_alone:
         return 1
     logits = _LOGIT_NUMBERS // (stride * model.network.config.vocab_size)
     return max(1, min(8 * _WHOLE_WINDOW // row, logits))

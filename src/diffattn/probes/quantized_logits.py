@@ -66,7 +66,8 @@ def quantized_logits(network: Any, bits: int, *, granularity: str = "tensor") ->
         granularity: See :func:`quantize_logits`.
 
     Raises:
-        ConfigError: ``bits`` or ``granularity`` is unknown.
+        ConfigError: ``bits`` or ``granularity`` is unknown, or, from a forward pass within,
+            another attention function was chosen meanwhile.
     """
     _require_known(bits, granularity)
     name = f"diffattn_logits_{bits}_bits_per_{granularity}"
@@ -74,8 +75,20 @@ def quantized_logits(network: Any, bits: int, *, granularity: str = "tensor") ->
     def attention(module: nn.Module, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
         return _attend(module, *args, bits=bits, granularity=granularity, **options)
 
+    def refuse_others(module: nn.Module, *ignored: Any) -> None:
+        own = network.config._attn_implementation
+        if own != name:
+            raise ConfigError(
+                "quantized logits: nothing else may choose the attention function, such as a "
+                f"reader of attention maps, got {own!r}."
+            )
+
     with _attention(network, name, attention):
-        yield
+        hook = network.base_model.register_forward_pre_hook(refuse_others)
+        try:
+            yield
+        finally:
+            hook.remove()
 
 
 @torch.no_grad()

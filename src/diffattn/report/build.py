@@ -9,8 +9,13 @@ from plotly.offline import get_plotlyjs
 from diffattn.records.io import write_text
 from diffattn.report.bench_tables import read_results
 from diffattn.report.benchmarks import benchmark_section
+from diffattn.report.recall import CHAPTERS as RECALL_CHAPTERS
+from diffattn.report.recall import recall_sections
+from diffattn.report.recall_files import is_recall_study, read_recall_study
+from diffattn.report.recall_tables import recall_markdown
 from diffattn.report.sections import published_section, study_sections
 from diffattn.report.study_files import read_study
+from diffattn.report.tables import markdown_table
 from diffattn.report.wording import esc
 
 _TEMPLATE = Path(__file__).parent / "templates" / "report.html"
@@ -41,7 +46,8 @@ def build_report(
     Args:
         study: Study folder with ``study.json``. What else is missing is named in the report.
         out: File to write. Default ``study / "report.html"``.
-        published: Another study folder, shown in a section of its own. Default: none.
+        published: Another study of models on text, shown beside one of that kind in a section of
+            its own. Default: none.
         benchmarks: Records of ``diffattn bench``, or folders of them. Default: none.
 
     Returns:
@@ -53,21 +59,25 @@ def build_report(
     """
     study = Path(study)
     out = study / "report.html" if out is None else Path(out)
-    own = read_study(study)
-    body = study_sections(own, "", 2)
-    others = published_section(own, read_study(published)) if published is not None else ""
     measured = benchmark_section(read_results(benchmarks))
+    others = ""
+    if is_recall_study(study):
+        own, titles = read_recall_study(study), RECALL_CHAPTERS
+        body, what = recall_sections(own), "recall study"
+    else:
+        own, titles = read_study(study), _CHAPTERS
+        body, what = study_sections(own, "", 2), "study"
+        if published is not None:
+            others = published_section(own, read_study(published))
     # Provenance of the user's own study comes last, as an appendix.
     cut = body.index('<section id="provenance">')
     body = body[:cut] + others + measured + body[cut:]
     absent = {"published": not others, "benchmarks": not measured}
     chapters = "".join(
-        f'<a href="#{key}">{esc(title)}</a>'
-        for key, title in _CHAPTERS.items()
-        if not absent.get(key)
+        f'<a href="#{key}">{esc(title)}</a>' for key, title in titles.items() if not absent.get(key)
     )
     page = Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
-        title=esc(f"Differential attention: study “{own.info.get('scale')}”"),
+        title=esc(f"Differential attention: {what} “{own.info.get('scale')}”"),
         plotly=get_plotlyjs(),
         chapters=chapters,
         body=body,
@@ -75,3 +85,15 @@ def build_report(
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, page)
     return out
+
+
+def markdown_results(study: Path) -> str:
+    """Results of a study of any kind as a Markdown table.
+
+    Args:
+        study: Study folder.
+
+    Raises:
+        CheckpointError: A file of the study is damaged or foreign.
+    """
+    return recall_markdown(study) if is_recall_study(study) else markdown_table(study)

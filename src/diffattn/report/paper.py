@@ -1,6 +1,8 @@
 """Published numbers that a report shows beside measured ones."""
 
-from typing import NamedTuple
+import json
+from importlib import resources
+from typing import Any, NamedTuple
 
 
 class Throughput(NamedTuple):
@@ -20,3 +22,54 @@ THROUGHPUT = {
     ("3b", 4_096, "forward"): Throughput(48_762, 44_521),
     ("13.1b", 2_048, "forward"): Throughput(14_346, 13_653),
 }
+
+
+class ManyShotCurve(NamedTuple):
+    """Accuracy over the number of demonstrations, in percent, as plotted."""
+
+    shots: tuple[int, ...]
+    transformer: tuple[int, ...]
+    diff: tuple[int, ...]
+    stable_from: int
+    """Number of demonstrations where the dashed line begins."""
+    printed_gap: float
+    """DIFF minus Transformer beside the dashed lines, in percent points."""
+
+    def means(self, start: int = 0) -> tuple[float, float]:
+        """Mean over all numbers from ``start`` on, of Transformer and DIFF."""
+        chosen = [i for i, n in enumerate(self.shots) if n >= start]
+        first, second = (
+            sum(values[i] for i in chosen) / len(chosen) for values in (self.transformer, self.diff)
+        )
+        return first, second
+
+
+IN_CONTEXT_SOURCE = "arXiv:2410.05258v2, Fig. 6, 7 and 11"
+
+
+def many_shot_curves() -> dict[str, ManyShotCurve]:
+    """The curves of Fig. 6 by data set, under the names of the protocol ``many_shot``."""
+    return {
+        name: ManyShotCurve(
+            shots=tuple(one["shots"]), transformer=tuple(one["transformer"]),
+            diff=tuple(one["diff"]), stable_from=one["stable_from"],
+            printed_gap=one["printed_gap"],
+        )
+        for name, one in _in_context_learning()["many_shot"].items()
+    }  # fmt: skip
+
+
+def order_margins(order: str = "random") -> dict[str, tuple[float, float]]:
+    """Best minus worst accuracy over orders in percent points, of Transformer and DIFF.
+
+    Args:
+        order: ``"random"`` (10 orders, Fig. 7a and 11) or ``"alternating"`` (30, Fig. 7b).
+    """
+    found = _in_context_learning()["order_margins"][order]
+    return {name: (one["transformer"], one["diff"]) for name, one in found.items()}
+
+
+def _in_context_learning() -> dict[str, Any]:
+    path = resources.files("diffattn.report") / "published" / "in_context_learning.json"
+    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return value

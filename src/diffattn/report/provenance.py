@@ -37,13 +37,18 @@ def _facts(study: Study) -> str:
         ("Seeds", ", ".join(str(seed) for seed in info["seeds"])),
         ("Protocol", protocol(study)),
         ("Config hash", info.get("config_hash")),
-        ("Data", data.get("source")),
-        ("Data hash", data.get("corpus_hash")),
-        ("Training tokens in the data", count(data.get("train_tokens"))),
-        ("Validation data", _validation(data)),
-        ("Vocabulary", count(data.get("vocab_size"))),
-        ("Python of the data", data.get("python")),
     ]
+    if info.get("kind") == "recall":
+        facts.append(("Data", "made while training, from the seed and the step"))
+    else:
+        facts += [
+            ("Data", data.get("source")),
+            ("Data hash", data.get("corpus_hash")),
+            ("Training tokens in the data", count(data.get("train_tokens"))),
+            ("Validation data", _validation(data)),
+            ("Vocabulary", count(data.get("vocab_size"))),
+            ("Python of the data", data.get("python")),
+        ]
     for name, values in (
         ("Commit", [_commit(run) for run in study.runs]),
         ("Versions", [_pairs(run.record.versions) for run in study.runs]),

@@ -78,15 +78,15 @@ def read_study(folder: Path) -> Study:
     """
     folder = Path(folder)
     path = folder / "study.json"
-    info = _read(path, types=list, seeds=list, config=dict, data=dict)
-    _require(path, info["config"], model=dict, train=dict)
+    info = read_checked(path, types=list, seeds=list, config=dict, data=dict)
+    require_fields(path, info["config"], model=dict, train=dict)
     if not all(isinstance(name, str) for name in info["types"]):
         raise CheckpointError(f"{path}: types must be names, got {info['types']}.")
     shared_costs: dict[str, Any] = {}
     if (folder / "costs.json").exists():
-        shared_costs = _read(folder / "costs.json", runs=dict)["runs"]
+        shared_costs = read_checked(folder / "costs.json", runs=dict)["runs"]
     found = sorted((folder / "runs").glob("*/run.json"))
-    runs = [_read_run(path.parent, shared_costs) for path in found]
+    runs = [read_run(path.parent, shared_costs) for path in found]
     foreign = [run.name for run in runs if not _belongs(run, info)]
     gaps = [f"Run {name} is in the folder but not part of this study." for name in foreign]
     runs = sorted(
@@ -95,19 +95,20 @@ def read_study(folder: Path) -> Study:
     )
     results = maps = None
     if (folder / "results.json").exists():
-        results = _read(folder / "results.json", types=dict, differences=list, statement=str)
+        results = read_checked(folder / "results.json", types=dict, differences=list, statement=str)
     if (folder / "maps.json").exists():
-        maps = _read(folder / "maps.json", tokens=list, layers=dict)
+        maps = read_checked(folder / "maps.json", tokens=list, layers=dict)
     gaps += _run_gaps(info, runs) + _file_gaps(runs, results, maps)
     return Study(info=info, runs=tuple(runs), results=results, maps=maps, gaps=tuple(gaps))
 
 
-def _read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
+def read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
+    """Read one run directory; ``shared_costs`` are those of the study's own ``costs.json``."""
     path, record = folder / "run.json", RunRecord.read(folder)
     mappings = ("config", "model", "backends", "versions", "hardware")
-    _require(path, vars(record), name=str, **dict.fromkeys(mappings, dict))
-    _require(path, record.config, model=dict)
-    _require(path, record.config["model"], attention_type=str)
+    require_fields(path, vars(record), name=str, **dict.fromkeys(mappings, dict))
+    require_fields(path, record.config, model=dict)
+    require_fields(path, record.config["model"], attention_type=str)
     metrics: list[dict[str, Any]] = []
     if (folder / "metrics.jsonl").exists():
         metrics = read_jsonl(folder / "metrics.jsonl")
@@ -118,11 +119,11 @@ def _read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
                 )
     results, costs = None, shared_costs.get(record.name)
     if costs is not None:
-        _require(folder.parent.parent / "costs.json", shared_costs, **{record.name: dict})
+        require_fields(folder.parent.parent / "costs.json", shared_costs, **{record.name: dict})
     if (folder / "results.json").exists():
-        results = _read(folder / "results.json", run=str)
+        results = read_checked(folder / "results.json", run=str)
     if (folder / "costs.json").exists():
-        costs = _read(folder / "costs.json", run=str)
+        costs = read_checked(folder / "costs.json", run=str)
     return StudyRun(
         record=record,
         attention_type=record.config["model"]["attention_type"],
@@ -137,15 +138,15 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _read(path: Path, **fields: type) -> dict[str, Any]:
+def read_checked(path: Path, **fields: type) -> dict[str, Any]:
     """Read one JSON object and check its schema version and the named fields."""
     value = read_json(path)
     require_schema(value, path)
-    _require(path, value, **fields)
+    require_fields(path, value, **fields)
     return value
 
 
-def _require(path: Path, value: Mapping[str, Any], **fields: type) -> None:
+def require_fields(path: Path, value: Mapping[str, Any], **fields: type) -> None:
     """Check the kinds of the named fields of a file's contents."""
     for name, kind in fields.items():
         if not isinstance(value.get(name), kind):

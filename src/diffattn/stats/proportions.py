@@ -1,4 +1,4 @@
-"""Intervals and ranges of proportions."""
+"""Proportions: their interval, their range by sampling alone, the exact test of two of them."""
 
 import math
 
@@ -76,3 +76,40 @@ def normal_quantile(p: float) -> float:
         low, high = (middle, high) if below < p else (low, middle)
         middle = (low + high) / 2
     return middle
+
+
+def fisher_exact(successes: int, trials: int, other_successes: int, other_trials: int) -> float:
+    r"""Two-sided p-value of Fisher's exact test that two shares have one probability.
+
+    The sum of the hypergeometric probabilities of all tables with these margins that are at most
+    as probable as the one found.
+
+    Source: R. A. Fisher, J. R. Stat. Soc. 85 (1922), 87-94.
+
+    Args:
+        successes: Of the one group.
+        trials: Of the one group, 1 or more.
+        other_successes: Of the other group.
+        other_trials: Of the other group, 1 or more.
+
+    Returns:
+        The p-value, from 0 to 1.
+
+    Raises:
+        ConfigError: The counts are no such numbers.
+    """
+    _check("fisher_exact", successes, trials)
+    _check("fisher_exact", other_successes, other_trials)
+    total = successes + other_successes
+    tables = range(max(0, total - other_trials), min(total, trials) + 1)
+    # Whole numbers, so that equally probable tables are exactly equal.
+    ways = {k: math.comb(trials, k) * math.comb(other_trials, total - k) for k in tables}
+    return sum(n for n in ways.values() if n <= ways[successes]) / sum(ways.values())
+
+
+def _check(where: str, successes: int, trials: int) -> None:
+    if trials < 1 or not 0 <= successes <= trials:
+        raise ConfigError(
+            f"{where}: successes must be from 0 to trials, and trials 1 or more, "
+            f"got {successes} of {trials}."
+        )

@@ -1,4 +1,4 @@
-"""One run of a comparison in a process of its own: ``python -m diffattn.studies.worker``.
+"""One run of a study in a process of its own: ``python -m diffattn.studies.worker``.
 
 Reads a job, one line, from standard input and writes one JSON line per event to standard output.
 Ends when its standard input does: then the process that waits for it is gone.
@@ -16,14 +16,14 @@ from typing import Any
 from diffattn.errors import DiffAttnError
 
 
-def job(config: Any, facts: dict[str, Any], data: Path, folder: Path) -> str:
-    """Everything a worker needs to know, as one JSON document."""
+def job(config: Any, facts: dict[str, Any], data: Path | None, folder: Path) -> str:
+    """Everything a worker needs to know, as one JSON document; without ``data`` a recall task."""
     return json.dumps(
         {
             "name": config.name,
             "config": config.resolved(),
             "facts": facts,
-            "data": str(data),
+            "data": None if data is None else str(data),
             "folder": str(folder),
         }
     )
@@ -54,12 +54,25 @@ def main() -> int:
 def _train(order: dict[str, Any], tell: Callable[..., None]) -> None:
     import torch
 
+    torch.set_num_threads(1)
+    last = 0.0
+
+    def progress(step: int, loss: float | None) -> None:
+        nonlocal last
+        if time.monotonic() - last > 0.5 or step == order["config"]["train"]["num_steps"]:
+            last = time.monotonic()
+            tell(step=step, loss=loss)
+
+    run = _train_on_task if order["data"] is None else _train_on_text
+    run(order, progress)
+
+
+def _train_on_text(order: dict[str, Any], progress: Callable[[int, float | None], None]) -> None:
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
     from diffattn.training.config import DataConfig, RunConfig, TrainConfig
     from diffattn.training.prepare import open_data
     from diffattn.training.trainer import train
 
-    torch.set_num_threads(1)
     settings = order["config"]
     config = RunConfig(
         name=order["name"],
@@ -67,16 +80,16 @@ def _train(order: dict[str, Any], tell: Callable[..., None]) -> None:
         train=TrainConfig(**settings["train"]),
         data=DataConfig(**settings["data"]),
     )
-    last = 0.0
-
-    def progress(step: int, loss: float | None) -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.5 or step == config.train.num_steps:
-            last = time.monotonic()
-            tell(step=step, loss=loss)
-
     data = open_data(Path(order["data"]))
     train(config, data, Path(order["folder"]), facts=order["facts"], progress=progress)
+
+
+def _train_on_task(order: dict[str, Any], progress: Callable[[int, float | None], None]) -> None:
+    from diffattn.training.recall import train_recall
+    from diffattn.training.recall_config import RecallConfig
+
+    config = RecallConfig.from_resolved(order["name"], order["config"])
+    train_recall(config, Path(order["folder"]), facts=order["facts"], progress=progress)
 
 
 def _end_with_parent() -> None:

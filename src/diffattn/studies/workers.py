@@ -9,23 +9,37 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from diffattn.errors import DiffAttnError
-from diffattn.studies.comparison import Member
 from diffattn.studies.worker import job
 
 Events = Callable[[str, dict[str, Any]], None]
 """Called with a run's name and its event: ``step`` and ``loss``, ``done``, or ``error``."""
 
 
-def unfinished(members: Sequence[Member], folder: Path) -> list[Member]:
+class Member(Protocol):
+    """What a study trains."""
+
+    @property
+    def config(self) -> Any:
+        """Its ``name``, and its settings as ``resolved()``."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """More to record about the model."""
+
+
+AnyMember = TypeVar("AnyMember", bound=Member)
+
+
+def unfinished(members: Sequence[AnyMember], folder: Path) -> list[AnyMember]:
     """The members without a ``results.json`` in ``folder``, in their order."""
     return [m for m in members if not (folder / m.config.name / "results.json").exists()]
 
 
 def run_members(
-    members: Sequence[Member], data: Path, folder: Path, *, workers: int, tell: Events
+    members: Sequence[Member], data: Path | None, folder: Path, *, workers: int, tell: Events
 ) -> None:
     """Train the members, ``workers`` at a time.
 
@@ -34,7 +48,7 @@ def run_members(
 
     Args:
         members: The runs.
-        data: Folder of the prepared tokens.
+        data: Folder of the prepared tokens; ``None`` for recall tasks, which need none.
         folder: Where the run directories lie, one per member.
         workers: Processes at a time, each with one thread.
         tell: Told what happens.
@@ -75,7 +89,10 @@ def run_members(
 
 
 def _start(
-    member: Member, data: Path, folder: Path, events: "queue.Queue[tuple[str, dict[str, Any]]]"
+    member: Member,
+    data: Path | None,
+    folder: Path,
+    events: "queue.Queue[tuple[str, dict[str, Any]]]",
 ) -> "subprocess.Popen[str]":
     name = member.config.name
     with (folder / f"{name}.log").open("w", encoding="utf-8") as log:

@@ -16,6 +16,7 @@ from diffattn.data.tokens import TokenDataset
 from diffattn.errors import CheckpointError, ConfigError, ShapeError
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.cached_attention import chosen_backend
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.loading import without_bars
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
@@ -73,7 +74,9 @@ def train(
     folder = Path(folder)
     require_enough(config, data)
     require_one_process()
-    _claim(folder, _record(config, data, facts or {}))
+    resolved = config.resolved()
+    resolved["data"] |= data.facts()
+    claim(folder, record(config.name, config.model, config.train, resolved, facts or {}))
     with sole_writer(folder), without_bars():
         if not (folder / "results.json").exists():
             _run(config, data, folder, progress)
@@ -116,9 +119,9 @@ def _run(config: RunConfig, data: PreparedData, folder: Path, progress: Progress
     metrics = MetricsCallback(folder, config.train, probe, progress)
     costs = CostCallback(folder, config.name, config.train)
     checkpoint = last_checkpoint(folder / "checkpoints")
-    trainer = _OrderedTrainer(
+    trainer = OrderedTrainer(
         model=model,
-        args=_arguments(config.train, folder / "checkpoints", fresh=checkpoint is None),
+        args=training_arguments(config.train, folder / "checkpoints", fresh=checkpoint is None),
         train_dataset=training_order(TokenDataset(data.train, config.train.seq_len), config.train),
         eval_dataset=_spread(validation, config.train.evaluation_tokens // config.train.seq_len),
         optimizers=optimizer_and_scheduler(model, config.train),
@@ -176,7 +179,7 @@ def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> 
     return Subset(dataset, torch.cat(passes)[:wanted].tolist())
 
 
-class _OrderedTrainer(Trainer):
+class OrderedTrainer(Trainer):
     """transformers.Trainer that reads its dataset front to back."""
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
@@ -187,7 +190,8 @@ class _OrderedTrainer(Trainer):
             super()._save_checkpoint(model, trial)
 
 
-def _arguments(config: TrainConfig, folder: Path, *, fresh: bool) -> TrainingArguments:
+def training_arguments(config: TrainConfig, folder: Path, *, fresh: bool) -> TrainingArguments:
+    """The settings as transformers.Trainer takes them, with checkpoints in ``folder``."""
     micro = config.micro_batch_sequences or config.batch_sequences
     on_cpu = not (torch.cuda.is_available() or torch.backends.mps.is_available())
     arguments = TrainingArguments(
@@ -220,33 +224,43 @@ def _arguments(config: TrainConfig, folder: Path, *, fresh: bool) -> TrainingArg
     return arguments
 
 
-def _record(config: RunConfig, data: PreparedData, facts: dict[str, Any]) -> RunRecord:
-    resolved = config.resolved()
-    resolved["data"] |= data.facts()
+def record(
+    name: str,
+    model: DiffTransformerConfig,
+    config: TrainConfig,
+    resolved: dict[str, Any],
+    facts: dict[str, Any],
+) -> RunRecord:
+    """What ``run.json`` says of a run.
+
+    Args:
+        name: Of the run.
+        model: The model's configuration.
+        config: Its training.
+        resolved: All settings as plain values.
+        facts: More about the model.
+    """
     return RunRecord(
-        name=config.name,
+        name=name,
         config=resolved,
-        seed=config.train.seed,
-        backends=_chosen_backends(config),
+        seed=config.seed,
+        backends=_chosen_backends(model, config),
         device=_device(),
         model={
-            "parameters": parameter_count(config.model),
-            "non_embedding_parameters": parameter_count(config.model, embeddings=False),
-            "train_flops_per_token": flops_per_token(
-                config.model, config.train.seq_len, training=True
-            ),
+            "parameters": parameter_count(model),
+            "non_embedding_parameters": parameter_count(model, embeddings=False),
+            "train_flops_per_token": flops_per_token(model, config.seq_len, training=True),
             **facts,
         },
     )
 
 
-def _chosen_backends(config: RunConfig) -> dict[str, str]:
+def _chosen_backends(model: DiffTransformerConfig, config: TrainConfig) -> dict[str, str]:
     """Which backend the operator will run on, for the shapes of this run."""
-    model = config.model
-    dtype = torch.bfloat16 if config.train.precision == "bfloat16" else torch.float32
-    batch = config.train.micro_batch_sequences or config.train.batch_sequences
+    dtype = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
+    batch = config.micro_batch_sequences or config.batch_sequences
     chosen = chosen_backend(
-        model, device=_device(), dtype=dtype, batch=batch, num_tokens=config.train.seq_len
+        model, device=_device(), dtype=dtype, batch=batch, num_tokens=config.seq_len
     )
     return {model.attention_op: chosen}
 
@@ -257,7 +271,7 @@ def _device() -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def _claim(folder: Path, record: RunRecord) -> None:
+def claim(folder: Path, record: RunRecord) -> None:
     """Write ``run.json``, or check that the folder already holds this very run."""
     if (folder / "run.json").exists():
         found = RunRecord.read(folder)

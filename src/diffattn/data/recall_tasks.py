@@ -1,0 +1,179 @@
+"""Recall tasks made of random tokens: what they ask, and what a guesser would score."""
+
+import math
+from dataclasses import dataclass
+
+from diffattn.errors import ConfigError
+
+DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Where the paper hides the needle that is asked for first, as a share of the haystack."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MqarConfig:
+    """Multi-query associative recall: pairs, then every key again.
+
+    Source: arXiv:2312.04927, section 4; the slot law is that of its published generator.
+    """
+
+    vocab_size: int = 8_192
+    """V: token 0 fills, 1 to V/2 - 1 are keys, V/2 to V - 1 values."""
+    seq_len: int = 64
+    """T, even, at least four tokens per pair."""
+    num_pairs: int = 4
+    power: float = 0.01
+    """a: slot s of two tokens is drawn in proportion to ``(s + 1) ** (a - 1)``."""
+    random_filler: bool = False
+    """Fill with random tokens other than the sequence's own keys and values, not with 0."""
+
+    def __post_init__(self) -> None:
+        where = "MqarConfig"
+        _require(where, "num_pairs", self.num_pairs, self.num_pairs >= 1, "1 or more")
+        fits = self.seq_len % 2 == 0 and 4 * self.num_pairs <= self.seq_len
+        _require(where, "seq_len", self.seq_len, fits, "even and at least 4 * num_pairs")
+        even = self.vocab_size % 2 == 0 and self.vocab_size > self.seq_len
+        _require(where, "vocab_size", self.vocab_size, even, "even and more than seq_len")
+        _require(where, "power", self.power, self.power > 0, "more than 0")
+
+    @property
+    def num_queries(self) -> int:
+        """Queries per sequence: every key once."""
+        return self.num_pairs
+
+    @property
+    def num_values(self) -> int:
+        """Tokens that may be an answer."""
+        return self.vocab_size // 2
+
+    @property
+    def replacement(self) -> bool:
+        """Whether a key may be asked for twice."""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoisyRecallConfig:
+    """Key-value pairs scattered among noise tokens, then queries.
+
+    Tokens: 0 is unused here, then ``num_keys`` keys, ``num_values`` values, ``num_noise`` noise.
+    """
+
+    num_pairs: int = 4
+    noise_ratio: float = 2 / 3
+    """Share of noise in the context, rounded to whole tokens; from 0 to below 1."""
+    num_queries: int = 4
+    replacement: bool = True
+    """Draw every query anew from all keys. ``False``: no key twice, which allows elimination."""
+    num_keys: int = 64
+    num_values: int = 64
+    num_noise: int = 64
+
+    def __post_init__(self) -> None:
+        where = "NoisyRecallConfig"
+        _check_pairs(where, self)
+        ratio = self.noise_ratio
+        _require(where, "noise_ratio", ratio, 0 <= ratio < 1, "0 or more and less than 1")
+        most = "1 or more, and without replacement at most num_pairs"
+        fits = self.num_queries >= 1 and (self.replacement or self.num_queries <= self.num_pairs)
+        _require(where, "num_queries", self.num_queries, fits, most)
+
+    @property
+    def context_len(self) -> int:
+        """Tokens before the queries."""
+        pairs = 2 * self.num_pairs
+        return pairs + round(pairs * self.noise_ratio / (1 - self.noise_ratio))
+
+    @property
+    def seq_len(self) -> int:
+        """T: context and queries."""
+        return self.context_len + self.num_queries
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens in use, and token 0."""
+        return 1 + self.num_keys + self.num_values + self.num_noise
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MultiNeedleConfig:
+    """N needles in a haystack, R of them asked for, as in the paper but of random tokens.
+
+    The needle of the first query lies at one of :data:`DEPTHS`, in turn; the others anywhere.
+    Tokens: 0 is the question mark between haystack and queries, then keys, values and hay.
+
+    Source: arXiv:2410.05258v2, section 3.3 (depths, N and R).
+    """
+
+    context_len: int = 256
+    """Tokens of haystack and needles."""
+    num_pairs: int = 6
+    """N, needles."""
+    num_queries: int = 2
+    """R, needles asked for, no needle twice."""
+    num_keys: int = 64
+    num_values: int = 64
+    num_noise: int = 64
+    """Different tokens that hay is made of."""
+
+    def __post_init__(self) -> None:
+        where = "MultiNeedleConfig"
+        _check_pairs(where, self)
+        fits = 1 <= self.num_queries <= self.num_pairs
+        _require(where, "num_queries", self.num_queries, fits, "from 1 to num_pairs")
+        room = self.context_len >= 3 * self.num_pairs
+        _require(where, "context_len", self.context_len, room, "at least 3 * num_pairs")
+
+    @property
+    def seq_len(self) -> int:
+        """T: haystack with needles, question mark, queries."""
+        return self.context_len + 1 + self.num_queries
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens in use."""
+        return 1 + self.num_keys + self.num_values + self.num_noise
+
+    @property
+    def replacement(self) -> bool:
+        """Whether a key may be asked for twice."""
+        return False
+
+
+TaskConfig = MqarConfig | NoisyRecallConfig | MultiNeedleConfig
+
+
+def guessing_ceilings(config: TaskConfig) -> dict[str, float]:
+    r"""Accuracies that need no recall: an accuracy means something only above all of them.
+
+    - ``values``: any value, :math:`1 / \text{num\_values}`.
+    - ``pairs``: one of the sequence's own values, :math:`1 / P`.
+    - ``elimination``: with keys that are asked for once each, one of the values that were not
+      answered before, :math:`\frac{1}{Q} \sum_{i=0}^{Q-1} 1 / (P - i)`. With replacement nothing
+      can be eliminated, and it equals ``pairs``.
+
+    Args:
+        config: A task of P pairs and Q queries.
+
+    Returns:
+        Name to accuracy, from 0 to 1.
+    """
+    pairs, queries = config.num_pairs, config.num_queries
+    left = [pairs if config.replacement else pairs - i for i in range(queries)]
+    return {
+        "values": 1 / config.num_values,
+        "pairs": 1 / pairs,
+        "elimination": math.fsum(1 / count for count in left) / queries,
+    }
+
+
+def _check_pairs(where: str, config: NoisyRecallConfig | MultiNeedleConfig) -> None:
+    _require(where, "num_pairs", config.num_pairs, config.num_pairs >= 1, "1 or more")
+    for name in ("num_keys", "num_values"):
+        value = getattr(config, name)
+        _require(where, name, value, value >= config.num_pairs, "at least num_pairs")
+    _require(where, "num_noise", config.num_noise, config.num_noise >= 1, "1 or more")
+
+
+def _require(where: str, name: str, got: object, holds: bool, must: str) -> None:
+    if not holds:
+        raise ConfigError(f"{where}: {name} must be {must}, got {got!r}.")

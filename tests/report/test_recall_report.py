@@ -1,0 +1,243 @@
+"""The report of a recall study, from a made-up folder."""
+
+import json
+import re
+import shutil
+from dataclasses import asdict
+from html.parser import HTMLParser
+
+import plotly.graph_objects as go
+import pytest
+from plotly.offline import get_plotlyjs
+
+from diffattn.errors import CheckpointError
+from diffattn.records.run import RunRecord
+from diffattn.report.build import build_report, markdown_results
+
+TYPES = ("softmax", "diff")
+TASK = {"name": "noisy_recall", "num_pairs": 2, "noise_ratio": 0.5, "num_queries": 2}
+TASK |= {"replacement": True}
+NEEDLE = {"name": "multi_needle", "num_pairs": 2, "num_queries": 2, "context_len": 8}
+CEILINGS = {"values": 0.125, "pairs": 0.5, "elimination": 0.5}
+
+
+def write(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def write_run(folder, name, task, kind, seed, solved_step):
+    model = {"attention_type": kind, "num_heads": 8, "head_dim": 8, "num_hidden_layers": 2}
+    model |= {"hidden_size": 64, "intermediate_size": 64}
+    train = {"num_steps": 200, "batch_tokens": 640, "seq_len": 10}
+    record = RunRecord(
+        name=name,
+        config={"model": model, "train": train, "task": {"name": task}},
+        seed=seed,
+        model={"parameters": 1000, "parameter_difference": 6, "train_flops_per_token": 6000},
+        created="2001-02-03T04:05:07+00:00",
+        commit="c0ffee" * 6 + "c0ff",
+        dirty=False,
+        versions={"python": "3.11.7"},
+        hardware={"processor": "Made-up <b>processor</b>"},
+    )
+    run = folder / "runs" / name
+    write(run / "run.json", asdict(record))
+    steps = range(0, (200 if solved_step is None else solved_step + 50) + 1, 50)
+    rows = []
+    for step in steps:
+        accuracy = 0.5 if solved_step is None or step < solved_step else 1.0
+        rows.append({"step": step, "accuracy": accuracy, "by_query": [accuracy, accuracy]})
+        rows.append({"step": step, "train_loss": 1.0})
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    accuracy = 0.51 if solved_step is None else 0.998
+    result = {"schema": 1, "run": name, "solved": solved_step is not None, "steps": steps[-1]}
+    result |= {"solved_step": solved_step, "test_accuracy": accuracy, "validation_loss": 0.7}
+    write(run / "results.json", result)
+    costs = {"tokens_per_second": 1e4, "peak_bytes": 2**29, "wall_seconds": 12.0}
+    write(run / "costs.json", {"schema": 1, "run": name, **costs})
+    return result
+
+
+@pytest.fixture
+def study(tmp_path):
+    """Two tasks, two types, two trials; DIFF V1 solved noisy recall once. Numbers are made up."""
+    folder = tmp_path / "study"
+    tasks = {"noisy_recall": TASK, "multi_needle": NEEDLE}
+    info = {"schema": 1, "kind": "recall", "created": "2001-02-03T04:05:06+00:00"}
+    info |= {"scale": "study", "types": list(TYPES), "seeds": [0, 1], "sweep_seeds": [100]}
+    info |= {"learning_rates": [0.001, 0.003], "match": "params", "config_hash": "0123"}
+    train = {"num_steps": 200, "batch_tokens": 640, "seq_len": 10}
+    shape = {"num_hidden_layers": 2, "hidden_size": 64}
+    info["tasks"] = {
+        name: {"model": shape, "train": train, "task": task} for name, task in tasks.items()
+    }
+    write(folder / "study.json", info)
+    results = {"schema": 1, "kind": "recall", "scale": "study", "complete": True}
+    results |= {"protocol": {"name": "recall_study", "version": 1}}
+    results |= {"statement": "Made-up <i>statement</i>.", "tasks": {}}
+    for task in tasks:
+        types = {}
+        for kind in TYPES:
+            swept = []
+            for rate in (0.001, 0.003):
+                name = f"{task}-{kind}-lr{rate:g}-seed100"
+                found = write_run(folder, name, task, kind, 100, None)
+                swept.append(found | {"learning_rate": rate})
+            trials = []
+            for seed in (0, 1):
+                solved = 100 if (task, kind, seed) == ("noisy_recall", "diff", 1) else None
+                trials.append(
+                    write_run(folder, f"{task}-{kind}-seed{seed}", task, kind, seed, solved)
+                )
+            count = sum(run["solved"] for run in trials)
+            types[kind] = {
+                "learning_rate": 0.003,
+                "sweep": swept,
+                "runs": [run["run"] for run in trials],
+                "trials": 2,
+                "solved": count,
+                "solved_share": {"mean": count / 2, "low": 0.09, "high": 0.91, "level": 0.95},
+                "test_by_query": [0.75, 0.25],
+            }
+            for key, source in (("solved_steps", "solved_step"), ("steps", "steps"),
+                                ("test_accuracy", "test_accuracy")):  # fmt: skip
+                types[kind][key] = [run[source] for run in trials]
+            if task == "multi_needle":
+                types[kind]["test_by_depth"] = {"0.0": 0.625, "0.25": 0.375}
+        tests = [{"types": list(TYPES), "fisher_exact": 0.4321, "log_rank": 0.0654}]
+        results["tasks"][task] = {"ceilings": CEILINGS, "types": types, "tests": tests}
+    write(folder / "results.json", results)
+    return folder
+
+
+class Balance(HTMLParser):
+    """Ids and balance of the tags of a page."""
+
+    def __init__(self):
+        super().__init__()
+        self.ids, self.open, self.text = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.ids += [value for key, value in attrs if key == "id"]
+        if tag not in {"meta", "link", "br", "hr", "img"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "script" not in self.open and "style" not in self.open:
+            self.text.append(data)
+
+
+def build(folder):
+    page = build_report(folder).read_text(encoding="utf-8").replace(get_plotlyjs(), "")
+    reader = Balance()
+    reader.feed(page)
+    reader.close()
+    assert reader.open == []
+    assert len(set(reader.ids)) == len(reader.ids)
+    return page, " ".join(" ".join(reader.text).split())
+
+
+def charts(page):
+    found = re.findall(r'charts\.push\(\["([^"]+)", (\{.*?\}), \{"responsive.*\);', page)
+    return {name: json.loads(spec) for name, spec in found}
+
+
+def test_the_page_shows_every_run_and_number(study):
+    page, text = build(study)
+    assert "What is missing" not in text
+    assert "Made-up <i>statement</i>." in text  # escaped: it reached the text
+    assert "Made-up <b>processor</b>" in text
+    for task in ("noisy_recall", "multi_needle"):
+        for kind in TYPES:
+            for name in (f"{task}-{kind}-seed1", f"{task}-{kind}-lr0.003-seed100"):
+                assert text.count(name) >= 4
+    for shown in (
+        "1 of 2",
+        "0 of 2",
+        "0.09 to 0.91",
+        "not in 200",
+        "0.998",
+        "0.432",
+        "0.065",
+        "depth 25 %",
+    ):
+        assert shown in text, shown
+    assert "50 % of the context is noise" in text
+    assert "2 needles in 8 tokens, 2 of them asked for" in text
+    assert "any value 0.125, a value of the context 0.500" in text
+    assert not re.search(r"https?://|@import|url\(", page)
+
+
+def test_charts_hold_every_trial_and_the_ceilings(study):
+    found = charts(build(study)[0])
+    assert set(found) == {
+        f"chart-{part}{task}"
+        for part in ("", "sweep-")
+        for task in ("noisy_recall", "multi_needle")
+    }
+    traces = found["chart-noisy_recall"]["data"]
+    curves = {tuple(trace["y"]): trace for trace in traces if "diff" in trace["legendgroup"]}
+    solved = curves[0.5, 0.5, 1.0, 1.0]
+    assert solved["x"] == [0, 50, 100, 150]
+    guesses = [trace for trace in traces if trace["legendgroup"].startswith("guess")]
+    assert [trace["y"] for trace in guesses] == [[0.125, 0.125], [0.5, 0.5]]
+    assert [trace["x"] for trace in guesses] == 2 * [[0, 200]]
+    assert sum(trace["showlegend"] for trace in traces) == len(TYPES) + len(guesses)
+    for spec in found.values():
+        assert len(go.Figure(spec).data) == len(spec["data"]) > 0
+
+
+def test_same_study_gives_same_bytes(study):
+    assert build_report(study).read_bytes() == build_report(study).read_bytes()
+
+
+def test_markdown(study):
+    lines = markdown_results(study).splitlines()
+    assert len(lines) == 2 + 4
+    assert lines[3] == (
+        "| Noisy recall | DIFF V1 | 0.003 | 1 of 2 | 0.09 to 0.91 | over 200 (100 to over 200) "
+        "| 0.432, 0.065 | 0.510 to 0.998 | 0.500 | noisy_recall-diff-seed0, 1 |"
+    )
+
+
+def test_what_is_missing_is_named(study):
+    shutil.rmtree(study / "runs" / "noisy_recall-diff-seed1")
+    (study / "runs" / "noisy_recall-diff-seed0" / "results.json").unlink()
+    (study / "results.json").unlink()
+    text = build(study)[1]
+    assert "Run noisy_recall-diff-seed1 was not found." in text
+    assert "Run noisy_recall-diff-seed0 has not finished: it stopped at step 200." in text
+    assert "results.json is missing" in text
+    assert "The study has not finished, so it makes no statement." in text
+    shutil.rmtree(study / "runs")
+    assert "No run recorded an accuracy." in build(study)[1]
+
+
+def test_contradictions_are_named(study):
+    path = study / "runs" / "multi_needle-softmax-seed0" / "results.json"
+    path.write_text(path.read_text().replace("0.51", "0.93"))
+    shutil.copytree(study / "runs" / "multi_needle-softmax-seed1", study / "runs" / "other")
+    record = study / "runs" / "other" / "run.json"
+    record.write_text(record.read_text().replace("multi_needle-softmax-seed1", "other"))
+    text = build(study)[1]
+    assert "contradicts the run's own file on multi_needle-softmax-seed0." in text
+    assert "Run other is in the folder but not part of this study." in text
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("study.json", ('"types"', '"kinds"'), "types must be a list"),
+        ("study.json", ('"task":', '"tusk":'), "task must be a dict"),
+        ("results.json", ('"solved_steps"', '"steps_solved"'), "must hold runs, solved_steps"),
+    ],
+)
+def test_damaged_files_are_refused(study, name, change, message):
+    path = study / name
+    path.write_text(path.read_text().replace(*change))
+    with pytest.raises(CheckpointError, match=message):
+        build_report(study)

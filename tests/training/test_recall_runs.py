@@ -1,0 +1,221 @@
+"""Runs on recall tasks: what is scored, when they end, and that they continue."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from diffattn.data.recall_tasks import (
+    MqarConfig,
+    MultiNeedleConfig,
+    NoisyRecallConfig,
+    guessing_ceilings,
+)
+from diffattn.data.synthetic import generate
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES, DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.records.io import read_json, read_jsonl
+from diffattn.records.run import RunRecord
+from diffattn.training import recall
+from diffattn.training.config import TrainConfig
+from diffattn.training.recall import held_out, recall_score, solved_step, train_recall
+from diffattn.training.recall_config import RecallConfig
+
+TINY = {"num_keys": 4, "num_values": 4, "num_noise": 4, "num_pairs": 2}
+TASKS = {
+    "mqar": MqarConfig(vocab_size=14, seq_len=12, num_pairs=2),
+    "noisy_recall": NoisyRecallConfig(noise_ratio=0.5, num_queries=3, **TINY),
+    "multi_needle": MultiNeedleConfig(context_len=8, num_queries=2, **TINY),
+}
+
+
+def make_config(task, attention_type="diff", hidden_size=16, num_heads=2, **train):
+    task = TASKS.get(task, task)
+    model = DiffTransformerConfig(
+        attention_type="softmax",
+        vocab_size=task.vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=hidden_size,
+        num_hidden_layers=2,
+        num_heads=num_heads,
+        head_dim=hidden_size // num_heads,
+        max_position_embeddings=task.seq_len,
+        initializer_range=0.1,
+        tie_word_embeddings=False,
+    )
+    settings = {"num_steps": 12, "warmup_steps": 2, "log_every": 2, "evaluate_every": 2}
+    settings |= {"batch_tokens": 4 * task.seq_len, "seq_len": task.seq_len}
+    settings |= {"evaluation_tokens": 10 * task.seq_len, "seed": 5, "data_seed": 5}
+    return RecallConfig(
+        name="run",
+        model=model.twin(attention_type).config,
+        train=TrainConfig(**(settings | train)),
+        task=task,
+    )
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_a_run_leaves_its_records(task, attention_type, tmp_path):
+    config = make_config(task, attention_type, num_steps=2, warmup_steps=1)
+    results = train_recall(config, tmp_path / "run", facts={"parameter_difference": 7})
+    assert results == read_json(tmp_path / "run" / "results.json")
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "run.json",
+        "metrics.jsonl",
+        "results.json",
+        "costs.json",
+    }
+    record = RunRecord.read(tmp_path / "run")
+    assert RecallConfig.from_resolved("run", record.config) == config
+    assert record.model["parameter_difference"] == 7
+    rows = [row for row in read_jsonl(tmp_path / "run" / "metrics.jsonl") if "accuracy" in row]
+    assert [row["step"] for row in rows] == [0, 2]
+    for row in rows:
+        assert len(row["by_query"]) == config.task.num_queries
+        assert row["accuracy"] == pytest.approx(sum(row["by_query"]) / len(row["by_query"]))
+    assert (results["solved"], results["solved_step"], results["steps"]) == (False, None, 2)
+    assert results["sequences"] == 8
+    assert ("lam" in rows[0]) == (attention_type != "softmax")
+    assert ("test_by_depth" in results) == (task == "multi_needle")
+
+
+def test_the_score_is_that_of_the_answers():
+    """Against logits computed here; position and order of the queries included."""
+    config = make_config("mqar")
+    torch.manual_seed(0)
+    model = DiffTransformerForCausalLM(config.model)
+    batch = held_out(config, 0)
+    score = recall_score(model, batch, rows=3)
+    with torch.no_grad():
+        log_probability = model(input_ids=batch.input_ids).logits.log_softmax(-1)
+    rows = range(len(batch.input_ids))
+    hits = [
+        [
+            int(log_probability[row, place].argmax()) == int(batch.labels[row, place])
+            for place in batch.queries[row]
+        ]
+        for row in rows
+    ]
+    assert score.hits.tolist() == hits
+    at = batch.labels >= 0
+    found = -log_probability[at].gather(1, batch.labels[at][:, None])
+    # Row by row or three rows at a time: sums in another order, in float32.
+    assert score.loss == pytest.approx(float(found.mean()), rel=1e-5)
+    assert model.training
+
+
+def test_validation_test_and_training_sequences_differ():
+    config = make_config("noisy_recall")
+    validation, test = held_out(config, 0), held_out(config, 1)
+    training = generate(config.task, 10, seed=config.train.data_seed)
+    assert not torch.equal(validation.input_ids, test.input_ids)
+    for batch in (validation, test):
+        assert not torch.equal(batch.input_ids, training.input_ids)
+    other = replace(config, train=replace(config.train, seed=9, data_seed=9))
+    assert torch.equal(held_out(other, 1).input_ids, test.input_ids)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "step"),
+    [
+        ([], None),
+        ([1.0], None),
+        ([0.5, 0.99, 0.98, 0.99], None),
+        ([0.5, 0.99, 0.98, 0.99, 1.0], 30),
+        ([0.99, 0.99, 0.1], 0),
+    ],
+)
+def test_solved_means_twice_in_a_row(accuracies, step):
+    rows = [{"step": 10 * i, "accuracy": value} for i, value in enumerate(accuracies)]
+    noise = [{"step": 10 * i, "train_loss": 1.0} for i in range(len(rows))]
+    mixed = [row for pair in zip(rows, noise, strict=True) for row in pair]
+    assert solved_step(mixed, 0.99) == step
+
+
+def test_a_solved_run_ends_early(tmp_path):
+    """One pair, no noise: the only value of the context is the answer, so copying solves it."""
+    task = NoisyRecallConfig(
+        num_pairs=1, noise_ratio=0, num_queries=2, num_keys=2, num_values=2, num_noise=1
+    )
+    config = make_config(
+        task, "softmax", num_steps=400, learning_rate=1e-2, final_learning_rate=1e-2,
+        evaluate_every=20, log_every=20, batch_tokens=16 * task.seq_len,
+    )  # fmt: skip
+    results = train_recall(config, tmp_path / "run")
+    assert results["solved"]
+    assert results["steps"] == results["solved_step"] + 20 < 400
+    assert results["test_accuracy"] == 1
+    assert read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == results["steps"]
+
+
+class Interruption(BaseException):
+    """As a Ctrl-C."""
+
+
+@pytest.mark.parametrize("attention_type", ["softmax", "shared_diff"])
+def test_an_interrupted_run_ends_as_an_unbroken_one(attention_type, tmp_path):
+    config = make_config("noisy_recall", attention_type, num_steps=20)
+
+    def interrupt(step, loss):
+        if step == 15:
+            raise Interruption
+
+    train_recall(config, tmp_path / "whole")
+    with pytest.raises(Interruption):
+        train_recall(config, tmp_path / "run", progress=interrupt)
+    assert not (tmp_path / "run" / "results.json").exists()
+    steps = []
+    train_recall(config, tmp_path / "run", progress=lambda step, loss: steps.append(step))
+    assert steps == list(range(9, 21))  # from the checkpoint at step 8
+    for name in ("metrics.jsonl", "results.json"):
+        expected = (tmp_path / "whole" / name).read_bytes()
+        assert (tmp_path / "run" / name).read_bytes() == expected
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_finished_run_is_not_made_again(tmp_path, monkeypatch):
+    config = make_config("noisy_recall", num_steps=2, warmup_steps=1)
+    first = train_recall(config, tmp_path / "run")
+    monkeypatch.setattr(recall, "_run", None)
+    assert train_recall(config, tmp_path / "run") == first
+    other = replace(config, train=replace(config.train, learning_rate=2e-3))
+    with pytest.raises(CheckpointError, match="with the same settings, got another run"):
+        train_recall(other, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seq_len": 24, "batch_tokens": 48}, "train.seq_len must be the task's 11, got 24"),
+        ({"micro_batch_sequences": 2}, "a batch is read whole, got 2"),
+    ],
+)
+def test_refusals(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make_config("noisy_recall", **changes)
+
+
+def test_other_refusals():
+    config = make_config("noisy_recall")
+    with pytest.raises(ConfigError, match=r"solved_accuracy must be more than 0 .* got 1\.5"):
+        replace(config, solved_accuracy=1.5)
+    settings = config.resolved()
+    settings["task"]["name"] = "noisy_recal"
+    with pytest.raises(ConfigError, match="Did you mean 'noisy_recall'"):
+        RecallConfig.from_resolved("run", settings)
+
+
+@pytest.mark.scheduled
+def test_attention_learns_mqar(tmp_path):
+    """64 tokens, 4 pairs. DIFF V2, which is the first of the types to learn it."""
+    task = MqarConfig(vocab_size=66, seq_len=64, num_pairs=4)
+    config = make_config(
+        task, "diff_v2", hidden_size=64, num_heads=8, num_steps=3_000, warmup_steps=100,
+        log_every=100, evaluate_every=100, learning_rate=3e-3, final_learning_rate=3e-4,
+        batch_tokens=64 * 64, evaluation_tokens=256 * 64,
+    )  # fmt: skip
+    assert guessing_ceilings(task)["elimination"] < 0.53
+    results = train_recall(config, tmp_path / "run")
+    assert results["test_accuracy"] >= 0.99
