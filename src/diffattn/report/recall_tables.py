@@ -83,7 +83,7 @@ def tests_table(study: Study, task: str) -> str:
     rows = [
         [
             f'<th scope="row">{esc(" and ".join(map(type_name, found["types"])))}</th>',
-            *(number_cell(number(found[key], 3)) for key in ("fisher_exact", "log_rank")),
+            *(number_cell(_p_value(found[key])) for key in ("fisher_exact", "log_rank")),
         ]
         for found in _entry(study, task)["tests"]
     ]
@@ -158,8 +158,8 @@ def recall_markdown(study: Path) -> str:
     ]
     for task, entry in (files.results or {"tasks": {}})["tasks"].items():
         p_values = {
-            tuple(found["types"]): f"{number(found['fisher_exact'], 3)}, "
-            f"{number(found['log_rank'], 3)}"
+            tuple(found["types"]): f"{_p_value(found['fisher_exact'])}, "
+            f"{_p_value(found['log_rank'])}"
             for found in entry["tests"]
         }
         for name, found in entry["types"].items():
@@ -178,6 +178,11 @@ def recall_markdown(study: Path) -> str:
             ]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _p_value(p: float) -> str:
+    """Three digits: no test of so few runs knows more."""
+    return "below 0.001" if p < 0.001 else number(p, 3)
 
 
 def _spread(solved: Sequence[int | None], most: int) -> str:
