@@ -153,7 +153,7 @@ def test_the_page_shows_every_run_and_number(study):
     assert "Made-up <b>processor</b>" in text
     for task in ("noisy_recall", "multi_needle"):
         for kind in TYPES:
-            for name in (f"{task}-{kind}-seed1", f"{task}-{kind}-lr0.003-seed100"):
+            for name in (f"{task}-{kind}-seed0", f"{task}-{kind}-lr0.003-seed100"):
                 assert text.count(name) >= 4
     for shown in (
         "1 of 2",

@@ -23,7 +23,7 @@ def reproduce(
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(help="comma-separated [0,1,2; smoke: 0; study of recall: 0 to 7]"),
+        typer.Option(help="comma-separated [0,1,2; smoke: 0; study of recall: 0 to 15]"),
     ] = None,
     set_: Annotated[
         list[str] | None,

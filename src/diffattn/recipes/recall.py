@@ -49,7 +49,7 @@ def laptop() -> dict[str, Any]:
 
 
 def study() -> dict[str, Any]:
-    """The committed study: two tasks, two learning rates, eight seeds, 8 DIFF heads.
+    """The committed study: two tasks, two learning rates, 16 seeds, 8 DIFF heads.
 
     Command: ``diffattn reproduce recall --scale study``. Hardware: 2 CPU cores. Duration: about an
     hour on one busy core. Expected: the committed records, bit for bit with the same versions on
@@ -60,7 +60,7 @@ def study() -> dict[str, Any]:
     return {
         "tasks": (_noisy_recall(num_steps=1_000), _multi_needle(num_steps=1_000)),
         "learning_rates": (1.5e-3, 3e-3),
-        "seeds": tuple(range(8)),
+        "seeds": tuple(range(16)),
     }
 
 

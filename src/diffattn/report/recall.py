@@ -8,6 +8,7 @@ from diffattn.report.provenance import provenance
 from diffattn.report.recall_files import part, sweep_names, trial_names
 from diffattn.report.recall_tables import (
     CEILING_NAMES,
+    brief_names,
     by_query_table,
     ceilings_in_words,
     settings_table,
@@ -15,6 +16,7 @@ from diffattn.report.recall_tables import (
     sweep_table,
     task_name,
     tests_table,
+    trials_table,
     unfinished_note,
 )
 from diffattn.report.study_files import Study
@@ -39,7 +41,7 @@ def recall_sections(study: Study) -> str:
         study: From :func:`diffattn.report.recall_files.read_recall_study`.
     """
     sections = {
-        "models": settings_table(study) + _per_task(study, models_table),
+        "models": settings_table(study) + _per_task(_first_seed(study), models_table),
         "results": "".join(_task(study, task) for task in study.info["tasks"]),
         "rates": _rates(study),
         "costs": _costs(study),
@@ -87,7 +89,7 @@ def accuracy_chart(study: Study, task: str, names: list[str], element_id: str) -
         traces,
         layout("training step", "share of queries answered", yaxis={"range": [0, 1.03]}),
         element_id,
-        caption + names_of(used),
+        caption + names_of(brief_names(used)),
         height=420,
         label=f"{task_name(task)}: accuracy over training steps, one line per run",
     )
@@ -138,8 +140,9 @@ def _task(study: Study, task: str) -> str:
         f"<p>Accuracy that needs no recall: {esc(ceilings)}. The last would need the answers given "
         "so far, which these sequences do not show: it bounds every way of guessing.</p>\n"
     )
-    parts += [solved_table(study, task), words, chart, by_query_table(study, task)]
-    return "".join([*parts, tests_table(study, task)])
+    every = f"<details><summary>Every trial</summary>\n{trials_table(study, task)}</details>\n"
+    parts += [solved_table(study, task), words, chart, every]
+    return "".join([*parts, by_query_table(study, task), tests_table(study, task)])
 
 
 def _rates(study: Study) -> str:
@@ -158,6 +161,11 @@ def _costs(study: Study) -> str:
         "one process, peak memory is that of the process so far and compares nothing.</p>\n"
     )
     return _per_task(study, cost_table) + note
+
+
+def _first_seed(study: Study) -> Study:
+    """One run per task and type: the sizes of its models are those of all."""
+    return part(study, trial_names({**study.info, "seeds": study.info["seeds"][:1]}))
 
 
 def _per_task(study: Study, make: Callable[[Study], str]) -> str:

@@ -47,30 +47,23 @@ def ceilings_in_words(ceilings: dict[str, float]) -> str:
 
 
 def solved_table(study: Study, task: str) -> str:
-    """Solved shares with their intervals, steps and test accuracy of every trial of a task."""
-    entry = _entry(study, task)
+    """Solved shares with their intervals, and the spread of steps and of test accuracy."""
     rows = []
-    for name, found in entry["types"].items():
-        runs = found["runs"]
-        steps = zip(runs, found["solved_steps"], found["steps"], strict=True)
-        when = [(run, _step(solved, spent)) for run, solved, spent in steps]
-        accuracy = zip(runs, found["test_accuracy"], strict=True)
-        rows.append(
-            [
-                type_cell(name),
-                number_cell(f"{found['learning_rate']:g}"),
-                number_cell(f"{found['solved']} of {found['trials']}", runs),
-                number_cell(_interval(found), runs),
-                per_run(when),
-                per_run((run, number(value, 3)) for run, value in accuracy),
-            ]
-        )
+    for name, found in _entry(study, task)["types"].items():
+        values = [
+            f"{found['learning_rate']:g}",
+            f"{found['solved']} of {found['trials']}",
+            _interval(found),
+            _spread(found["solved_steps"], max(found["steps"])),
+            _range(found["test_accuracy"]),
+        ]
+        rows.append([type_cell(name), *(number_cell(value, found["runs"]) for value in values)])
     headers = [
         "Model",
         "Learning rate",
         "Solved",
         "95 % interval of the share",
-        "Solved at step",
+        "Median step (range)",
         "Test accuracy",
     ]
     goal = study.info["tasks"][task].get("solved_accuracy", MISSING)
@@ -78,12 +71,28 @@ def solved_table(study: Study, task: str) -> str:
     return table(caption, headers, rows)
 
 
+def trials_table(study: Study, task: str) -> str:
+    """Steps and test accuracy of every trial of a task."""
+    rows = []
+    for name, found in _entry(study, task)["types"].items():
+        steps = zip(found["runs"], found["solved_steps"], found["steps"], strict=True)
+        accuracy = zip(found["runs"], found["test_accuracy"], strict=True)
+        rows.append(
+            [
+                type_cell(name),
+                per_run((run, _step(solved, spent)) for run, solved, spent in steps),
+                per_run((run, number(value, 3)) for run, value in accuracy),
+            ]
+        )
+    return table("Every trial.", ["Model", "Solved at step", "Test accuracy"], rows)
+
+
 def tests_table(study: Study, task: str) -> str:
     """p-values between every two types: of the solved shares, and of the steps taken."""
     rows = [
         [
             f'<th scope="row">{esc(" and ".join(map(type_name, found["types"])))}</th>',
-            *(number_cell(number(found[key], 3)) for key in ("fisher_exact", "log_rank")),
+            *(number_cell(_p_value(found[key])) for key in ("fisher_exact", "log_rank")),
         ]
         for found in _entry(study, task)["tests"]
     ]
@@ -158,12 +167,11 @@ def recall_markdown(study: Path) -> str:
     ]
     for task, entry in (files.results or {"tasks": {}})["tasks"].items():
         p_values = {
-            tuple(found["types"]): f"{number(found['fisher_exact'], 3)}, "
-            f"{number(found['log_rank'], 3)}"
+            tuple(found["types"]): f"{_p_value(found['fisher_exact'])}, "
+            f"{_p_value(found['log_rank'])}"
             for found in entry["tests"]
         }
         for name, found in entry["types"].items():
-            accuracy = found["test_accuracy"]
             cells = [
                 task_name(task),
                 type_name(name),
@@ -172,12 +180,17 @@ def recall_markdown(study: Path) -> str:
                 _interval(found),
                 _spread(found["solved_steps"], max(found["steps"])),
                 p_values.get((BASELINE, name), MISSING),
-                f"{number(min(accuracy), 3)} to {number(max(accuracy), 3)}",
+                _range(found["test_accuracy"]),
                 number(entry["ceilings"]["pairs"], 3),
-                f"{task}-{name}-seed{_run_of(files.info['seeds'])}",
+                ", ".join(brief_names(found["runs"])),
             ]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _p_value(p: float) -> str:
+    """Three digits: no test of so few runs knows more."""
+    return "below 0.001" if p < 0.001 else number(p, 3)
 
 
 def _spread(solved: Sequence[int | None], most: int) -> str:
@@ -190,6 +203,23 @@ def _spread(solved: Sequence[int | None], most: int) -> str:
     # Of an even number the later one: a mean with an unsolved run would be no step.
     middle = words(steps[len(steps) // 2])
     return f"{middle} ({words(steps[0])} to {words(steps[-1])})"
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{number(min(values), 3)} to {number(max(values), 3)}"
+
+
+def brief_names(runs: Sequence[str]) -> list[str]:
+    """Names of runs that differ in the seed alone as one, e.g. ``"mqar-diff-seed0 to 7"``."""
+    seeds: dict[str, list[int]] = {}
+    others = []
+    for run in runs:
+        stem, _, seed = run.rpartition("seed")
+        if seed.isdecimal():
+            seeds.setdefault(stem, []).append(int(seed))
+        else:
+            others.append(run)
+    return [f"{stem}seed{_run_of(numbers)}" for stem, numbers in seeds.items()] + others
 
 
 def _run_of(seeds: Sequence[int]) -> str:
