@@ -52,6 +52,15 @@ def test_two_models_are_compared_and_the_command_can_be_repeated(folders, tmp_pa
     assert found["comparison"][0]["baseline"] == "softmax"
 
 
+def test_what_cannot_run_is_told_and_the_rest_goes_on(folders, tmp_path):
+    arguments = ["key_values", "word_perplexity", "--quick", "--model", folders[0]]
+    done = run(*arguments, "--out", tmp_path, "--set", "word_perplexity.texts=/nowhere/at/all")
+    assert done.exit_code == 1
+    assert "softmax/word_perplexity cannot run" in done.stderr
+    assert "1 of 2 evaluations could not run" in done.stderr
+    assert (tmp_path / "softmax" / "key_values" / "result.json").exists()
+
+
 def test_dry_run_prints_the_parameters(folders, tmp_path):
     done = run("key_values", "--model", folders[0], "--out", tmp_path / "out", "--dry-run")
     assert json.loads(done.stdout)["parts"]["key_values"]["samples"] == 100

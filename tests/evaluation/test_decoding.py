@@ -43,7 +43,7 @@ def test_equals_hugging_face(model, share, branched_tokens, monkeypatch):
             assert list(found.ids) == wanted
 
 
-def test_branches_meet_no_more_tokens_than_their_prefix_has():
+def test_branches_meet_no_more_tokens_than_allowed():
     room = [30, 10, 50, 20, 200]
     batches = list(decoding._by_tokens(room, 100))
     assert sorted(i for batch in batches for i in batch) == list(range(5))

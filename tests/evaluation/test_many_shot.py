@@ -138,3 +138,14 @@ def test_the_reduced_size_needs_no_file(models, tmp_path, name):
     result = evaluate(models["shared_diff"], part, tmp_path / "out")
     assert (result.num_failed, result.parameters["data"]) == (0, "generated")
     assert result.headline()
+
+
+def test_an_interrupted_evaluation_ends_with_the_same_rows(build, files, tmp_path):
+    """Bit for bit in float32: demonstrations are read in the same steps from the beginning."""
+    protocol = ManyShot(data=files, shots=(5, 11, 17), test_items=4)
+    _, whole = run(build("diff"), protocol, tmp_path / "out")
+    lines = (tmp_path / "out" / "items.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "out" / "items.jsonl").write_text("".join(lines[:8]))
+    (tmp_path / "out" / "result.json").unlink()
+    _, resumed = run(build("diff"), protocol, tmp_path / "out")
+    assert resumed == whole

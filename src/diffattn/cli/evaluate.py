@@ -78,10 +78,12 @@ def evaluate(
                 typer.echo(sentence)
         typer.echo(f"Records: {out}")
     failed = sum(result.num_failed for result in results)
-    if failed:
+    missing = len(chosen) * len(models) - len(results)
+    if failed or missing:
         typer.echo(
-            f"diffattn: {failed} of {sum(r.num_items for r in results)} items failed; "
-            "items.jsonl says why.",
+            f"diffattn: {failed} of {sum(r.num_items for r in results)} items failed "
+            f"(items.jsonl says why), and {missing} of {len(chosen) * len(models)} evaluations "
+            "could not run (said above).",
             err=True,
         )
         raise typer.Exit(1)

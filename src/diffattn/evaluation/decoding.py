@@ -20,6 +20,8 @@ Rows = Generator[Tensor, Mapping[int, int], None]
 """Yields logits ``[rows, vocab_size]``; sent one token for some rows, yields theirs."""
 _BRANCHED_TOKENS = 8_192
 """Rows times tokens of their prefix from which on copies of it cost more than a mask."""
+_BRANCH_TOKENS = 2_048
+"""Tokens of rows that grow together, at most: their mask has this many times all keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +78,11 @@ def generate(
         room = [len(row) + max_new_tokens for row in rows]
         copied = len(rows) * prefix.length
         branched = copied >= _BRANCHED_TOKENS and can_branch(model, prefix)
-        batches = (
-            _by_tokens(room, prefix.length)
-            if branched
-            else model.row_batches(room, prefix, all_logits=False)
-        )
+        most = min(prefix.length, _BRANCH_TOKENS)
+        if branched:
+            batches = _by_tokens(room, most)
+        else:
+            batches = model.row_batches(room, prefix, all_logits=False)
         for batch in batches:
             numbers = [group.members[j] for j in batch]
             some = [rows[j] for j in batch]
@@ -133,7 +135,7 @@ def _decode(
 
 
 def _by_tokens(room: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Rows that grow together, of no more tokens than the prefix: all meet all, masked."""
+    """Rows that grow together, of ``most`` tokens: each meets all the others as masked keys."""
     batch: list[int] = []
     for i in sorted(range(len(room)), key=room.__getitem__):
         if batch and sum(room[j] for j in batch) + room[i] > most:

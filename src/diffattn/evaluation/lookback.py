@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from diffattn.evaluation.language_model import LanguageModel, attention_implementation
-from diffattn.probes.generation_rows import generation_rows
+from diffattn.evaluation.language_model import LanguageModel
+from diffattn.probes.attention_rows import attention_rows
 
 MAPS = ("a1", "difference", "absolute")
 _ROWS = 16
@@ -41,25 +41,18 @@ def lookback_ratios(
     Returns:
         Ratios by map, ``[layers][heads]``; ``None`` where all weights of a step are 0.
     """
-    own = model.network.config._attn_implementation
     before = model.read(prompt[:-1])
     cache, seen = before.rows(1), before.length
     tokens = [prompt[-1], *written[:-1]]
     steps: list[Tensor] = []
-    with attention_implementation(model, own if own in ("diffattn", "eager") else "eager"):
-        for start in range(0, len(tokens), _ROWS):
-            ids = torch.tensor([tokens[start : start + _ROWS]], device=model.device)
-            layers = generation_rows(model.network, cache, ids)
-            counts = torch.arange(1, ids.shape[1] + 1, device=model.device) + seen - num_context
-            seen += ids.shape[1]
-            steps.append(
-                torch.stack(
-                    [
-                        torch.stack([_means(x, num_context, counts) for x in maps])
-                        for maps in ((one.map_1, one.acting, one.acting.abs()) for one in layers)
-                    ]
-                )
-            )
+    for start in range(0, len(tokens), _ROWS):
+        ids = torch.tensor([tokens[start : start + _ROWS]], device=model.device)
+        layers = attention_rows(model.network, ids, cache)
+        counts = torch.arange(1, ids.shape[1] + 1, device=model.device) + seen - num_context
+        seen += ids.shape[1]
+        kinds = ((one.maps[:, 0], one.signed, one.signed.abs()) for one in layers)
+        means = [torch.stack([_means(x, num_context, counts) for x in maps]) for maps in kinds]
+        steps.append(torch.stack(means))
     return _ratios(torch.cat(steps, dim=-1))
 
 

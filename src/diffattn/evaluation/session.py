@@ -64,15 +64,17 @@ def run_evaluation(
         say: Given one line per stage.
 
     Returns:
-        Results model by model, and the comparison of several models.
+        Results model by model, and the comparison of several models. A part that cannot run on a
+        model or its data is told and left out; the others go on.
 
     Raises:
-        ConfigError: A protocol cannot run on a model or its data.
+        ConfigError: No part can run; the first reason.
         CheckpointError: A model cannot be read, or ``folder`` holds other files.
     """
     folder = Path(folder)
     known = _read_marker(folder)
-    results = []
+    results: list[EvalResult] = []
+    refused: list[ConfigError] = []
     for label, path in models.items():
         model = LanguageModel.load(
             path, label=label, device=device, dtype=dtype, max_length=max_length, add_bos=add_bos
@@ -82,13 +84,19 @@ def run_evaluation(
             known["variants"] = list(dict.fromkeys([*known["variants"], part.variant]))
             write_json(folder / _MARKER, known)
             name = f"{label}/{part.variant}"
-            result = evaluate(
-                model, part, folder / label / part.variant,
-                tell=partial(tell, name),
-            )  # fmt: skip
+            try:
+                result = evaluate(
+                    model, part, folder / label / part.variant, tell=partial(tell, name)
+                )
+            except ConfigError as error:
+                refused.append(error)
+                say(f"{name} cannot run: {error}")
+                continue
             if result.num_failed:
                 say(f"{name}: {result.num_failed} of {result.num_items} items failed")
             results.append(result)
+    if not results:
+        raise refused[0]
     if len(known["models"]) < 2:
         return results, None
     return results, compare(folder, known["models"], known["variants"])

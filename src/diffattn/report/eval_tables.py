@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from diffattn.records.evaluations import Comparison, EvalResult, Metric
+from diffattn.report.wording import number
 
 
 def metric_rows(results: Sequence[EvalResult]) -> list[dict[str, str]]:
@@ -41,7 +42,9 @@ def difference_rows(comparison: Comparison) -> list[dict[str, str]]:
 
 
 def value_with_interval(metric: Metric) -> str:
-    """``0.840 (0.715 to 0.917)``."""
+    """``0.840 (0.715 to 0.917)``; whole numbers where digits after the point mean nothing."""
+    digits = 0 if metric.unit == "tokens" or abs(metric.value) >= 1_000 else 3
+    value = number(metric.value, digits)
     if metric.low is None or metric.high is None:
-        return f"{metric.value:.3f}"
-    return f"{metric.value:.3f} ({metric.low:.3f} to {metric.high:.3f})"
+        return value
+    return f"{value} ({number(metric.low, digits)} to {number(metric.high, digits)})"

@@ -19,25 +19,28 @@ def protocol_charts(results: Sequence[EvalResult], prefix: str) -> str:
     """HTML of every chart that the metrics of one protocol give.
 
     Metrics that lie at one varying number (a length, a count) become a line per model with its
-    interval, at two a heat map per model. Others stand in the table alone.
+    interval, if it takes three values or more, at two a heat map per model. Others stand in the
+    table alone.
 
     Args:
         results: One per model, of one variant.
         prefix: Start of the element ids, unique in the page.
     """
+    colors = model_colors(results)
     facets = list(dict.fromkeys(_facet(m) for r in results for m in r.metrics if m.where))
-    parts = []
+    lines, maps = [], []
     for index, facet in enumerate(facets):
         found = {
             str(r.model["label"]): [m for m in r.metrics if m.where and _facet(m) == facet]
             for r in results
         }
-        dims = [d for d in facet[2] if _varies(found, d)]
-        if len(dims) == 1:
-            parts.append(_lines(found, facet, dims[0], f"{prefix}{index}"))
+        dims = [d for d in facet[2] if _values(found, d) > 1]
+        if len(dims) == 1 and _values(found, dims[0]) > 2:
+            lines.append(_lines(found, facet, dims[0], f"{prefix}{index}", colors))
         elif len(dims) == 2:
-            parts.append(_heat_maps(found, facet, dims, f"{prefix}{index}"))
-    return "".join(parts)
+            maps.append(_heat_maps(found, facet, dims, f"{prefix}{index}"))
+    side_by_side = f'<div class="pair">{"".join(lines)}</div>\n' if lines else ""
+    return side_by_side + "".join(maps)
 
 
 def model_colors(results: Sequence[EvalResult]) -> dict[str, str]:
@@ -59,15 +62,21 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _varies(found: Mapping[str, Sequence[Metric]], key: str) -> bool:
-    return len({m.where[key] for metrics in found.values() for m in metrics}) > 1
+def _values(found: Mapping[str, Sequence[Metric]], key: str) -> int:
+    return len({m.where[key] for metrics in found.values() for m in metrics})
 
 
 def _title(facet: Facet) -> str:
     return ", ".join([facet[0], *(f"{key} {value}" for key, value in facet[1])])
 
 
-def _lines(found: Mapping[str, Sequence[Metric]], facet: Facet, key: str, element: str) -> str:
+def _lines(
+    found: Mapping[str, Sequence[Metric]],
+    facet: Facet,
+    key: str,
+    element: str,
+    colors: Mapping[str, str],
+) -> str:
     traces: list[dict[str, Any]] = []
     for label, metrics in found.items():
         ordered = sorted(metrics, key=lambda m: m.where[key])
@@ -81,6 +90,7 @@ def _lines(found: Mapping[str, Sequence[Metric]], facet: Facet, key: str, elemen
                 "type": "scatter",
                 "mode": "lines+markers",
                 "name": esc(label),
+                "line": {"color": colors[label], "width": 2},
                 "x": [m.where[key] for m in ordered],
                 "y": [m.value for m in ordered],
                 "error_y": bar,
@@ -98,7 +108,7 @@ def _lines(found: Mapping[str, Sequence[Metric]], facet: Facet, key: str, elemen
         element,
         f"{esc(_title(facet).capitalize())} over {esc(key)}. Bars: {esc(first.method)} intervals, "
         f"{100 * first.level:g} %.",
-        height=400,
+        height=340,
         label=f"{_title(facet)} over {key}, one line per model; the table gives the numbers",
     )
 

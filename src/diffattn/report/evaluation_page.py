@@ -10,19 +10,25 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 
 from diffattn.errors import CheckpointError
-from diffattn.records.evaluations import Comparison, EvalResult, Metric, require_kind
+from diffattn.records.evaluations import (
+    Comparison,
+    EvalResult,
+    Metric,
+    PairedDifference,
+    require_kind,
+)
 from diffattn.records.io import read_json, write_text
 from diffattn.records.run import RunRecord
 from diffattn.report.cells import number_cell, run_cell, table, word_cell
 from diffattn.report.eval_tables import value_with_interval
-from diffattn.report.evaluation_charts import model_colors, protocol_charts
+from diffattn.report.evaluation_charts import protocol_charts
 from diffattn.report.wording import MISSING, count, esc, listing, number, plural
 
 _TEMPLATE = Path(__file__).parent / "templates" / "report.html"
 _PAIRED_NOTE = (
-    "<p>Differences are over the items that both models answered. p-values are two-sided and not "
-    "adjusted for making several comparisons: with twenty of them, one below 0.05 is expected "
-    "where nothing differs.</p>\n"
+    "<p>Each protocol's section shows its charts and the differences between the models, over the "
+    "items that both answered. p-values are two-sided and not adjusted for making several "
+    "comparisons: with twenty of them, one below 0.05 is expected where nothing differs.</p>\n"
 )
 
 
@@ -91,12 +97,11 @@ def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
     found = read_evaluation(folder)
     sections = [_overview(found)]
     chapters = [("overview", "Results")]
-    if found.comparison is not None and found.comparison.differences:
-        sections.append(_paired(found.comparison))
-        chapters.append(("paired", "Paired differences"))
+    differences = found.comparison.differences if found.comparison is not None else []
     for index, (variant, results) in enumerate(found.results.items()):
         key = f"protocol-{index}"
-        sections.append(_protocol(variant, results, key))
+        own = [one for one in differences if one.variant == variant]
+        sections.append(_protocol(variant, results, own, key))
         chapters.append((key, variant))
     sections.append(_provenance(found))
     chapters.append(("provenance", "Provenance"))
@@ -119,7 +124,6 @@ def _labels(found: EvaluationFolder) -> list[str]:
 
 def _overview(found: EvaluationFolder) -> str:
     labels = _labels(found)
-    colors = model_colors([r for results in found.results.values() for r in results])
     rows = []
     for variant, results in found.results.items():
         by_label = {str(r.model["label"]): r for r in results}
@@ -150,10 +154,6 @@ def _overview(found: EvaluationFolder) -> str:
     ]
     gaps = "".join(f"<li>{esc(gap)}</li>" for gap in [*found.gaps, *failed])
     note = f'<div class="gap"><strong>What is missing</strong><ul>{gaps}</ul></div>\n'
-    heads = [
-        f'<span class="swatch" style="background:{colors[label]}"></span>{esc(label)}'
-        for label in labels
-    ]
     return (
         f'<p class="lead">{plural(len(labels), "model")}, '
         f"{plural(len(found.results), 'protocol')}. Values with their intervals; every answer "
@@ -161,18 +161,18 @@ def _overview(found: EvaluationFolder) -> str:
         '<section id="overview">\n<h2>Results</h2>\n'
         + table(
             "What the papers' tables would print.",
-            ["Protocol", "Metric", *heads, "Better", "n"],
+            ["Protocol", "Metric", *map(esc, labels), "Better", "n"],
             rows,
         )
+        + (_PAIRED_NOTE if found.comparison is not None else "")
         + "</section>\n"
     )
 
 
-def _paired(comparison: Comparison) -> str:
+def _paired(differences: Sequence[PairedDifference]) -> str:
     rows = [
         [
-            f'<th scope="row">{esc(one.variant)}</th>',
-            word_cell(esc(one.score)),
+            f'<th scope="row">{esc(one.score)}</th>',
             word_cell(esc(f"{one.model} − {one.baseline}")),
             number_cell(number(one.difference, signed=True)),
             number_cell(_ends(one.low, one.high)),
@@ -180,16 +180,21 @@ def _paired(comparison: Comparison) -> str:
             word_cell(esc(one.test)),
             number_cell(count(one.n)),
         ]
-        for one in comparison.differences
+        for one in differences
     ]
-    heads = ["Protocol", "Score", "Models", "Difference", "95 % interval", "p", "Test", "n"]
-    return (
-        f'<section id="paired">\n<h2>Paired differences</h2>\n{_PAIRED_NOTE}'
-        f"{table('Model minus baseline, item by item.', heads, rows)}</section>\n"
-    )
+    heads = ["Score", "Models", "Difference", "95 % interval", "p", "Test", "n"]
+    if not rows:
+        return ""
+    shown = table("Model minus baseline, item by item.", heads, rows)
+    return f"<details open><summary>Paired differences</summary>{shown}</details>\n"
 
 
-def _protocol(variant: str, results: Sequence[EvalResult], key: str) -> str:
+def _protocol(
+    variant: str,
+    results: Sequence[EvalResult],
+    differences: Sequence[PairedDifference],
+    key: str,
+) -> str:
     first = results[0]
     choices = "".join(f"<dt>{esc(k)}</dt><dd>{esc(v)}</dd>" for k, v in first.choices.items())
     parameters = json.dumps(first.parameters, indent=2, ensure_ascii=False)
@@ -209,7 +214,7 @@ def _protocol(variant: str, results: Sequence[EvalResult], key: str) -> str:
     return (
         f'<section id="{key}">\n<h2>{esc(variant)}</h2>\n'
         f"<p>{esc(first.protocol)}, version {first.version}. Source: {esc(first.source)}.</p>\n"
-        f"{protocol_charts(results, f'{key}-chart-')}"
+        f"{protocol_charts(results, f'{key}-chart-')}{_paired(differences)}"
         f"<details><summary>Every metric</summary>{every}</details>\n"
         f"<details><summary>What the source leaves open, and what was done</summary>"
         f"<dl>{choices}</dl></details>\n"
