@@ -7,9 +7,11 @@ import pytest
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.evaluation.compare import compare
+from diffattn.evaluation.language_model import LanguageModel
 from diffattn.evaluation.protocol import Item, ItemError, Protocol, Summary
 from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.session import run_evaluation
 from diffattn.records.evaluations import EvalResult, Metric
 from diffattn.records.io import read_jsonl
 
@@ -63,6 +65,43 @@ def test_a_bad_item_is_recorded_and_the_others_count(models, tmp_path):
 def test_all_items_bad_is_an_error(models, tmp_path):
     with pytest.raises(DiffAttnError, match=r"one item or more must be scored.*item 0 is bad"):
         run(models["diff"], tmp_path / "a", bad=tuple(range(6)))
+
+
+def test_what_all_failed_is_asked_again(models, tmp_path, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(Counting, "ask", lambda *ignored: 1 / 0)
+        with pytest.raises(DiffAttnError, match="ZeroDivisionError"):
+            run(models["diff"], tmp_path / "a")
+    result = run(models["diff"], tmp_path / "a")
+    assert (result.num_items, result.num_failed) == (6, 0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "half of a pair: \ud83d"])
+def test_an_answer_that_no_file_can_hold_is_a_failed_item(models, tmp_path, monkeypatch, bad):
+    original = Counting.ask
+
+    def ask(self, model, items):
+        rows = original(self, model, items)
+        return [r | {"told": bad if i.id == "4" else 0} for r, i in zip(rows, items, strict=True)]
+
+    monkeypatch.setattr(Counting, "ask", ask)
+    result = run(models["diff"], tmp_path / "a")
+    assert (result.num_items, result.num_failed) == (6, 1)
+    assert "Error: " in read_jsonl(tmp_path / "a" / "items.jsonl")[4]["error"]
+
+
+def test_a_part_without_any_score_does_not_end_the_others(models, tmp_path, monkeypatch):
+    monkeypatch.setattr(LanguageModel, "load", lambda *ignored, **more: models["diff"])
+    chosen = [
+        Part(variant=name, protocol=Counting(bad=bad))
+        for name, bad in (("none", tuple(range(6))), ("all", ()))
+    ]
+    said = []
+    results, _ = run_evaluation(chosen, {"diff": "anywhere"}, tmp_path / "a", say=said.append)
+    assert [one.variant for one in results] == ["all"]
+    assert said[0].startswith("diff/none cannot run: none: one item or more must be scored")
+    with pytest.raises(DiffAttnError, match="one item or more must be scored"):
+        run_evaluation(chosen[:1], {"diff": "anywhere"}, tmp_path / "b")
 
 
 def test_an_interrupted_evaluation_continues_at_the_next_item(models, tmp_path, monkeypatch):
