@@ -4,7 +4,6 @@ import copy
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from diffattn.errors import ConfigError
 from diffattn.models.loading import load_model
@@ -33,6 +33,11 @@ class Prefix:
 
     length: int
     cache: DynamicCache
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every layer keeps all tokens: none has a window or a state."""
+        return all(type(layer) is DynamicLayer for layer in self.cache.layers)
 
     def rows(self, count: int) -> DynamicCache:
         """A cache for ``count`` rows that all begin with these tokens; nothing is copied."""
@@ -245,7 +250,7 @@ class LanguageModel:
     @cached_property
     def _cache_bytes_per_token(self) -> int:
         """Bytes of keys and values that one token adds, over all layers."""
-        probe = self.read(self.start(required=True))
+        probe = self.read([0])
         held = [x for layer in probe.cache.layers for x in (layer.keys, layer.values)]
         return sum(x.nbytes for x in held) or 1
 
@@ -277,21 +282,3 @@ class LanguageModel:
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]
-
-
-@contextmanager
-def attention_implementation(model: LanguageModel, name: str) -> Iterator[None]:
-    """Run the model with another attention implementation, for example ``"eager"``.
-
-    Raises:
-        ConfigError: The model does not know it.
-    """
-    before = model.network.config._attn_implementation
-    try:
-        model.network.set_attn_implementation(name)
-    except (ValueError, ImportError) as error:
-        raise ConfigError(f"{model.label}: attention {name!r} cannot be used: {error}.") from error
-    try:
-        yield
-    finally:
-        model.network.set_attn_implementation(before)
