@@ -123,15 +123,25 @@ class LanguageModel:
             network, tokenizer, label=own, path=name_or_path, max_length=max_length, add_bos=add_bos
         )
 
-    def encode(self, text: str) -> list[int]:
-        """Tokens of ``text`` alone: no BOS, nothing added."""
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """Tokens of ``text`` alone: no BOS, nothing added.
 
-    def encode_prompt(self, text: str) -> list[int]:
+        Args:
+            text: Any; by default nothing but text, as in training: it cannot forge the end of a
+                document or another speaker's turn by spelling out a special token.
+            special: Take spelled-out special tokens as such: in a chat template, or where the
+                harness does.
+        """
+        options = {} if special else {"split_special_tokens": True}
+        return list(self.tokenizer(text, add_special_tokens=False, **options)["input_ids"])
+
+    def encode_prompt(self, text: str, *, special: bool = False) -> list[int]:
         """BOS, if the model has one, and the tokens of ``text``."""
-        return [*self.start(), *self.encode(text)]
+        return [*self.start(), *self.encode(text, special=special)]
 
-    def encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+    def encode_pair(
+        self, context: str, continuation: str, *, special: bool = False
+    ) -> tuple[list[int], list[int]]:
         """Tokens of a context with BOS, and of what follows it, cut where the harness cuts them.
 
         Spaces at the end of the context move to the continuation; both are encoded as one string,
@@ -141,6 +151,7 @@ class LanguageModel:
         Args:
             context: May be empty: the prefix token stands in for it.
             continuation: Not empty.
+            special: See :meth:`encode`.
 
         Returns:
             Context tokens, one or more, and continuation tokens.
@@ -149,7 +160,8 @@ class LanguageModel:
         if spaces:
             continuation = context[-spaces:] + continuation
             context = context[:-spaces]
-        before, whole = self.encode(context), self.encode(context + continuation)
+        before = self.encode(context, special=special)
+        whole = self.encode(context + continuation, special=special)
         return [*self.start(not before), *whole[: len(before)]], whole[len(before) :]
 
     def start(self, required: bool = False) -> list[int]:
