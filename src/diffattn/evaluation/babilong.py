@@ -121,6 +121,7 @@ class BabiLong(Protocol):
                     Item(
                         id=f"{n}-{task}-{index}",
                         payload=(n, task, index, max(lengths)),
+                        cluster=f"{task}-{index}",  # one story at every length
                     )
                     for index in range(self.samples)
                 ]
