@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from diffattn.errors import ConfigError
 from diffattn.models.loading import load_model
@@ -64,7 +64,8 @@ class LanguageModel:
         add_bos: Begin every sequence with the BOS token. Default: if the tokenizer has one.
 
     Raises:
-        ConfigError: ``add_bos`` with a tokenizer without BOS, or a ``max_length`` below 2.
+        ConfigError: ``add_bos`` with a tokenizer without BOS, a ``max_length`` below 2, or layers
+            that keep something else than keys and values, such as a recurrent state.
     """
 
     def __init__(
@@ -85,6 +86,10 @@ class LanguageModel:
             raise ConfigError(f"{label}: max_length must be 2 or more tokens, got {max_length}.")
         if add_bos and tokenizer.bos_token_id is None:
             raise ConfigError(f"{label}: add_bos needs a tokenizer with a BOS token, got none.")
+        layers = {type(layer) for layer in DynamicCache(config=network.config).layers}
+        if other := [x.__name__ for x in layers - {DynamicLayer, DynamicSlidingWindowLayer}]:
+            # A recurrent state would take in padding, and rows could not share what was read.
+            raise ConfigError(f"{label}: layers must keep keys and values, got {other[0]}.")
         self.bos: int | None = tokenizer.bos_token_id if add_bos is not False else None
         self.rows_alone = False  # True: one row per pass and no shared prefixes
 
@@ -126,11 +131,8 @@ class LanguageModel:
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Tokens of ``text`` alone: no BOS, nothing added.
 
-        Args:
-            text: Any; by default nothing but text, as in training: it cannot forge the end of a
-                document or another speaker's turn by spelling out a special token.
-            special: Take spelled-out special tokens as such: in a chat template, or where the
-                harness does.
+        It is nothing but text, as in training, and cannot forge the end of a document. With
+        ``special`` it may spell out special tokens: in a chat template, or as the harness does.
         """
         options = {} if special else {"split_special_tokens": True}
         return list(self.tokenizer(text, add_special_tokens=False, **options)["input_ids"])
@@ -269,7 +271,7 @@ class LanguageModel:
     def facts(self) -> dict[str, Any]:
         """What a record says of the model; equal facts mean equal results."""
         config = self.network.config
-        vocabulary = json.dumps(self.tokenizer.get_vocab(), sort_keys=True)
+        vocabulary = json.dumps(self.tokenizer.get_vocab(), sort_keys=True).encode()
         return {
             "label": self.label,
             "path": self.path,
@@ -283,7 +285,7 @@ class LanguageModel:
             "max_length": self.max_length,
             "bos": self.bos,
             "tokenizer": type(self.tokenizer).__name__,
-            "vocabulary": hashlib.sha256(vocabulary.encode()).hexdigest()[:16],
+            "vocabulary": hashlib.sha256(vocabulary).hexdigest()[:16],
         }
 
     @cached_property
@@ -292,5 +294,7 @@ class LanguageModel:
         digest = hashlib.sha256()
         for name, tensor in sorted(self.network.state_dict().items()):
             digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(
+                tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes()
+            )
         return digest.hexdigest()[:16]
