@@ -177,6 +177,29 @@ def test_weighted_scores_compare_over_equal_items(models, tmp_path):
     assert one.p_value == 1.0  # every sign pattern of 3 and 1 sums to 2 or more
 
 
+def test_losses_per_token_of_two_vocabularies_are_not_compared(models, tmp_path):
+    per_token = ("ar_hit_nll", "logprob_per_token", "nll", "nll_to_128", "text loss, 4 bits")
+    anyway = ("accuracy", "bits_per_byte", "expected_logprob", "nll_per_word")
+    for label in ("one", "two"):
+        run(models["softmax"], tmp_path / label / "counting", size=2)
+        rows = [{"id": str(i), "scores": dict.fromkeys(per_token + anyway, i)} for i in (0, 1)]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / label / "counting" / "items.jsonl").write_text(text)
+    found = compare(tmp_path, ["one", "two"], ["counting"])
+    assert len(found.differences) == 9
+    assert not found.skipped
+    path = tmp_path / "two" / "counting" / "result.json"
+    value = json.loads(path.read_text())
+    value["model"]["vocabulary"] = "another"
+    path.write_text(json.dumps(value))
+    found = compare(tmp_path, ["one", "two"], ["counting"])
+    assert [one.score for one in found.differences] == list(anyway)
+    assert found.skipped == [
+        f"counting: {', '.join(per_token)} of two was not compared: its tokenizer has another "
+        "vocabulary, and these count per token."
+    ]
+
+
 def test_settings_that_cannot_run_leave_the_folder_free(models, tmp_path):
     with pytest.raises(ConfigError, match="size must be"):
         run(models["diff"], tmp_path / "a", size=0)
