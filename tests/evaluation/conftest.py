@@ -4,7 +4,14 @@ import random
 
 import pytest
 import torch
-from transformers import DiffLlamaConfig, DiffLlamaForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    DiffLlamaConfig,
+    DiffLlamaForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from diffattn.data.corpora import Document
 from diffattn.data.tokenizer import train_tokenizer
@@ -62,6 +69,29 @@ def build(tokenizer):
                     parameter.normal_(0.0, 0.3)
         network.to(dtype)
         return LanguageModel(network, tokenizer, label=kind, add_bos=add_bos)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def build_windowed(tokenizer):
+    """``build_windowed(8)``: a model whose layers see that many tokens."""
+
+    def make(window):
+        torch.manual_seed(0)
+        network = MistralForCausalLM(
+            MistralConfig(
+                vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48,
+                num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                max_position_embeddings=MAX_LENGTH, sliding_window=window,
+                attn_implementation="sdpa",
+            )
+        ).double()  # fmt: skip
+        with torch.no_grad():
+            for parameter in network.parameters():
+                if parameter.ndim == 2:
+                    parameter.normal_(0.0, 1.4 * parameter.shape[-1] ** -0.5)
+        return LanguageModel(network, tokenizer, label="mistral")
 
     return make
 

@@ -79,8 +79,18 @@ def test_stories_are_equal_at_every_length_and_for_every_model(models, haystack)
     assert len(ids) == 1
 
 
+def test_one_story_at_several_lengths_is_one_cluster(long_model, haystack):
+    protocol = BabiLong(haystack=haystack, lengths=(0, 1000), tasks=("qa1", "qa4"), samples=2)
+    items = [item for batch in protocol.batches(long_model) for item in batch]
+    assert len({item.id for item in items}) == 8
+    clusters = {}
+    for item in items:
+        clusters.setdefault(item.cluster, set()).add(item.payload[1:3])
+    assert [len(stories) for stories in clusters.values()] == [1] * 4
+
+
 def test_right_and_wrong_answers_are_counted(long_model, haystack, tmp_path, monkeypatch):
-    def write(model, prompts, answers, *, max_new_tokens):
+    def write(model, prompts, answers, *, max_new_tokens, chat):
         one = Completion(text=" kitchen. garden", prompt_tokens=1, logprob_per_token=-1.0)
         return [one for _ in prompts]
 

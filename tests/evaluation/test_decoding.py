@@ -43,6 +43,18 @@ def test_equals_hugging_face(model, share, branched_tokens, monkeypatch):
             assert list(found.ids) == wanted
 
 
+@pytest.mark.parametrize("share", [True, False])
+def test_layers_with_a_window_equal_hugging_face(build_windowed, share):
+    """Padding in a cache that keeps eight tokens would push real ones out."""
+    model = build_windowed(8)
+    asked = [*prompts(model), [5, 6], [7, 8], [11] * 5, [12] * 20]
+    found = generate(model, asked, max_new_tokens=12, share=share)
+    for prompt, one in zip(asked, found, strict=True):
+        wanted = by_hugging_face(model, prompt, 12)
+        assert list(one.ids) == wanted[: len(one.ids)]
+        assert len(one.ids) + (one.finished == "eos") == len(wanted)
+
+
 def test_branches_meet_no_more_tokens_than_allowed():
     room = [30, 10, 50, 20, 200]
     batches = list(decoding._by_tokens(room, 100))

@@ -107,7 +107,7 @@ def test_questions_about_one_text_share_a_batch_and_its_prefix(models, haystack)
 def finding(monkeypatch, knows):
     """Let the model write the name where ``knows(length in words, question)``."""
 
-    def write(model, prompts, answers, *, max_new_tokens):
+    def write(model, prompts, answers, *, max_new_tokens, chat):
         found = []
         for text in prompts:
             (name,) = [one for one in NAMES if one in text]

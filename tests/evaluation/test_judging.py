@@ -233,7 +233,13 @@ def test_a_chat_template_is_used(models, monkeypatch):
     template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
     monkeypatch.setattr(models["softmax"].tokenizer, "chat_template", template)
     seen = []
-    monkeypatch.setattr(models["softmax"], "encode", lambda text: seen.append(text) or [1, 2])
+
+    def encode(text, *, special):
+        assert special
+        seen.append(text)
+        return [1, 2]
+
+    monkeypatch.setattr(models["softmax"], "encode", encode)
     judge = LocalJudge(models["softmax"], JudgeSettings(model="local", max_tokens=2))
     judge.reply("n", [{"role": "user", "content": "so?"}], threading.Event())
     assert seen == ["<user>so?<assistant>"]

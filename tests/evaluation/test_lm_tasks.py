@@ -76,6 +76,19 @@ def test_every_kind_of_model_and_an_independent_computation(model, folder, tmp_p
     assert [m for m in result.metrics if m.headline] == [*headlines, average]
 
 
+def test_the_average_over_items_is_that_of_the_tasks(models, tmp_path):
+    """Tasks of unequal size: what is compared between models is what stands in the table."""
+    for task, count in (("piqa", 9), ("boolq", 2), ("winogrande", 4)):
+        write_task(tmp_path / "data", task, count)
+    tasks = ("piqa", "boolq", "winogrande")
+    result, rows = run(models["diff"], tmp_path / "out", data=str(tmp_path / "data"), tasks=tasks)
+    own = [metric(result, "acc", task).value for task in tasks]
+    assert len(set(own)) > 1
+    average = metric(result, "average", None).value
+    assert average == pytest.approx(sum(own) / 3)
+    assert average == pytest.approx(sum(row["scores"]["average"] for row in rows) / len(rows))
+
+
 def nbytes(text):
     return len(text.encode())
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from diffattn.evaluation.language_model import attention_implementation
+from diffattn.evaluation.forest import attention_implementation
 from diffattn.evaluation.lookback import MAPS, lookback_ratios
 from diffattn.ops.lambda_param import diff_lambda
 

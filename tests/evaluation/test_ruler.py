@@ -69,7 +69,7 @@ def answering(monkeypatch, answer):
         samples[sample.question + sample.answer_prefix] = sample
         return sample
 
-    def write(model, prompts, answers, *, max_new_tokens):
+    def write(model, prompts, answers, *, max_new_tokens, chat):
         return [
             Completion(
                 text=answer(samples[text]),

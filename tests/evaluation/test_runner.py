@@ -7,9 +7,11 @@ import pytest
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.evaluation.compare import compare
+from diffattn.evaluation.language_model import LanguageModel
 from diffattn.evaluation.protocol import Item, ItemError, Protocol, Summary
 from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.session import run_evaluation
 from diffattn.records.evaluations import EvalResult, Metric
 from diffattn.records.io import read_jsonl
 
@@ -63,6 +65,43 @@ def test_a_bad_item_is_recorded_and_the_others_count(models, tmp_path):
 def test_all_items_bad_is_an_error(models, tmp_path):
     with pytest.raises(DiffAttnError, match=r"one item or more must be scored.*item 0 is bad"):
         run(models["diff"], tmp_path / "a", bad=tuple(range(6)))
+
+
+def test_what_all_failed_is_asked_again(models, tmp_path, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(Counting, "ask", lambda *ignored: 1 / 0)
+        with pytest.raises(DiffAttnError, match="ZeroDivisionError"):
+            run(models["diff"], tmp_path / "a")
+    result = run(models["diff"], tmp_path / "a")
+    assert (result.num_items, result.num_failed) == (6, 0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "half of a pair: \ud83d"])
+def test_an_answer_that_no_file_can_hold_is_a_failed_item(models, tmp_path, monkeypatch, bad):
+    original = Counting.ask
+
+    def ask(self, model, items):
+        rows = original(self, model, items)
+        return [r | {"told": bad if i.id == "4" else 0} for r, i in zip(rows, items, strict=True)]
+
+    monkeypatch.setattr(Counting, "ask", ask)
+    result = run(models["diff"], tmp_path / "a")
+    assert (result.num_items, result.num_failed) == (6, 1)
+    assert "Error: " in read_jsonl(tmp_path / "a" / "items.jsonl")[4]["error"]
+
+
+def test_a_part_without_any_score_does_not_end_the_others(models, tmp_path, monkeypatch):
+    monkeypatch.setattr(LanguageModel, "load", lambda *ignored, **more: models["diff"])
+    chosen = [
+        Part(variant=name, protocol=Counting(bad=bad))
+        for name, bad in (("none", tuple(range(6))), ("all", ()))
+    ]
+    said = []
+    results, _ = run_evaluation(chosen, {"diff": "anywhere"}, tmp_path / "a", say=said.append)
+    assert [one.variant for one in results] == ["all"]
+    assert said[0].startswith("diff/none cannot run: none: one item or more must be scored")
+    with pytest.raises(DiffAttnError, match="one item or more must be scored"):
+        run_evaluation(chosen[:1], {"diff": "anywhere"}, tmp_path / "b")
 
 
 def test_an_interrupted_evaluation_continues_at_the_next_item(models, tmp_path, monkeypatch):
@@ -121,6 +160,20 @@ def test_paired_differences_leave_out_what_one_has_not_scored(models, tmp_path):
     ]
 
 
+def test_single_right_or_wrong_items_are_compared_by_mcnemar(models, tmp_path):
+    answers = {"one": [0, 0, 0, 0, 0, 1, 1], "two": [1, 1, 1, 1, 0, 0, 1]}
+    for label, right in answers.items():
+        run(models["softmax"], tmp_path / label / "counting", size=2)
+        rows = [{"id": str(i), "scores": {"right": x}} for i, x in enumerate(right)]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / label / "counting" / "items.jsonl").write_text(text)
+    (one,) = compare(tmp_path, ["one", "two"], ["counting"]).differences
+    assert (one.test, one.n) == ("McNemar, exact", 7)
+    assert one.difference == pytest.approx(3 / 7)
+    # Four wins and one loss: 2 (1 + 5) / 2^5.
+    assert one.p_value == pytest.approx(0.375)
+
+
 def test_weighted_scores_compare_over_equal_items(models, tmp_path):
     run(models["softmax"], tmp_path / "one" / "counting", size=4)
     run(models["diff"], tmp_path / "two" / "counting", size=4)
@@ -136,6 +189,29 @@ def test_weighted_scores_compare_over_equal_items(models, tmp_path):
     assert (one.num_items, one.n, one.num_unpaired) == (2, 2, 1)
     assert one.difference == pytest.approx((-3 + 1) / 4)
     assert one.p_value == 1.0  # every sign pattern of 3 and 1 sums to 2 or more
+
+
+def test_losses_per_token_of_two_vocabularies_are_not_compared(models, tmp_path):
+    per_token = ("ar_hit_nll", "logprob_per_token", "nll", "nll_to_128", "text loss, 4 bits")
+    anyway = ("accuracy", "bits_per_byte", "expected_logprob", "nll_per_word")
+    for label in ("one", "two"):
+        run(models["softmax"], tmp_path / label / "counting", size=2)
+        rows = [{"id": str(i), "scores": dict.fromkeys(per_token + anyway, i)} for i in (0, 1)]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / label / "counting" / "items.jsonl").write_text(text)
+    found = compare(tmp_path, ["one", "two"], ["counting"])
+    assert len(found.differences) == 9
+    assert not found.skipped
+    path = tmp_path / "two" / "counting" / "result.json"
+    value = json.loads(path.read_text())
+    value["model"]["vocabulary"] = "another"
+    path.write_text(json.dumps(value))
+    found = compare(tmp_path, ["one", "two"], ["counting"])
+    assert [one.score for one in found.differences] == list(anyway)
+    assert found.skipped == [
+        f"counting: {', '.join(per_token)} of two was not compared: its tokenizer has another "
+        "vocabulary, and these count per token."
+    ]
 
 
 def test_settings_that_cannot_run_leave_the_folder_free(models, tmp_path):

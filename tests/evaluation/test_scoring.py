@@ -5,7 +5,9 @@ import random
 
 import pytest
 import torch
+from transformers import MambaConfig, MambaForCausalLM
 
+from diffattn.errors import ConfigError
 from diffattn.evaluation import language_model, scoring
 from diffattn.evaluation.language_model import LanguageModel
 from diffattn.evaluation.protocol import ItemError
@@ -54,6 +56,28 @@ def test_models_that_cannot_branch_score_the_same(model, monkeypatch):
     for a, b in zip(branched, score(model, asked), strict=True):
         assert a.token_logprobs == pytest.approx(b.token_logprobs, rel=0, abs=1e-12)
         assert a.greedy == b.greedy
+
+
+def test_layers_with_a_window_score_as_a_plain_forward_pass(build_windowed):
+    model = build_windowed(8)
+    asked = continuations(model)
+    for one, found in zip(asked, score(model, asked), strict=True):
+        assert found.token_logprobs == pytest.approx(expected(model, one), rel=0, abs=1e-12)
+
+
+def test_recurrent_models_are_refused(tokenizer):
+    config = MambaConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1)
+    with pytest.raises(ConfigError, match="must keep keys and values, got LinearAttentionLayer"):
+        LanguageModel(MambaForCausalLM(config), tokenizer)
+
+
+def test_weights_of_any_shape_count_in_the_hash(build):
+    model = build("llama")
+    model.network.register_buffer("scale", torch.tensor(1))
+    before = model.facts()["weights"]
+    changed = build("llama")
+    changed.network.register_buffer("scale", torch.tensor(2))
+    assert changed.facts()["weights"] != before
 
 
 def test_long_rows_run_in_chunks(models, monkeypatch):

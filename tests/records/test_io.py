@@ -128,6 +128,13 @@ def test_appended_rows_follow_one_another(tmp_path):
     assert read_jsonl(path) == [{"step": step, "λ": 0.5} for step in range(3)]
 
 
+def test_a_row_may_hold_any_line_separator(tmp_path):
+    row = {"output": "a\u2028b\u2029c\x85d\x0b\x0c\x1c\r\n"}
+    append_jsonl(tmp_path / "rows.jsonl", row)
+    append_jsonl(tmp_path / "rows.jsonl", row)
+    assert read_jsonl(tmp_path / "rows.jsonl") == [row, row]
+
+
 def test_a_row_that_does_not_fit_on_the_disk_leaves_the_rows_before(tmp_path, monkeypatch):
     path = tmp_path / "x.jsonl"
     row = {"loss": 0.123456789}

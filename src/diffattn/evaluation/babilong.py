@@ -98,7 +98,7 @@ class BabiLong(Protocol):
             require_chat_template(model)
         lengths = lengths_that_fit(self.name, self.lengths, model, _STANDARD)
         least = max(
-            len(model.encode_prompt(self._text(model, task, self._story(task, index))))
+            self._count(model, self._text(model, task, self._story(task, index)))
             + self.max_new_tokens
             for task in self.tasks
             for index in range(self.samples)
@@ -118,7 +118,11 @@ class BabiLong(Protocol):
         return split_long_batches(
             [
                 [
-                    Item(id=f"{n}-{task}-{index}", payload=(n, task, index, max(lengths)))
+                    Item(
+                        id=f"{n}-{task}-{index}",
+                        payload=(n, task, index, max(lengths)),
+                        cluster=f"{task}-{index}",  # one story at every length
+                    )
                     for index in range(self.samples)
                 ]
                 for n in lengths
@@ -135,6 +139,7 @@ class BabiLong(Protocol):
             [text for _, text, _, _ in asked],
             [story.answer for story, *_ in asked],
             max_new_tokens=self.max_new_tokens,
+            chat=self.chat,
         )
         return [
             {
@@ -221,13 +226,16 @@ class BabiLong(Protocol):
             return self._text(model, task, story, context), depths
 
         units = most_that_fits(
-            lambda n: len(model.encode_prompt(spread(n)[0])),
+            lambda n: self._count(model, spread(n)[0]),
             length - self.max_new_tokens,
             least=0,
             most=len(background.words),
         )
         assert units is not None, "batches() has measured every story"
         return story, *spread(units), background.sha256
+
+    def _count(self, model: LanguageModel, prompt: str) -> int:
+        return len(model.encode_prompt(prompt, special=self.chat))
 
     def _text(
         self, model: LanguageModel, task: str, story: Story, context: Sequence[str] | None = None

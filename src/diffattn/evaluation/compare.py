@@ -1,5 +1,6 @@
 """Paired differences between models over the items that both have answered."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from diffattn.records.evaluations import Comparison, EvalResult, PairedDifferenc
 from diffattn.records.io import read_jsonl
 from diffattn.stats.bootstrap import bootstrap_ratio, cluster_sums
 from diffattn.stats.paired import mcnemar_test, sign_flip_test
+
+_PER_TOKEN = re.compile(r"nll(?!_per_word)|per_token|text loss")
+"""Scores whose unit is the tokenizer's: the same text has another number of tokens in another."""
 
 
 def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Comparison:
@@ -30,12 +34,21 @@ def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Com
             if missing:
                 skipped.append(f"{variant}: {label} was not compared: no result of {missing[0]}.")
                 continue
-            fault = _mismatch(EvalResult.read(first), EvalResult.read(second))
+            results = EvalResult.read(first), EvalResult.read(second)
+            fault = _mismatch(*results)
             if fault:
                 skipped.append(f"{variant}: {label} was not compared: {fault}.")
                 continue
             rows = [_scored(path) for path in (second, first)]
-            differences += _differences(variant, label, baseline, *rows)
+            found = _differences(variant, label, baseline, *rows)
+            a, b = (one.model.get("vocabulary") for one in results)
+            unlike = [one.score for one in found if a != b and _PER_TOKEN.search(one.score)]
+            if unlike:
+                skipped.append(
+                    f"{variant}: {', '.join(unlike)} of {label} was not compared: its tokenizer "
+                    "has another vocabulary, and these count per token."
+                )
+            differences += [one for one in found if one.score not in unlike]
     comparison = Comparison(baseline=baseline, differences=differences, skipped=skipped)
     comparison.write(folder)
     return comparison

@@ -1,7 +1,7 @@
 """Greedy continuations, free or within given choices; shared prefixes computed once."""
 
 import itertools
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -83,6 +83,8 @@ def generate(
             batches = _by_tokens(room, most)
         else:
             batches = model.row_batches(room, prefix, all_logits=False)
+            if not prefix.keeps_all:
+                batches = _of_one_length(batches, room)
         for batch in batches:
             numbers = [group.members[j] for j in batch]
             some = [rows[j] for j in batch]
@@ -144,6 +146,13 @@ def _by_tokens(room: Sequence[int], most: int) -> Iterator[list[int]]:
         batch.append(i)
     if batch:
         yield batch
+
+
+def _of_one_length(batches: Iterable[list[int]], room: Sequence[int]) -> Iterator[list[int]]:
+    """Sorted batches cut where the length changes: padding would take places in a window."""
+    for batch in batches:
+        for _, group in itertools.groupby(batch, key=room.__getitem__):
+            yield list(group)
 
 
 def _branches(model: LanguageModel, prefix: Prefix, rows: list[list[int]]) -> Rows:

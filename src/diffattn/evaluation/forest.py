@@ -1,7 +1,7 @@
 """Many branches after one prefix in a single pass: a token sees the prefix and its ancestors."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -9,7 +9,8 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from diffattn.evaluation.language_model import LanguageModel, Prefix, attention_implementation
+from diffattn.errors import ConfigError
+from diffattn.evaluation.language_model import LanguageModel, Prefix
 
 _PASS_TOKENS = 384
 """Tokens of one pass; more gain nothing, since every token meets all others as masked keys."""
@@ -95,7 +96,7 @@ def can_branch(model: LanguageModel, prefix: Prefix) -> bool:
     """
     if model.rows_alone or not getattr(model.network, "_supports_sdpa", False):
         return False
-    return all(type(layer) is DynamicLayer for layer in prefix.cache.layers)
+    return prefix.keeps_all
 
 
 def forward_forest(
@@ -165,6 +166,24 @@ class Branches:
         self, tokens: list[int], depths: list[int], seen: Tensor, wanted: Sequence[int]
     ) -> Tensor:
         return _forward(self.model, self.prefix, self.cache, tokens, depths, seen, wanted)
+
+
+@contextmanager
+def attention_implementation(model: LanguageModel, name: str) -> Iterator[None]:
+    """Run the model with another attention implementation, for example ``"eager"``.
+
+    Raises:
+        ConfigError: The model does not know it.
+    """
+    before = model.network.config._attn_implementation
+    try:
+        model.network.set_attn_implementation(name)
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"{model.label}: attention {name!r} cannot be used: {error}.") from error
+    try:
+        yield
+    finally:
+        model.network.set_attn_implementation(before)
 
 
 @torch.no_grad()

@@ -147,8 +147,8 @@ def continuation(model: LanguageModel, context: str, text: str) -> tuple[Continu
     Raises:
         ItemError: No token is left to score, or they alone are longer than the model.
     """
-    given, target = model.encode_pair(context, text)
-    alone = model.encode(context.rstrip())
+    given, target = model.encode_pair(context, text, special=True)
+    alone = model.encode(context.rstrip(), special=True)
     given = [*model.start(not alone), *alone]
     if not target:
         raise ItemError(f"harness: a continuation must have a token or more, got none of {text!r}.")
@@ -189,7 +189,10 @@ class _Answers:
         found = []
         for request in requests:
             windows = get_rolling_token_windows(
-                self.model.encode(request.args[0]), prefix, self.model.max_length, context_len=1
+                self.model.encode(request.args[0], special=True),
+                prefix,
+                self.model.max_length,
+                context_len=1,
             )
             parts = [
                 Continuation(tuple(given), tuple(target))
@@ -212,7 +215,7 @@ class _Answers:
                 f"harness: max_gen_toks must be below the model's {self.model.max_length} tokens, "
                 f"got {room}."
             )
-        prompt = self.model.encode_prompt(context) or self.model.start(required=True)
+        prompt = self.model.encode_prompt(context, special=True) or self.model.start(required=True)
         prompt = prompt[-(self.model.max_length - room) :]
         stop = [stop] if isinstance(stop, str) else stop
         return generate(self.model, [prompt], max_new_tokens=room, stop=stop)[0].text

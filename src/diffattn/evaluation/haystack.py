@@ -209,7 +209,7 @@ def encode_within(model: LanguageModel, text: str) -> list[int]:
 
 
 def _encode(model: LanguageModel, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """Tokens and their characters; special tokens spelled out in a text stay text."""
+    """Tokens and their characters; as :meth:`LanguageModel.encode`, special ones stay text."""
     tokenizer: Any = model.tokenizer
     if not getattr(tokenizer, "is_fast", False):
         raise ConfigError(

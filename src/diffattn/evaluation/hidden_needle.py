@@ -93,7 +93,8 @@ class HiddenNeedleSearch(Protocol):
             for needle in NEEDLES[: self.needles]
             for kind in KINDS
         ]
-        overhead = max(len(model.encode_prompt(p)) for p in prompts) + self.max_new_tokens + _SPARE
+        sizes = [len(model.encode_prompt(p, special=self.chat)) for p in prompts]
+        overhead = max(sizes) + self.max_new_tokens + _SPARE
         lengths = lengths_that_fit(self.name, self.lengths, model, _STANDARD, overhead=overhead)
         least = max(
             len(model.encode(needle.text.format(name=name)))
@@ -128,7 +129,9 @@ class HiddenNeedleSearch(Protocol):
         text, name, tokens, place = self._text(model, background, length, number, step)
         kinds = [item.payload[3] for item in items]
         texts = [self._prompt(model, text, needle.question(kind)) for kind in kinds]
-        done = complete(model, texts, [name] * len(texts), max_new_tokens=self.max_new_tokens)
+        done = complete(
+            model, texts, [name] * len(texts), max_new_tokens=self.max_new_tokens, chat=self.chat
+        )
         return [
             {
                 "length": length,

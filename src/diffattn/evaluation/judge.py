@@ -12,6 +12,7 @@ from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.evaluation.decoding import generate
 from diffattn.evaluation.judge_prompt import PROMPT_VERSION, Messages
 from diffattn.evaluation.language_model import LanguageModel
+from diffattn.evaluation.prompting import require_no_special
 from diffattn.evaluation.protocol import ItemError
 from diffattn.records.io import read_jsonl
 
@@ -199,10 +200,15 @@ class LocalJudge:
         """Greedy reply to one request."""
         tokenizer = self.model.tokenizer
         if getattr(tokenizer, "chat_template", None):
+            try:
+                for message in messages:
+                    require_no_special(self.model, message["content"])
+            except ItemError as error:  # what is judged could otherwise write its own verdict
+                raise JudgeFailure(f"{self.settings.model}: {error}") from error
             text = tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True
             )
-            ids = self.model.encode(text)  # the template writes BOS itself
+            ids = self.model.encode(text, special=True)  # the template writes BOS itself
         else:
             ids = self.model.encode_prompt("\n\n".join(m["content"] for m in messages) + "\n\n")
         limit = self.settings.max_tokens or _LOCAL_TOKENS

@@ -4,7 +4,6 @@ import copy
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from diffattn.errors import ConfigError
 from diffattn.models.loading import load_model
@@ -33,6 +33,11 @@ class Prefix:
 
     length: int
     cache: DynamicCache
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every layer keeps all tokens: none has a window or a state."""
+        return all(type(layer) is DynamicLayer for layer in self.cache.layers)
 
     def rows(self, count: int) -> DynamicCache:
         """A cache for ``count`` rows that all begin with these tokens; nothing is copied."""
@@ -59,7 +64,8 @@ class LanguageModel:
         add_bos: Begin every sequence with the BOS token. Default: if the tokenizer has one.
 
     Raises:
-        ConfigError: ``add_bos`` with a tokenizer without BOS, or a ``max_length`` below 2.
+        ConfigError: ``add_bos`` with a tokenizer without BOS, a ``max_length`` below 2, or layers
+            that keep something else than keys and values, such as a recurrent state.
     """
 
     def __init__(
@@ -80,6 +86,10 @@ class LanguageModel:
             raise ConfigError(f"{label}: max_length must be 2 or more tokens, got {max_length}.")
         if add_bos and tokenizer.bos_token_id is None:
             raise ConfigError(f"{label}: add_bos needs a tokenizer with a BOS token, got none.")
+        layers = {type(layer) for layer in DynamicCache(config=network.config).layers}
+        if other := [x.__name__ for x in layers - {DynamicLayer, DynamicSlidingWindowLayer}]:
+            # A recurrent state would take in padding, and rows could not share what was read.
+            raise ConfigError(f"{label}: layers must keep keys and values, got {other[0]}.")
         self.bos: int | None = tokenizer.bos_token_id if add_bos is not False else None
         self.rows_alone = False  # True: one row per pass and no shared prefixes
 
@@ -118,15 +128,22 @@ class LanguageModel:
             network, tokenizer, label=own, path=name_or_path, max_length=max_length, add_bos=add_bos
         )
 
-    def encode(self, text: str) -> list[int]:
-        """Tokens of ``text`` alone: no BOS, nothing added."""
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """Tokens of ``text`` alone: no BOS, nothing added.
 
-    def encode_prompt(self, text: str) -> list[int]:
+        It is nothing but text, as in training, and cannot forge the end of a document. With
+        ``special`` it may spell out special tokens: in a chat template, or as the harness does.
+        """
+        options = {} if special else {"split_special_tokens": True}
+        return list(self.tokenizer(text, add_special_tokens=False, **options)["input_ids"])
+
+    def encode_prompt(self, text: str, *, special: bool = False) -> list[int]:
         """BOS, if the model has one, and the tokens of ``text``."""
-        return [*self.start(), *self.encode(text)]
+        return [*self.start(), *self.encode(text, special=special)]
 
-    def encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+    def encode_pair(
+        self, context: str, continuation: str, *, special: bool = False
+    ) -> tuple[list[int], list[int]]:
         """Tokens of a context with BOS, and of what follows it, cut where the harness cuts them.
 
         Spaces at the end of the context move to the continuation; both are encoded as one string,
@@ -136,6 +153,7 @@ class LanguageModel:
         Args:
             context: May be empty: the prefix token stands in for it.
             continuation: Not empty.
+            special: See :meth:`encode`.
 
         Returns:
             Context tokens, one or more, and continuation tokens.
@@ -144,7 +162,8 @@ class LanguageModel:
         if spaces:
             continuation = context[-spaces:] + continuation
             context = context[:-spaces]
-        before, whole = self.encode(context), self.encode(context + continuation)
+        before = self.encode(context, special=special)
+        whole = self.encode(context + continuation, special=special)
         return [*self.start(not before), *whole[: len(before)]], whole[len(before) :]
 
     def start(self, required: bool = False) -> list[int]:
@@ -245,14 +264,14 @@ class LanguageModel:
     @cached_property
     def _cache_bytes_per_token(self) -> int:
         """Bytes of keys and values that one token adds, over all layers."""
-        probe = self.read(self.start(required=True))
+        probe = self.read([0])
         held = [x for layer in probe.cache.layers for x in (layer.keys, layer.values)]
         return sum(x.nbytes for x in held) or 1
 
     def facts(self) -> dict[str, Any]:
         """What a record says of the model; equal facts mean equal results."""
         config = self.network.config
-        vocabulary = json.dumps(self.tokenizer.get_vocab(), sort_keys=True)
+        vocabulary = json.dumps(self.tokenizer.get_vocab(), sort_keys=True).encode()
         return {
             "label": self.label,
             "path": self.path,
@@ -266,7 +285,7 @@ class LanguageModel:
             "max_length": self.max_length,
             "bos": self.bos,
             "tokenizer": type(self.tokenizer).__name__,
-            "vocabulary": hashlib.sha256(vocabulary.encode()).hexdigest()[:16],
+            "vocabulary": hashlib.sha256(vocabulary).hexdigest()[:16],
         }
 
     @cached_property
@@ -275,23 +294,7 @@ class LanguageModel:
         digest = hashlib.sha256()
         for name, tensor in sorted(self.network.state_dict().items()):
             digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(
+                tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes()
+            )
         return digest.hexdigest()[:16]
-
-
-@contextmanager
-def attention_implementation(model: LanguageModel, name: str) -> Iterator[None]:
-    """Run the model with another attention implementation, for example ``"eager"``.
-
-    Raises:
-        ConfigError: The model does not know it.
-    """
-    before = model.network.config._attn_implementation
-    try:
-        model.network.set_attn_implementation(name)
-    except (ValueError, ImportError) as error:
-        raise ConfigError(f"{model.label}: attention {name!r} cannot be used: {error}.") from error
-    try:
-        yield
-    finally:
-        model.network.set_attn_implementation(before)

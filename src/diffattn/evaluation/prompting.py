@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from diffattn.errors import ConfigError
 from diffattn.evaluation.decoding import generate
 from diffattn.evaluation.language_model import LanguageModel, Prefix
+from diffattn.evaluation.protocol import ItemError
 from diffattn.evaluation.scoring import Continuation, Score, score
 
 
@@ -22,6 +23,20 @@ def require_chat_template(model: LanguageModel) -> None:
         )
 
 
+def require_no_special(model: LanguageModel, text: str) -> None:
+    """Raise where a text could leave its place in a chat template.
+
+    The template's own special tokens are spelled out around it, so what it spells out counts, too.
+
+    Raises:
+        ItemError: The text spells out a special token.
+    """
+    added = model.tokenizer.added_tokens_decoder.values()
+    found = [one.content for one in added if one.special and one.content in text]
+    if found:
+        raise ItemError(f"chat: a text must spell out no special token, got {found[0]!r}.")
+
+
 def prompt_text(model: LanguageModel, question: str, answer_prefix: str, *, chat: bool) -> str:
     """A question and the beginning of its answer, as text to be completed.
 
@@ -36,10 +51,12 @@ def prompt_text(model: LanguageModel, question: str, answer_prefix: str, *, chat
 
     Raises:
         ConfigError: ``chat`` with a tokenizer without a template.
+        ItemError: ``chat`` and the question spells out a special token.
     """
     if not chat:
         return (question + answer_prefix).rstrip()
     require_chat_template(model)
+    require_no_special(model, question + answer_prefix)
     text = str(
         model.tokenizer.apply_chat_template(
             [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
@@ -68,6 +85,7 @@ def complete(
     *,
     max_new_tokens: int,
     stop: Sequence[str] = (),
+    chat: bool = False,
 ) -> list[Completion]:
     """Complete prompts greedily and score right answers, with as little reading as can be.
 
@@ -81,6 +99,7 @@ def complete(
             tokens that fit count. Default ``None``: no scores.
         max_new_tokens: Per prompt.
         stop: Strings that end a completion.
+        chat: The prompts are a chat template's: their special tokens count as such.
 
     Returns:
         One completion per prompt, in order.
@@ -88,7 +107,7 @@ def complete(
     Raises:
         ItemError: A prompt does not fit the model with ``max_new_tokens`` more.
     """
-    asked = [_Asked.of(model, *one) for one in _pairs(prompts, answers)]
+    asked = [_Asked.of(model, *one, special=chat) for one in _pairs(prompts, answers)]
     budget = _Budget(max_new_tokens, tuple(stop))
     common = 0 if model.rows_alone else _common([ids for one in asked for ids in one.sequences()])
     if common >= _WORTH_READING:
@@ -124,12 +143,14 @@ class _Asked:
     scored: Continuation | None
 
     @classmethod
-    def of(cls, model: LanguageModel, prompt: str, answer: str | None) -> "_Asked":
+    def of(
+        cls, model: LanguageModel, prompt: str, answer: str | None, *, special: bool
+    ) -> "_Asked":
         """Encode a prompt and its answer."""
-        ids = tuple(model.encode_prompt(prompt))
+        ids = tuple(model.encode_prompt(prompt, special=special))
         if answer is None:
             return cls(ids, None)
-        context, target = model.encode_pair(prompt, f" {answer}")
+        context, target = model.encode_pair(prompt, f" {answer}", special=special)
         room = model.max_length + 1 - len(context)
         return cls(ids, Continuation(tuple(context), tuple(target[:room])))
 

@@ -144,6 +144,7 @@ class Ruler(Protocol):
             [self._text(model, sample) for *_, sample, _ in asked],
             [sample.answer for *_, sample, _ in asked] if self.logprob else None,
             max_new_tokens=asked[0][0].max_new_tokens,
+            chat=self.chat,
         )
         rows: list[dict[str, Any]] = []
         for (task, length, index, sample, units), one in zip(asked, done, strict=True):
@@ -280,7 +281,7 @@ class Ruler(Protocol):
         material: Material,
     ) -> int:
         sample = self._build(task, units, length, index, material)
-        return len(model.encode_prompt(self._text(model, sample)))
+        return len(model.encode_prompt(self._text(model, sample), special=self.chat))
 
     def _build(
         self, task: RulerTask, units: int, length: int, index: int, material: Material

@@ -1,5 +1,6 @@
 """Run protocols on models: item by item, resumable, one folder per model and protocol."""
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -91,6 +92,9 @@ def _ask_all(
     if path.exists():
         cut_jsonl(path)
         rows = {row["id"]: row for row in read_jsonl(path)}
+        if all("error" in row for row in rows.values()):  # what was wrong may be put right by now
+            path.unlink()
+            rows = {}
     try:
         batches = protocol.batches(model)
     except DiffAttnError:
@@ -127,9 +131,19 @@ def _ask(model: LanguageModel, protocol: Protocol, items: Sequence[Item]) -> lis
         return [{"id": items[0].id, "error": reason}]
     assert len(answers) == len(items), f"{protocol.name}: one row per item"
     return [
-        {"id": item.id, **({"cluster": item.cluster} if item.cluster else {}), **answer}
+        _writable({"id": item.id, **({"cluster": item.cluster} if item.cluster else {}), **answer})
         for item, answer in zip(items, answers, strict=True)
     ]
+
+
+def _writable(row: dict[str, Any]) -> dict[str, Any]:
+    """The row, or its failure if a file cannot hold it: a loss that is not a number, or text with
+    half a character."""
+    try:
+        json.dumps(row, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError as error:  # a UnicodeEncodeError is one
+        return {"id": row["id"], "error": f"{type(error).__name__}: {error}"}
+    return row
 
 
 def _claim(folder: Path, config: dict[str, Any], model: LanguageModel) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import CheckpointError, ConfigError
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.evaluation.compare import compare
 from diffattn.evaluation.language_model import LanguageModel
 from diffattn.evaluation.runner import Part, evaluate
@@ -65,16 +65,17 @@ def run_evaluation(
 
     Returns:
         Results model by model, and the comparison of several models. A part that cannot run on a
-        model or its data is told and left out; the others go on.
+        model or its data, or of which no item could be scored, is told and left out; the others
+        go on.
 
     Raises:
-        ConfigError: No part can run; the first reason.
+        DiffAttnError: No part has a result; the first reason, for example a ConfigError.
         CheckpointError: A model cannot be read, or ``folder`` holds other files.
     """
     folder = Path(folder)
     known = _read_marker(folder)
     results: list[EvalResult] = []
-    refused: list[ConfigError] = []
+    refused: list[DiffAttnError] = []
     for label, path in models.items():
         model = LanguageModel.load(
             path, label=label, device=device, dtype=dtype, max_length=max_length, add_bos=add_bos
@@ -88,7 +89,9 @@ def run_evaluation(
                 result = evaluate(
                     model, part, folder / label / part.variant, tell=partial(tell, name)
                 )
-            except ConfigError as error:
+            except CheckpointError:  # the folder is not ours to go on in
+                raise
+            except DiffAttnError as error:
                 refused.append(error)
                 say(f"{name} cannot run: {error}")
                 continue

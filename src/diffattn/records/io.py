@@ -100,13 +100,14 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """
     path = Path(path)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: file must exist, got none.") from error
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{path}: must be UTF-8, got a damaged file ({error}).") from error
     rows = []
-    for number, line in enumerate(lines, start=1):
+    # Not splitlines(): text within a row may hold other line separators, such as U+2028.
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
         try:
             row = json.loads(line)
         except json.JSONDecodeError:
