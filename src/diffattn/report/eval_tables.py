@@ -11,7 +11,7 @@ def metric_rows(results: Sequence[EvalResult]) -> list[dict[str, str]]:
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for result in results:
         for metric in result.headline():
-            name = " ".join([metric.name, *(f"{k}={v}" for k, v in metric.where.items())])
+            name = "; ".join([metric.name, *(f"{k} {v}" for k, v in metric.where.items())])
             row = rows.setdefault(
                 (result.variant, name), {"protocol": result.variant, "metric": name}
             )
