@@ -43,7 +43,8 @@ def difference_rows(comparison: Comparison) -> list[dict[str, str]]:
 
 def value_with_interval(metric: Metric) -> str:
     """``0.840 (0.715 to 0.917)``; whole numbers where digits after the point mean nothing."""
-    digits = 0 if metric.unit == "tokens" or abs(metric.value) >= 1_000 else 3
+    size = abs(metric.value)
+    digits = 0 if metric.unit == "tokens" or size >= 1_000 else 1 if size >= 100 else 3
     value = number(metric.value, digits)
     if metric.low is None or metric.high is None:
         return value
