@@ -44,3 +44,15 @@ def test_a_bar_without_a_number_of_items_gets_one(monkeypatch):
         progress.tell("a/needle", 3, 10)
     assert "3/10 items" in screen.file.getvalue()
     assert "preparing" not in screen.file.getvalue().splitlines()[-1]
+
+
+def test_bars_of_what_has_ended_or_could_not_run_make_room(monkeypatch):
+    screen = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(item_progress, "Console", lambda stderr: screen)
+    with ItemProgress(3) as progress:
+        progress.begin("a/refused")
+        progress.begin("a/needle")
+        progress.tell("a/needle", 10, 10)
+        progress.begin("b/needle")
+        assert [task.description for task in progress.bars.tasks] == ["3 of 3: b/needle, preparing"]
+    assert "2 of 3: a/needle: 10 items, 0 s" in screen.file.getvalue()

@@ -25,7 +25,8 @@ class _Items(TextColumn):
 class ItemProgress:
     """Items done, items in all and the time left, for each of several evaluations in turn.
 
-    A bar each on a terminal. Elsewhere a line when one ends, and sparse lines in between.
+    On a terminal a bar, and a line when one ends. Elsewhere a line when one begins and when it
+    ends, and sparse lines in between.
 
     Args:
         parts: Evaluations in all.
@@ -46,7 +47,7 @@ class ItemProgress:
                 TextColumn("{task.description}"),
                 BarColumn(),
                 _Items(""),
-                TimeRemainingColumn(elapsed_when_finished=True),
+                TimeRemainingColumn(),
                 console=self.console,
             )
             self.bars.start()
@@ -72,6 +73,9 @@ class ItemProgress:
         """Show that the items of evaluation ``name`` are being prepared."""
         title = self._title(name)
         if self.bars is not None:
+            for before in self.tasks.values():  # those that could not run
+                self.bars.remove_task(before)
+            self.tasks.clear()
             self.tasks[name] = self.bars.add_task(f"{title}, preparing", total=None)
         else:
             self.say(f"{title}: preparing")
@@ -87,6 +91,9 @@ class ItemProgress:
             if name not in self.tasks:
                 self.tasks[name] = self.bars.add_task(title, total=total)
             self.bars.update(self.tasks[name], description=title, completed=done, total=total)
+            if done >= total:  # a line: bars of many evaluations would not fit the screen
+                self.bars.remove_task(self.tasks.pop(name))
+                self.say(f"{title}: {total:,} items, {duration(now - began)}")
             return
         ended = done >= total
         if not (ended or is_new or now - self.last_line >= _SECONDS_BETWEEN_LINES):
