@@ -29,10 +29,10 @@ def difference_rows(comparison: Comparison) -> list[dict[str, str]]:
             "protocol": one.variant,
             "score": one.score,
             "difference": f"{one.model} − {one.baseline}",
-            "value": f"{one.difference:+.4f}",
+            "value": number(one.difference, signed=True),
             "95 % interval": "unknown"
             if one.low is None or one.high is None
-            else f"{one.low:+.4f} to {one.high:+.4f}",
+            else f"{number(one.low, signed=True)} to {number(one.high, signed=True)}",
             "p": "" if one.p_value is None else f"{one.p_value:.3g}",
             "test": one.test,
             "n": str(one.n),
