@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -72,6 +73,9 @@ def test_dry_run_prints_the_parameters(folders, tmp_path):
     [
         (["neddle"], "Unknown protocol 'neddle'"),
         (["key_values", "--dtype", "int8"], "dtype must be in"),
+        (["key_values", "--device", "nowhere"], "device: must be one that works here"),
+        (["key_values", "--set", "key_values.samples=two"], "must be a whole number, got 'two'"),
+        (["key_values", "--set", "key_values.lengths=512"], "must be a list such as [1] or null"),
         (["key_values", "--model", "/nowhere/at/all"], "must be a run directory"),
         (["key_values", "--set", "key_values.sample=1"], "Did you mean 'samples'?"),
     ],
@@ -81,6 +85,24 @@ def test_misuse_is_told_in_one_line(arguments, message, folders, tmp_path):
     done = run(*arguments, "--model", folders[0], "--out", out)
     assert message in str(done.exception)
     assert not (out / "comparison.json").exists()
+
+
+def test_a_refusal_that_ends_the_command_is_told_once(folders, tmp_path):
+    arguments = ["word_perplexity", "--quick", "--model", folders[0], "--out", tmp_path / "out"]
+    done = run(*arguments, "--set", "word_perplexity.texts=/nowhere/at/all")
+    assert "/nowhere/at/all" in str(done.exception)
+    assert "cannot run" not in done.stderr
+
+
+def test_a_model_may_be_named_by_another_path_when_it_is_continued(folders, tmp_path):
+    arguments = ["key_values", "--quick", "--out", tmp_path / "out"]
+    assert run(*arguments, "--model", folders[0]).exit_code == 0
+    name = Path(folders[0]).name
+    assert run(*arguments, "--model", f"{folders[0]}/../{name}").exit_code == 0
+    other = run(*arguments, "--model", folders[0], "--max-length", "1024")
+    assert "model.max_length 1024 where 2048 is recorded" in str(other.exception)
+    rounded = run(*arguments, "--model", folders[0], "--dtype", "bfloat16")
+    assert "model.dtype 'bfloat16' where 'float32' is recorded" in str(rounded.exception)
 
 
 def test_foreign_folders_are_refused(folders, tmp_path):

@@ -1,5 +1,9 @@
 """Progress over items, as lines."""
 
+import io
+
+from rich.console import Console
+
 from diffattn.cli import item_progress
 from diffattn.cli.item_progress import ItemProgress
 
@@ -17,3 +21,38 @@ def test_lines_are_sparse_and_tell_the_time_left(capsys, monkeypatch):
         "1 of 2: a/needle: 10/10 items",
         "2 of 2: b/needle: 5/5 items",
     ]
+
+
+def test_preparation_is_shown_before_the_number_of_items_is_known(capsys):
+    with ItemProgress(2) as progress:
+        progress.begin("a/needle")
+        progress.tell("a/needle", 0, 10)
+        progress.begin("b/needle")
+    assert capsys.readouterr().err.splitlines() == [
+        "1 of 2: a/needle: preparing",
+        "1 of 2: a/needle: 0/10 items",
+        "2 of 2: b/needle: preparing",
+    ]
+
+
+def test_a_bar_without_a_number_of_items_gets_one(monkeypatch):
+    screen = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(item_progress, "Console", lambda stderr: screen)
+    with ItemProgress(1) as progress:
+        progress.begin("a/needle")
+        screen.file.truncate(0)
+        progress.tell("a/needle", 3, 10)
+    assert "3/10 items" in screen.file.getvalue()
+    assert "preparing" not in screen.file.getvalue().splitlines()[-1]
+
+
+def test_bars_of_what_has_ended_or_could_not_run_make_room(monkeypatch):
+    screen = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(item_progress, "Console", lambda stderr: screen)
+    with ItemProgress(3) as progress:
+        progress.begin("a/refused")
+        progress.begin("a/needle")
+        progress.tell("a/needle", 10, 10)
+        progress.begin("b/needle")
+        assert [task.description for task in progress.bars.tasks] == ["3 of 3: b/needle, preparing"]
+    assert "2 of 3: a/needle: 10 items, 0 s" in screen.file.getvalue()

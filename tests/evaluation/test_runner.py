@@ -129,9 +129,9 @@ def test_an_interrupted_evaluation_continues_at_the_next_item(models, tmp_path, 
 
 def test_another_evaluation_in_the_folder_is_refused(models, tmp_path):
     run(models["diff"], tmp_path / "a")
-    with pytest.raises(CheckpointError, match="another parameters"):
+    with pytest.raises(CheckpointError, match=r"got parameters\.size 4 where 6 is rec"):
         run(models["diff"], tmp_path / "a", size=4)
-    with pytest.raises(CheckpointError, match="another model"):
+    with pytest.raises(CheckpointError, match=r"got model\.label 'softmax' where 'diff'"):
         run(models["softmax"], tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "notes.txt").write_text("mine")
@@ -156,7 +156,7 @@ def test_paired_differences_leave_out_what_one_has_not_scored(models, tmp_path):
     assert one.test == "sign flips of clusters"
     assert one.p_value == pytest.approx(0.5)  # 2 of the 4 sign patterns of two clusters
     assert comparison.skipped == [
-        f"counting: three was not compared: no result of {tmp_path / 'three' / 'counting'}."
+        "counting: three was not compared: three has no result of counting."
     ]
 
 
@@ -228,7 +228,7 @@ def test_settings_that_cannot_run_leave_the_folder_free(models, tmp_path):
         (["key_values"], ["needle.samples=3"], "'needle' must be a protocol of this run"),
         (["key_values"], ["key_values.sampels=3"], "Did you mean 'samples'?"),
         (["key_values"], ["key_values.samples=0"], "must be 1 or more"),
-        (["key_values"], ["key_values.samples=many"], "must have the right types"),
+        (["key_values"], ["key_values.samples=many"], "must be a whole number"),
     ],
 )
 def test_wrong_settings(names, settings, message):

@@ -1,6 +1,7 @@
 """The page of an evaluation folder, from records alone."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from diffattn.errors import CheckpointError
 from diffattn.records.evaluations import Comparison, EvalResult, Metric, PairedDifference
 from diffattn.records.io import write_json
 from diffattn.records.run import RunRecord
+from diffattn.report.eval_tables import value_with_interval
 from diffattn.report.evaluation_page import build_evaluation_report, is_evaluation_folder
 
 
@@ -47,8 +49,40 @@ def folder(tmp_path):
         high=0.3, level=0.95, method="bootstrap", p_value=0.4, test="McNemar, exact", n=10,
         num_items=10, num_unpaired=0,
     )  # fmt: skip
-    Comparison(baseline="one", differences=[one]).write(tmp_path)
+    skipped = ["needle: three was not compared: three has no result of needle."]
+    Comparison(baseline="one", differences=[one], skipped=skipped).write(tmp_path)
     return tmp_path
+
+
+def test_what_is_missing_is_told_once(folder):
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert page.count("three has no result of needle.") == 1
+
+
+def test_a_chart_says_what_its_bars_are(folder):
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert "loss, task a over length. No intervals." in page
+    path = folder / "one" / "needle"
+    kept = EvalResult.read(path)
+    bounds = {"low": 0.2, "high": 2.0, "method": "bootstrap over texts"}
+    metrics = [replace(m, **bounds) if m.where.get("length") == 4 else m for m in kept.metrics]
+    replace(kept, metrics=metrics).write(path)
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert "loss, task a over length. Bars: intervals by bootstrap over texts, 95 %." in page
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"),
+    [
+        (0.5, "share", "0.500 (0.250 to 1.000)"),
+        (182.879, "perplexity", "182.9 (91.4 to 365.8)"),
+        (1_580_333.0, "perplexity", "1,580,333 (790,166 to 3,160,666)"),
+        (512.0, "tokens", "512 (256 to 1,024)"),
+    ],
+)
+def test_digits_end_where_they_mean_nothing(value, unit, shown):
+    metric = Metric(name="a", value=value, n=9, unit=unit, low=value / 2, high=value * 2)
+    assert value_with_interval(metric) == shown
 
 
 def test_the_page_shows_values_charts_and_what_is_missing(folder):

@@ -63,7 +63,7 @@ def evaluate(
     with ItemProgress(len(chosen) * len(models)) as progress:
         results, comparison = run_evaluation(
             chosen, models, out, device=device, dtype=dtype, max_length=max_length, add_bos=bos,
-            tell=progress.tell, say=progress.say,
+            begin=progress.begin, tell=progress.tell, say=progress.say,
         )  # fmt: skip
     if json_:
         found = {"results": [asdict(r) for r in results]}

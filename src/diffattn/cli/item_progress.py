@@ -6,17 +6,27 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, Task, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from diffattn.cli.progress import duration
 
 _SECONDS_BETWEEN_LINES = 20.0
 
 
+class _Items(TextColumn):
+    """``12/60 items``; nothing as long as their number is not known."""
+
+    def render(self, task: Task) -> Text:
+        known = "" if task.total is None else f"{task.completed:,.0f}/{task.total:,.0f} items"
+        return Text(known)
+
+
 class ItemProgress:
     """Items done, items in all and the time left, for each of several evaluations in turn.
 
-    A bar each on a terminal. Elsewhere a line when one ends, and sparse lines in between.
+    On a terminal a bar, and a line when one ends. Elsewhere a line when one begins and when it
+    ends, and sparse lines in between.
 
     Args:
         parts: Evaluations in all.
@@ -27,6 +37,7 @@ class ItemProgress:
         self.console = Console(stderr=True)
         self.bars: Progress | None = None
         self.tasks: dict[str, TaskID] = {}
+        self.order: dict[str, int] = {}
         self.began: dict[str, tuple[float, int]] = {}
         self.last_line = -math.inf
 
@@ -35,7 +46,7 @@ class ItemProgress:
             self.bars = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
-                TextColumn("{task.completed:.0f}/{task.total:.0f} items"),
+                _Items(""),
                 TimeRemainingColumn(),
                 console=self.console,
             )
@@ -58,16 +69,31 @@ class ItemProgress:
         else:
             print(line, file=sys.stderr, flush=True)
 
+    def begin(self, name: str) -> None:
+        """Show that the items of evaluation ``name`` are being prepared."""
+        title = self._title(name)
+        if self.bars is not None:
+            for before in self.tasks.values():  # those that could not run
+                self.bars.remove_task(before)
+            self.tasks.clear()
+            self.tasks[name] = self.bars.add_task(f"{title}, preparing", total=None)
+        else:
+            self.say(f"{title}: preparing")
+            self.last_line = time.monotonic()
+
     def tell(self, name: str, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` items of evaluation ``name`` are done."""
         now = time.monotonic()
         is_new = name not in self.began
         began, before = self.began.setdefault(name, (now, done))  # what was done costs nothing
-        title = f"{len(self.began)} of {self.parts}: {name}"
+        title = self._title(name)
         if self.bars is not None:
-            if is_new:
+            if name not in self.tasks:
                 self.tasks[name] = self.bars.add_task(title, total=total)
-            self.bars.update(self.tasks[name], completed=done, total=total)
+            self.bars.update(self.tasks[name], description=title, completed=done, total=total)
+            if done >= total:  # a line: bars of many evaluations would not fit the screen
+                self.bars.remove_task(self.tasks.pop(name))
+                self.say(f"{title}: {total:,} items, {duration(now - began)}")
             return
         ended = done >= total
         if not (ended or is_new or now - self.last_line >= _SECONDS_BETWEEN_LINES):
@@ -77,3 +103,8 @@ class ItemProgress:
         if not ended and done > before:
             left = f", about {duration((now - began) / (done - before) * (total - done))} left"
         self.say(f"{title}: {done:,}/{total:,} items{left}")
+
+    def _title(self, name: str) -> str:
+        """``"2 of 4: base/needle"``: counted in the order in which they were first named."""
+        number = self.order.setdefault(name, len(self.order) + 1)
+        return f"{number} of {self.parts}: {name}"

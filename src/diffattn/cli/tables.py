@@ -9,6 +9,8 @@ from rich.table import Table
 
 # Where nobody looks at it directly, a row is better long than broken.
 _WIDTH_ELSEWHERE = 160
+_GAP = 3
+"""Between two columns."""
 
 
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -18,11 +20,21 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
         console = Console(width=_WIDTH_ELSEWHERE)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     name, *others = (key.replace("_", " ") for key in rows[0])
+    lines = [[_cell(value) for value in row.values()] for row in rows]
     table.add_column(name, no_wrap=True)  # what one has to type, in one piece
-    for column in others:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*map(_cell, row.values()))
+    columns = list(zip(*lines, strict=True))[1:]
+    longest = [
+        max(len(word) for text in (head, *column) for word in text.split() or [""])
+        for head, column in zip(others, columns, strict=True)
+    ]
+    # Names stay whole as long as every column has room for its longest word.
+    room = console.width - max(len(line[0]) for line in lines) - _GAP * len(rows[0])
+    fits = sum(longest) <= room
+    for head, column in zip(others, columns, strict=True):
+        one_word = not any(" " in text or "\n" in text for text in (head, *column))
+        table.add_column(head, overflow="fold", no_wrap=fits and one_word)
+    for line in lines:
+        table.add_row(*line)
     console.print(table)
 
 

@@ -30,9 +30,11 @@ def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Com
     for variant in variants:
         for label in others:
             first, second = (folder / one / variant for one in (baseline, label))
-            missing = [str(p) for p in (first, second) if not (p / "result.json").exists()]
+            missing = [p.parent.name for p in (first, second) if not (p / "result.json").exists()]
             if missing:
-                skipped.append(f"{variant}: {label} was not compared: no result of {missing[0]}.")
+                skipped.append(
+                    f"{variant}: {label} was not compared: {missing[0]} has no result of {variant}."
+                )
                 continue
             results = EvalResult.read(first), EvalResult.read(second)
             fault = _mismatch(*results)

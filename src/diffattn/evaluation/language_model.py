@@ -15,7 +15,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from diffattn.errors import ConfigError
-from diffattn.models.loading import load_model
+from diffattn.models.loading import load_model, usable_device
 
 _CHUNK_TOKENS = 2_048
 """Tokens of one row per forward pass: memory stays flat however long the context."""
@@ -120,8 +120,8 @@ class LanguageModel:
         """
         if dtype not in ("float32", "bfloat16", "float16"):
             raise ConfigError(f"dtype must be in {{float32, bfloat16, float16}}, got {dtype!r}.")
+        where = usable_device(device)
         network, tokenizer = load_model(name_or_path)
-        where = device or ("cuda" if torch.cuda.is_available() else "cpu")
         network.to(where, getattr(torch, dtype))
         own = label or Path(name_or_path).name
         return cls(

@@ -1,7 +1,6 @@
 """Every protocol by name, and the presets that run what a table or figure of the paper needs."""
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -10,6 +9,7 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.evaluation.protocol import Protocol
 from diffattn.evaluation.runner import Part
+from diffattn.evaluation.setting_values import setting_value
 
 # Name -> module and class. Loaded on first use: some need optional packages.
 PROTOCOLS: dict[str, tuple[str, str]] = {
@@ -134,20 +134,10 @@ def _read(settings: Sequence[str], protocols: set[str]) -> dict[str, dict[str, A
             raise ConfigError(
                 f"--set: unknown key {field!r} of {protocol}.{hint} Keys: {', '.join(fields)}."
             )
-        changes.setdefault(protocol, {})[field] = _value(text.strip())
+        changes.setdefault(protocol, {})[field] = setting_value(
+            protocol_class(protocol), field, key.strip(), text.strip()
+        )
     return changes
-
-
-def _value(text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
-        return text
-    return _tuples(value)
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
 
 
 def _build(kind: type[Protocol], values: Mapping[str, Any]) -> Protocol:

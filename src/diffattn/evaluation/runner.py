@@ -151,10 +151,11 @@ def _claim(folder: Path, config: dict[str, Any], model: LanguageModel) -> None:
     if (folder / "run.json").exists():
         found = RunRecord.read(folder).config
         for key in config:
-            if found.get(key) != config[key]:
+            fault = _difference(key, found.get(key), config[key])
+            if fault:
                 raise CheckpointError(
-                    f"{folder}: must hold the same evaluation to be continued, got another "
-                    f"{key}. Choose another --out."
+                    f"{folder}: must hold the same evaluation to be continued, got {fault}. "
+                    "Choose another --out."
                 )
         return
     if folder.exists() and any(folder.iterdir()):
@@ -166,6 +167,18 @@ def _claim(folder: Path, config: dict[str, Any], model: LanguageModel) -> None:
         device=model.device.type,
         versions=package_versions(),
     ).write(folder)
+
+
+def _difference(key: str, before: Any, now: Any) -> str | None:
+    """What differs between a record and what is asked for, down to the first setting."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        # Where the weights lie does not matter: their hash says whether they are the same. The
+        # hash comes last, since it follows from the dtype, which says more.
+        names = [name for name in [*before, *now] if (key, name) != ("model", "path")]
+        names.sort(key=lambda name: name == "weights")
+        faults = (_difference(f"{key}.{n}", before.get(n), now.get(n)) for n in names)
+        return next((fault for fault in faults if fault), None)
+    return None if before == now else f"{key} {now!r} where {before!r} is recorded"
 
 
 def _add_costs(folder: Path, seconds: float, items: int) -> None:

@@ -47,6 +47,7 @@ def run_evaluation(
     dtype: str = "float32",
     max_length: int | None = None,
     add_bos: bool | None = None,
+    begin: Callable[[str], None] = lambda name: None,
     tell: Callable[[str, int, int], None] = lambda name, done, total: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[list[EvalResult], Comparison | None]:
@@ -60,6 +61,7 @@ def run_evaluation(
         dtype: Of the weights.
         max_length: Longest context in tokens. Default: the model's.
         add_bos: Default: if the tokenizer has BOS.
+        begin: Told the name of each model and part before its items are prepared.
         tell: Told the name of each model and part, and its items done and in all.
         say: Given one line per stage.
 
@@ -76,6 +78,7 @@ def run_evaluation(
     known = _read_marker(folder)
     results: list[EvalResult] = []
     refused: list[DiffAttnError] = []
+    is_one_of_many = len(models) * len(chosen) > 1
     for label, path in models.items():
         model = LanguageModel.load(
             path, label=label, device=device, dtype=dtype, max_length=max_length, add_bos=add_bos
@@ -85,6 +88,7 @@ def run_evaluation(
             known["variants"] = list(dict.fromkeys([*known["variants"], part.variant]))
             write_json(folder / _MARKER, known)
             name = f"{label}/{part.variant}"
+            begin(name)
             try:
                 result = evaluate(
                     model, part, folder / label / part.variant, tell=partial(tell, name)
@@ -93,7 +97,8 @@ def run_evaluation(
                 raise
             except DiffAttnError as error:
                 refused.append(error)
-                say(f"{name} cannot run: {error}")
+                if is_one_of_many:  # else it is the error that ends the command
+                    say(f"{name} cannot run: {error}")
                 continue
             if result.num_failed:
                 say(f"{name}: {result.num_failed} of {result.num_items} items failed")

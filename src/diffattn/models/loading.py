@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from diffattn.errors import CheckpointError
+from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 
@@ -47,6 +48,26 @@ def load_model(name_or_path: str) -> tuple[Any, Any]:
     with _quiet(), _damage(f"{name_or_path}: must hold a tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     return model.eval(), tokenizer
+
+
+def usable_device(name: str | None) -> torch.device:
+    """A device by name, proved by putting a number there. Default: CUDA if there is any, else CPU.
+
+    Raises:
+        ConfigError: There is no such device here.
+    """
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).cpu()
+    # An unknown name, a missing driver, a build without it: torch has an error for each.
+    except (RuntimeError, AssertionError, NotImplementedError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise ConfigError(
+            f"device: must be one that works here, such as 'cpu', got {name!r} ({reason})."
+        ) from error
+    return device
 
 
 @contextmanager

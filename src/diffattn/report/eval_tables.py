@@ -11,7 +11,7 @@ def metric_rows(results: Sequence[EvalResult]) -> list[dict[str, str]]:
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for result in results:
         for metric in result.headline():
-            name = " ".join([metric.name, *(f"{k}={v}" for k, v in metric.where.items())])
+            name = "; ".join([metric.name, *(f"{k} {v}" for k, v in metric.where.items())])
             row = rows.setdefault(
                 (result.variant, name), {"protocol": result.variant, "metric": name}
             )
@@ -29,10 +29,10 @@ def difference_rows(comparison: Comparison) -> list[dict[str, str]]:
             "protocol": one.variant,
             "score": one.score,
             "difference": f"{one.model} − {one.baseline}",
-            "value": f"{one.difference:+.4f}",
+            "value": number(one.difference, signed=True),
             "95 % interval": "unknown"
             if one.low is None or one.high is None
-            else f"{one.low:+.4f} to {one.high:+.4f}",
+            else f"{number(one.low, signed=True)} to {number(one.high, signed=True)}",
             "p": "" if one.p_value is None else f"{one.p_value:.3g}",
             "test": one.test,
             "n": str(one.n),
@@ -43,7 +43,8 @@ def difference_rows(comparison: Comparison) -> list[dict[str, str]]:
 
 def value_with_interval(metric: Metric) -> str:
     """``0.840 (0.715 to 0.917)``; whole numbers where digits after the point mean nothing."""
-    digits = 0 if metric.unit == "tokens" or abs(metric.value) >= 1_000 else 3
+    size = abs(metric.value)
+    digits = 0 if metric.unit == "tokens" or size >= 1_000 else 1 if size >= 100 else 3
     value = number(metric.value, digits)
     if metric.low is None or metric.high is None:
         return value

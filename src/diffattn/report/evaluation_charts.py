@@ -70,6 +70,17 @@ def _title(facet: Facet) -> str:
     return ", ".join([facet[0], *(f"{key} {value}" for key, value in facet[1])])
 
 
+def _bars(found: Mapping[str, Sequence[Metric]]) -> str:
+    """What the bars of a chart are; a point without interval has none."""
+    methods = dict.fromkeys(
+        f"{m.method}, {100 * m.level:g} %"
+        for metrics in found.values()
+        for m in metrics
+        if m.low is not None
+    )
+    return f"Bars: intervals by {'; '.join(methods)}." if methods else "No intervals."
+
+
 def _lines(
     found: Mapping[str, Sequence[Metric]],
     facet: Facet,
@@ -106,8 +117,7 @@ def _lines(
             esc(key), esc(f"{facet[0]}, {first.unit}"), xaxis={"type": "log" if wide else "linear"}
         ),
         element,
-        f"{esc(_title(facet).capitalize())} over {esc(key)}. Bars: {esc(first.method)} intervals, "
-        f"{100 * first.level:g} %.",
+        f"{esc(_title(facet))} over {esc(key)}. {esc(_bars(found))}",
         height=340,
         label=f"{_title(facet)} over {key}, one line per model; the table gives the numbers",
     )

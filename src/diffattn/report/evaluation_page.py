@@ -74,7 +74,9 @@ def read_evaluation(folder: Path) -> EvaluationFolder:
                 f"got {sorted({result.version for result in found})}."
             )
     comparison = Comparison.read(folder) if (folder / "comparison.json").exists() else None
-    gaps += comparison.skipped if comparison else []
+    absent = tuple(gaps)
+    if comparison:  # what has no result is not told a second time
+        gaps += [one for one in comparison.skipped if not one.endswith(absent)]
     return EvaluationFolder(
         results=results, records=records, comparison=comparison, gaps=tuple(gaps)
     )
