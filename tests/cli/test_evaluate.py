@@ -62,6 +62,14 @@ def test_what_cannot_run_is_told_and_the_rest_goes_on(folders, tmp_path):
     assert (tmp_path / "softmax" / "key_values" / "result.json").exists()
 
 
+def test_models_with_nothing_in_common_are_told_as_such(folders, tmp_path):
+    arguments = ["--quick", "--out", tmp_path / "out"]
+    assert run("key_values", *arguments, "--model", f"a={folders[0]}").exit_code == 0
+    done = run("nll_by_position", *arguments, "--model", f"b={folders[1]}")
+    assert done.exit_code == 0, done.output
+    assert "nll_by_position: b was not compared: a has no result" in done.stdout
+
+
 def test_dry_run_prints_the_parameters(folders, tmp_path):
     done = run("key_values", "--model", folders[0], "--out", tmp_path / "out", "--dry-run")
     assert json.loads(done.stdout)["parts"]["key_values"]["samples"] == 100
