@@ -17,7 +17,8 @@ def evaluate(
         list[str],
         typer.Option(
             metavar="[LABEL=]PATH",
-            help="run directory, model folder or hub name (repeatable; the first is the baseline)",
+            help="run directory, model folder or hub name (repeatable; the first that --out "
+            "has seen is the baseline)",
         ),
     ],
     out: Annotated[Path, typer.Option(help="evaluation folder; continued if it exists")],
