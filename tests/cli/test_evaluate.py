@@ -58,8 +58,16 @@ def test_what_cannot_run_is_told_and_the_rest_goes_on(folders, tmp_path):
     done = run(*arguments, "--out", tmp_path, "--set", "word_perplexity.texts=/nowhere/at/all")
     assert done.exit_code == 1
     assert "softmax/word_perplexity cannot run" in done.stderr
-    assert "1 of 2 evaluations could not run" in done.stderr
+    assert "diffattn: 1 of 2 evaluations could not run (said above)." in done.stderr
     assert (tmp_path / "softmax" / "key_values" / "result.json").exists()
+
+
+def test_models_with_nothing_in_common_are_told_as_such(folders, tmp_path):
+    arguments = ["--quick", "--out", tmp_path / "out"]
+    assert run("key_values", *arguments, "--model", f"a={folders[0]}").exit_code == 0
+    done = run("nll_by_position", *arguments, "--model", f"b={folders[1]}")
+    assert done.exit_code == 0, done.output
+    assert "nll_by_position: b was not compared: a has no result" in done.stdout
 
 
 def test_dry_run_prints_the_parameters(folders, tmp_path):

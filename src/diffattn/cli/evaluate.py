@@ -17,7 +17,8 @@ def evaluate(
         list[str],
         typer.Option(
             metavar="[LABEL=]PATH",
-            help="run directory, model folder or hub name (repeatable; the first is the baseline)",
+            help="run directory, model folder or hub name (repeatable; the first that --out "
+            "has seen is the baseline)",
         ),
     ],
     out: Annotated[Path, typer.Option(help="evaluation folder; continued if it exists")],
@@ -80,10 +81,13 @@ def evaluate(
     failed = sum(result.num_failed for result in results)
     missing = len(chosen) * len(models) - len(results)
     if failed or missing:
-        typer.echo(
-            f"diffattn: {failed} of {sum(r.num_items for r in results)} items failed "
-            f"(items.jsonl says why), and {missing} of {len(chosen) * len(models)} evaluations "
-            "could not run (said above).",
-            err=True,
-        )
+        told = []
+        if failed:
+            asked = sum(result.num_items for result in results)
+            told.append(f"{failed} of {asked} items failed (items.jsonl says why)")
+        if missing:
+            told.append(
+                f"{missing} of {len(chosen) * len(models)} evaluations could not run (said above)"
+            )
+        typer.echo(f"diffattn: {', and '.join(told)}.", err=True)
         raise typer.Exit(1)

@@ -14,7 +14,12 @@ _GAP = 3
 
 
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows under the keys of the first one; nothing is ever left out for want of space."""
+    """Print rows under the keys of the first one; nothing is ever left out for want of space.
+
+    No rows print nothing.
+    """
+    if not rows:
+        return
     console = Console()
     if not console.is_terminal:
         console = Console(width=_WIDTH_ELSEWHERE)

@@ -45,7 +45,9 @@ def value_with_interval(metric: Metric) -> str:
     """``0.840 (0.715 to 0.917)``; whole numbers where digits after the point mean nothing."""
     size = abs(metric.value)
     digits = 0 if metric.unit == "tokens" or size >= 1_000 else 1 if size >= 100 else 3
-    value = number(metric.value, digits)
-    if metric.low is None or metric.high is None:
-        return value
-    return f"{value} ({number(metric.low, digits)} to {number(metric.high, digits)})"
+    bounds = [one for one in (metric.low, metric.high) if one is not None]
+    huge = max(map(abs, [metric.value, *bounds])) >= 1e7
+    value, *ends = (
+        f"{one:.3g}" if huge else number(one, digits) for one in (metric.value, *bounds)
+    )
+    return f"{value} ({ends[0]} to {ends[1]})" if len(ends) == 2 else value
