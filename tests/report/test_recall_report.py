@@ -198,6 +198,7 @@ def test_same_study_gives_same_bytes(study):
 def test_markdown(study):
     lines = markdown_results(study).splitlines()
     assert len(lines) == 2 + 4
+    assert " | 0 of 2 | 0.09 to 0.91 | over 200 | — | " in lines[2]
     assert lines[3] == (
         "| Noisy recall | DIFF V1 | 0.003 | 1 of 2 | 0.09 to 0.91 | over 200 (100 to over 200) "
         "| 0.432, 0.065 | 0.510 to 0.998 | 0.500 | noisy_recall-diff-seed0, 1 |"

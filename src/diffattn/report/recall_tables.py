@@ -201,8 +201,8 @@ def _spread(solved: Sequence[int | None], most: int) -> str:
         return count(step) if math.isfinite(step) else f"over {count(most)}"
 
     # Of an even number the later one: a mean with an unsolved run would be no step.
-    middle = words(steps[len(steps) // 2])
-    return f"{middle} ({words(steps[0])} to {words(steps[-1])})"
+    middle, low, high = words(steps[len(steps) // 2]), words(steps[0]), words(steps[-1])
+    return middle if low == high else f"{middle} ({low} to {high})"
 
 
 def _range(values: Sequence[float]) -> str:
