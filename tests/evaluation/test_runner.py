@@ -240,3 +240,11 @@ def test_quick_and_settings_change_the_parameters():
     (part,) = parts(["key_values"], ["key_values.num_pairs=[4, 5]"], quick=True)
     found = part.protocol.parameters()
     assert (found["num_pairs"], found["samples"], found["seed"]) == ((4, 5), 4, 1234)
+
+
+def test_models_that_ran_differently_are_compared_with_a_note(build, tmp_path):
+    run(build("diff"), tmp_path / "one" / "counting")
+    run(build("diff", max_length=512), tmp_path / "two" / "counting")
+    comparison = compare(tmp_path, ["one", "two"], ["counting"])
+    assert len(comparison.differences) == 1
+    assert comparison.notes == ["counting: two ran with max_length 512 where one has 1024."]

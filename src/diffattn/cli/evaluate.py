@@ -75,7 +75,7 @@ def evaluate(
         print_table(metric_rows(results))
         if comparison is not None:
             print_table(difference_rows(comparison))
-            for sentence in comparison.skipped:
+            for sentence in [*comparison.skipped, *comparison.notes]:
                 typer.echo(sentence)
         typer.echo(f"Records: {out}")
     failed = sum(result.num_failed for result in results)

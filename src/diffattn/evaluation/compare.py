@@ -15,6 +15,9 @@ from diffattn.stats.paired import mcnemar_test, sign_flip_test
 _PER_TOKEN = re.compile(r"nll(?!_per_word)|per_token|text loss")
 """Scores whose unit is the tokenizer's: the same text has another number of tokens in another."""
 
+_RAN_WITH = ("dtype", "bos", "max_length")
+"""Facts of a model that can move its scores without being the model."""
+
 
 def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Comparison:
     """Compare every model with the first, score by score, and write ``comparison.json``.
@@ -27,6 +30,7 @@ def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Com
     baseline, *others = labels
     differences: list[PairedDifference] = []
     skipped: list[str] = []
+    notes: list[str] = []
     for variant in variants:
         for label in others:
             first, second = (folder / one / variant for one in (baseline, label))
@@ -51,7 +55,16 @@ def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Com
                     "has another vocabulary, and these count per token."
                 )
             differences += [one for one in found if one.score not in unlike]
-    comparison = Comparison(baseline=baseline, differences=differences, skipped=skipped)
+            unequal = [key for key in _RAN_WITH if results[0].model[key] != results[1].model[key]]
+            if unequal:
+                ran = ", ".join(
+                    f"{key} {results[1].model[key]} where {baseline} has {results[0].model[key]}"
+                    for key in unequal
+                )
+                notes.append(f"{variant}: {label} ran with {ran}.")
+    comparison = Comparison(
+        baseline=baseline, differences=differences, skipped=skipped, notes=notes
+    )
     comparison.write(folder)
     return comparison
 

@@ -111,6 +111,8 @@ class Comparison:
     differences: list[PairedDifference]
     skipped: list[str] = field(default_factory=list)
     """One sentence for everything that could not be compared."""
+    notes: list[str] = field(default_factory=list)
+    """One sentence for everything that was compared although the models ran differently."""
 
     def write(self, folder: Path) -> None:
         """Write ``comparison.json`` into ``folder``."""

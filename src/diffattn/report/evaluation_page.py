@@ -77,6 +77,7 @@ def read_evaluation(folder: Path) -> EvaluationFolder:
     absent = tuple(gaps)
     if comparison:  # what has no result is not told a second time
         gaps += [one for one in comparison.skipped if not one.endswith(absent)]
+        gaps += comparison.notes
     return EvaluationFolder(
         results=results, records=records, comparison=comparison, gaps=tuple(gaps)
     )
@@ -155,7 +156,7 @@ def _overview(found: EvaluationFolder) -> str:
         if r.num_failed
     ]
     gaps = "".join(f"<li>{esc(gap)}</li>" for gap in [*found.gaps, *failed])
-    note = f'<div class="gap"><strong>What is missing</strong><ul>{gaps}</ul></div>\n'
+    note = f'<div class="gap"><strong>What is missing or unequal</strong><ul>{gaps}</ul></div>\n'
     return (
         f'<p class="lead">{plural(len(labels), "model")}, '
         f"{plural(len(found.results), 'protocol')}. Values with their intervals; every answer "
