@@ -5,6 +5,7 @@ import io
 from rich.console import Console
 
 from diffattn.cli import item_progress
+from diffattn.cli import progress as shared_display
 from diffattn.cli.item_progress import ItemProgress
 
 
@@ -37,7 +38,7 @@ def test_preparation_is_shown_before_the_number_of_items_is_known(capsys):
 
 def test_a_bar_without_a_number_of_items_gets_one(monkeypatch):
     screen = Console(file=io.StringIO(), force_terminal=True, width=100)
-    monkeypatch.setattr(item_progress, "Console", lambda stderr: screen)
+    monkeypatch.setattr(shared_display, "Console", lambda stderr: screen)
     with ItemProgress(1) as progress:
         progress.begin("a/needle")
         screen.file.truncate(0)
@@ -48,7 +49,7 @@ def test_a_bar_without_a_number_of_items_gets_one(monkeypatch):
 
 def test_bars_of_what_has_ended_or_could_not_run_make_room(monkeypatch):
     screen = Console(file=io.StringIO(), force_terminal=True, width=100)
-    monkeypatch.setattr(item_progress, "Console", lambda stderr: screen)
+    monkeypatch.setattr(shared_display, "Console", lambda stderr: screen)
     with ItemProgress(3) as progress:
         progress.begin("a/refused")
         progress.begin("a/needle")

@@ -1,15 +1,11 @@
 """Progress over the items of one evaluation after the other. Always on stderr."""
 
-import math
-import sys
 import time
-from types import TracebackType
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from diffattn.cli.progress import duration
+from diffattn.cli.progress import StderrBars, duration
 
 _SECONDS_BETWEEN_LINES = 20.0
 
@@ -22,7 +18,7 @@ class _Items(TextColumn):
         return Text(known)
 
 
-class ItemProgress:
+class ItemProgress(StderrBars):
     """Items done, items in all and the time left, for each of several evaluations in turn.
 
     On a terminal a bar, and a line when one ends. Elsewhere a line when one begins and when it
@@ -33,13 +29,11 @@ class ItemProgress:
     """
 
     def __init__(self, parts: int) -> None:
+        super().__init__()
         self.parts = parts
-        self.console = Console(stderr=True)
-        self.bars: Progress | None = None
         self.tasks: dict[str, TaskID] = {}
         self.order: dict[str, int] = {}
         self.began: dict[str, tuple[float, int]] = {}
-        self.last_line = -math.inf
 
     def __enter__(self) -> "ItemProgress":
         if self.console.is_terminal:
@@ -52,22 +46,6 @@ class ItemProgress:
             )
             self.bars.start()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.bars is not None:
-            self.bars.stop()
-
-    def say(self, line: str) -> None:
-        """Show one line."""
-        if self.bars is not None:
-            self.bars.console.print(line, highlight=False)
-        else:
-            print(line, file=sys.stderr, flush=True)
 
     def begin(self, name: str) -> None:
         """Show that the items of evaluation ``name`` are being prepared."""

@@ -12,7 +12,32 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 _SECONDS_BETWEEN_LINES = 20.0
 
 
-class RunsProgress:
+class StderrBars:
+    """Bars on a terminal, lines elsewhere. Always on stderr."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True)
+        self.bars: Progress | None = None
+        self.last_line = -math.inf
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.bars is not None:
+            self.bars.stop()
+
+    def say(self, line: str) -> None:
+        """Show one line."""
+        if self.bars is not None:
+            self.bars.console.print(line, highlight=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+
+class RunsProgress(StderrBars):
     """Steps of one or several runs, and the time until all are done.
 
     Args:
@@ -22,16 +47,14 @@ class RunsProgress:
     """
 
     def __init__(self, total_steps: int, done_steps: int, steps_per_run: int) -> None:
+        super().__init__()
         self.total = total_steps
         self.steps_per_run = steps_per_run
         self.finished_before = done_steps
         self.steps: dict[str, int] = {}
         self.resumed_at: dict[str, int] = {}
         self.began: float | None = None
-        self.last_line = -math.inf
         self.shown = -1
-        self.console = Console(stderr=True)
-        self.bars: Progress | None = None
         self.tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> "RunsProgress":
@@ -49,22 +72,6 @@ class RunsProgress:
                 "all runs", total=self.total, completed=self.finished_before, note=""
             )
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.bars is not None:
-            self.bars.stop()
-
-    def say(self, line: str) -> None:
-        """Show one line about a stage."""
-        if self.bars is not None:
-            self.bars.console.print(line, highlight=False)
-        else:
-            print(line, file=sys.stderr, flush=True)
 
     def tell(self, name: str, event: dict[str, Any]) -> None:
         """Take one event of a run: ``step`` and ``loss``, ``done`` or ``error``."""

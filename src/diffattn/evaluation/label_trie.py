@@ -10,6 +10,7 @@ from diffattn.errors import ConfigError
 from diffattn.evaluation.forest import Forest, can_branch, forward_forest, passes
 from diffattn.evaluation.language_model import LanguageModel, Prefix
 from diffattn.evaluation.protocol import ItemError
+from diffattn.evaluation.sharing import common_length
 
 _LOGIT_NUMBERS = 2**26
 """Logits of one pass."""
@@ -52,7 +53,7 @@ class LabelTrie:
         _require_labels(self.labels)
         alone = model.encode(before)
         whole = [model.encode(f"{before} {label}\n") for label in self.labels]
-        border = min(len(alone), *(_common(alone, one) for one in whole))
+        border = min(len(alone), *(common_length(alone, one) for one in whole))
         self.overlap = tuple(alone[border:])
         """Last tokens of a prompt that are part of the paths instead; nearly always none."""
         self.paths = tuple(tuple(one[border:]) for one in whole)
@@ -220,10 +221,3 @@ def _require_labels(labels: Sequence[str]) -> None:
             raise ConfigError(f"LabelTrie: labels must be one line of text, got {label!r}.")
     if len(set(labels)) != len(labels) or not labels:
         raise ConfigError(f"LabelTrie: labels must differ, got {sorted(labels)}.")
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common beginning."""
-    return next(
-        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-    )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from diffattn.evaluation.language_model import LanguageModel, Prefix
+from diffattn.evaluation.sharing import common_length
 
 _WORTH_SHARING = 128
 """Tokens: what is shorter is computed again rather than read in a pass of its own."""
@@ -35,7 +36,7 @@ def read_each(
     while waiting:
         members, before = waiting.pop()
         known = before.length if before else 0
-        shared = _common(prompts[members[0]], prompts[members[-1]])
+        shared = common_length(prompts[members[0]], prompts[members[-1]])
         shared = min(shared, *(len(prompts[i]) - 1 for i in members))
         if len(members) == 1:
             yield members[0], model.read(prompts[members[0]][known:shared], before)
@@ -54,11 +55,3 @@ def _part(members: Sequence[int], prompts: Sequence[Sequence[int]], at: int) -> 
         ends = at + 1 == len(prompts[i])
         groups.setdefault((prompts[i][at], i if ends else -1), []).append(i)
     return list(groups.values())
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common beginning."""
-    for i, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return i
-    return min(len(a), len(b))

@@ -8,6 +8,7 @@ from diffattn.evaluation.decoding import generate
 from diffattn.evaluation.language_model import LanguageModel, Prefix
 from diffattn.evaluation.protocol import ItemError
 from diffattn.evaluation.scoring import Continuation, Score, score
+from diffattn.evaluation.sharing import common_length
 
 
 def require_chat_template(model: LanguageModel) -> None:
@@ -109,7 +110,9 @@ def complete(
     """
     asked = [_Asked.of(model, *one, special=chat) for one in _pairs(prompts, answers)]
     budget = _Budget(max_new_tokens, tuple(stop))
-    common = 0 if model.rows_alone else _common([ids for one in asked for ids in one.sequences()])
+    common = (
+        0 if model.rows_alone else _shared_by_all([ids for one in asked for ids in one.sequences()])
+    )
     if common >= _WORTH_READING:
         return _complete(model, asked, budget, model.read(asked[0].prompt[:common]))
     nothing = model.read([])
@@ -118,7 +121,7 @@ def complete(
     for batch in model.row_batches(sizes, nothing, all_logits=False):
         before: Prefix | None = None
         if len(batch) == 1 and not model.rows_alone:
-            common = _common(asked[batch[0]].sequences())
+            common = _shared_by_all(asked[batch[0]].sequences())
             before = model.read(asked[batch[0]].prompt[:common])
         done = _complete(model, [asked[i] for i in batch], budget, before)
         found.update(zip(batch, done, strict=True))
@@ -191,8 +194,8 @@ def _pairs(prompts: Sequence[str], answers: Sequence[str] | None) -> list[tuple[
     return list(zip(prompts, answers, strict=True))
 
 
-def _common(sequences: Sequence[tuple[int, ...]]) -> int:
+def _shared_by_all(sequences: Sequence[tuple[int, ...]]) -> int:
     """Leading tokens that all sequences share, at least one token short of the shortest."""
-    first, last = min(sequences), max(sequences)  # in order, the outer two differ the soonest
-    most = min(map(len, sequences)) - 1
-    return next((i for i in range(most) if first[i] != last[i]), most)
+    # In order, the outer two differ the soonest.
+    shared = common_length(min(sequences), max(sequences))
+    return min(shared, min(map(len, sequences)) - 1)

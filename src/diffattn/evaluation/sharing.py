@@ -41,7 +41,7 @@ def share_prefixes(
     if limits is not None:
         most = [min(pair) for pair in zip(most, limits, strict=True)]
     order = sorted(range(len(sequences)), key=lambda i: tuple(sequences[i]))
-    common = [_common(sequences[a], sequences[b]) for a, b in itertools.pairwise(order)]
+    common = [common_length(sequences[a], sequences[b]) for a, b in itertools.pairwise(order)]
     groups: list[SharedPrefix] = []
     alone: list[int] = []
     for start, stop, length in _best_runs(order, common, most, [len(x) for x in sequences]):
@@ -86,7 +86,7 @@ def _best_runs(
     return best[0, len(order)][1]
 
 
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
+def common_length(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the common prefix."""
     for i, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:

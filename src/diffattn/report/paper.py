@@ -44,11 +44,11 @@ class ManyShotCurve(NamedTuple):
         return first, second
 
 
-IN_CONTEXT_SOURCE = "arXiv:2410.05258v2, Fig. 6, 7 and 11"
-
-
 def many_shot_curves() -> dict[str, ManyShotCurve]:
-    """The curves of Fig. 6 by data set, under the names of the protocol ``many_shot``."""
+    """The curves by data set, under the names of the protocol ``many_shot``.
+
+    Source: arXiv:2410.05258v2, Fig. 6.
+    """
     return {
         name: ManyShotCurve(
             shots=tuple(one["shots"]), transformer=tuple(one["transformer"]),
@@ -61,6 +61,8 @@ def many_shot_curves() -> dict[str, ManyShotCurve]:
 
 def order_margins(order: str = "random") -> dict[str, tuple[float, float]]:
     """Best minus worst accuracy over orders in percent points, of Transformer and DIFF.
+
+    Source: arXiv:2410.05258v2, Fig. 7 and 11.
 
     Args:
         order: ``"random"`` (10 orders, Fig. 7a and 11) or ``"alternating"`` (30, Fig. 7b).
