@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from diffattn.errors import BackendError
 from diffattn.ops.diff_attention import custom_op
+from diffattn.ops.masking import AttentionMask
 from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
 
 pytest.importorskip("triton")
@@ -25,6 +26,11 @@ def arguments(case, device="cpu"):
     """Tensors and all options by name, as the two functions take them."""
     inputs = make_diff_attention_inputs(case, device=device)
     return list(inputs.tensors().values()), {"scale": 0.2} | inputs.options
+
+
+def triton_diff_attention(*tensors, scale, **options):
+    """The backend, its mask made of options as the public function makes it."""
+    return custom_op.diff_attention(*tensors, scale=scale, mask=AttentionMask(**options))
 
 
 def positional(case, op):
@@ -67,10 +73,10 @@ def gradients(function, tensors, options):
 def test_compiles_to_one_graph(case):
     torch.compiler.reset()
     tensors, options = arguments(case)
-    compiled = torch.compile(custom_op.diff_attention, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(triton_diff_attention, fullgraph=True, backend="aot_eager")
     for got, want in zip(
         gradients(compiled, tensors, options),
-        gradients(custom_op.diff_attention, tensors, options),
+        gradients(triton_diff_attention, tensors, options),
         strict=True,
     ):
         assert torch.equal(got, want)
@@ -80,7 +86,7 @@ def test_compiles_to_one_graph(case):
 def test_export(strict):
     class Operator(torch.nn.Module):
         def forward(self, q, k, v, lam, options):
-            return custom_op.diff_attention(q, k, v, lam, scale=0.2, **options)
+            return triton_diff_attention(q, k, v, lam, scale=0.2, **options)
 
     tensors, options = arguments(CASE)
     del options["scale"]
@@ -93,11 +99,11 @@ def test_activation_checkpointing():
     tensors, options = arguments(CASE)
 
     def recomputed(*tensors, **options):
-        return checkpoint(custom_op.diff_attention, *tensors, use_reentrant=False, **options)
+        return checkpoint(triton_diff_attention, *tensors, use_reentrant=False, **options)
 
     for got, want in zip(
         gradients(recomputed, tensors, options),
-        gradients(custom_op.diff_attention, tensors, options),
+        gradients(triton_diff_attention, tensors, options),
         strict=True,
     ):
         assert torch.equal(got, want)
@@ -105,7 +111,7 @@ def test_activation_checkpointing():
 
 def test_meta_tensors_give_the_shape():
     tensors, options = arguments(CASE, device="meta")
-    out = custom_op.diff_attention(*tensors, **options)
+    out = triton_diff_attention(*tensors, **options)
     assert out.is_meta
     assert out.shape == (2, 3, 2, 64)
 
@@ -126,7 +132,8 @@ def test_a_second_derivative_is_refused_by_name(op):
     tensors, options = arguments(PACKED)
     if op == "softmax_attention":
         tensors = [tensors[0].detach()[:, :, :, 0].requires_grad_(), *tensors[1:3]]
-    out = getattr(custom_op, op)(*tensors, **options)
+    scale = options.pop("scale")
+    out = getattr(custom_op, op)(*tensors, scale=scale, mask=AttentionMask(**options))
     (first,) = torch.autograd.grad(out.square().sum(), tensors[0], create_graph=True)
     with raises(
         f"{op}: backend 'triton' gives gradients of first order, got a second differentiation. "
@@ -141,7 +148,7 @@ def test_functional_transforms_are_refused_by_name(transform):
     q, *rest = (x.detach() for x in tensors)
 
     def loss(q):
-        return custom_op.diff_attention(q, *rest, **options).sum()
+        return triton_diff_attention(q, *rest, **options).sum()
 
     with raises(
         "diff_attention: backend 'triton' must be called outside torch.func transforms (vmap, "

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from diffattn.ops.diff_attention.chunk_memory import Memory
-from diffattn.ops.masking import key_ranges
+from diffattn.ops.masking import AttentionMask
 
 MatrixProduct = Callable[[Tensor, Tensor, float, float, Tensor], Tensor]
 """``(a, b, alpha, beta, out)``: ``out = alpha * a @ b + beta * out``, batched, in place."""
@@ -34,11 +34,7 @@ class Problem:
     lam: Tensor | None
     """λ ``[B, T, H]``, any strides; ``None`` for one map."""
     scale: float
-    causal: bool
-    window: int | None
-    key_padding_mask: Tensor | None
-    kv_lengths: Tensor | None
-    cu_seqlens: Tensor | None
+    mask: AttentionMask
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +71,7 @@ class Group:
         keys = problem.k[batch, :, heads].expand(-1, -1, -1, problem.q.shape[3], -1)
         values = problem.v[batch, :, heads, None]
         self._num_rows, self.size = len(values), values.shape[0] * values.shape[2]
-        unreal = _unreal_keys(problem)
+        unreal = problem.mask.unreal_keys(keys.shape[1])
         # One head in float32 is read where it lies. Otherwise packing pays: oneDNN is up to three
         # times slower on strided bfloat16, and several heads have no common stride.
         self._in_place = self.size == 1 and keys.dtype != torch.bfloat16 and unreal is None
@@ -86,7 +82,7 @@ class Group:
         self.keys = self._packed("keys", keys)  # [maps * G, S, D]
         if unreal is not None:  # whatever lies there must not overflow
             own = self.keys.view(keys.shape[3], len(keys), -1, *self.keys.shape[1:])
-            own.masked_fill_(unreal[batch], 0.0)
+            own.masked_fill_(unreal[batch, None, :, None], 0.0)
         self.keys_t = self.transposed("keysT", self.keys)  # [maps * G, D, S]
         self.values = self._packed("product", values)  # [G, S, Dv], until the first product
 
@@ -187,11 +183,8 @@ def groups(problem: Problem, product: MatrixProduct) -> Iterator[Group]:
     width = (maps + 1) * chunk_rows * repeat + 2 * maps * head_dim + 2 * problem.v.shape[-1]
     size = max(1, _GROUP_BYTES // (width * num_keys * problem.q.element_size()))
     rows_at_once, heads_at_once = max(1, size // num_kv_heads), min(size, num_kv_heads)
-    ranges = key_ranges(
-        num_queries, num_keys, device=problem.q.device, causal=problem.causal,
-        window=problem.window, kv_lengths=problem.kv_lengths, cu_seqlens=problem.cu_seqlens,
-    )  # fmt: skip
-    same_for_all = problem.kv_lengths is None and problem.key_padding_mask is None
+    ranges = problem.mask.key_ranges(num_queries, num_keys, device=problem.q.device)
+    same_for_all = problem.mask.kv_lengths is None and problem.mask.key_padding_mask is None
     memory = Memory(problem.q)
     chunks: list[Chunk] = []
     for row in range(0, batch, rows_at_once):
@@ -223,7 +216,7 @@ def _chunks(
     if len(first) > 1:
         first, last = first[batch], last[batch]
     blind = first >= last  # [batch rows or 1, T]
-    real = problem.key_padding_mask
+    real = problem.mask.key_padding_mask
     if real is not None:
         real = real[batch]
         counts = torch.nn.functional.pad(real.cumsum(-1), (1, 0))  # [batch rows, S + 1]
@@ -259,14 +252,3 @@ def _limit(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     """−inf where hidden, else inf: ``[batch rows or 1, 1, C or 1, columns]``."""
     limit = torch.full(hidden.shape, torch.inf, dtype=dtype)
     return limit.masked_fill_(hidden, -torch.inf)[:, None]
-
-
-def _unreal_keys(problem: Problem) -> Tensor | None:
-    """True ``[B, 1, S, 1]`` at padding and at unwritten cache, or ``None`` if there is none."""
-    unreal = None
-    if problem.key_padding_mask is not None:
-        unreal = ~problem.key_padding_mask
-    if problem.kv_lengths is not None:
-        tail = torch.arange(problem.k.shape[1]) >= problem.kv_lengths[:, None]
-        unreal = tail if unreal is None else unreal | tail
-    return None if unreal is None else unreal[:, None, :, None]

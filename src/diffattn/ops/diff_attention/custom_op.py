@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from diffattn.ops.diff_attention.validation import refuse_second_order, refuse_transforms
+from diffattn.ops.masking import CAUSAL, AttentionMask
 
 TRITON_VERSIONS = ((3, 6), (3, 9))
 """First and last minor version the kernels are tested with."""
@@ -64,11 +65,7 @@ def diff_attention(
     lam: Tensor,
     *,
     scale: float,
-    causal: bool = True,
-    window: int | None = None,
-    key_padding_mask: Tensor | None = None,
-    kv_lengths: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
+    mask: AttentionMask = CAUSAL,
 ) -> Tensor:
     r"""Differential attention in one pass over the keys; V is read once for both maps.
 
@@ -82,16 +79,12 @@ def diff_attention(
         v: ``[B, S, Hkv, Dv]``, ``Dv`` D or 2D.
         lam: λ, float32, broadcastable to ``[B, T, H]``.
         scale: s.
-        causal: See :func:`diffattn.diff_attention`, likewise the other options.
-        window: In tokens.
-        key_padding_mask: bool ``[B, S]``.
-        kv_lengths: int32 ``[B]``.
-        cu_seqlens: int32 ``[num_docs + 1]``.
+        mask: Which keys a query sees.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``. Gradients of first order, deterministic.
     """
-    options = (scale, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
+    options = (scale, *mask.flat())
     return call("diff_attention", "triton", _diff_attention, q, k, v, lam, *options)
 
 
@@ -101,11 +94,7 @@ def softmax_attention(
     v: Tensor,
     *,
     scale: float,
-    causal: bool = True,
-    window: int | None = None,
-    key_padding_mask: Tensor | None = None,
-    kv_lengths: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
+    mask: AttentionMask = CAUSAL,
 ) -> Tensor:
     """Softmax attention by kernels of the same make: the baseline of the same technique.
 
@@ -116,16 +105,12 @@ def softmax_attention(
         k: ``[B, S, Hkv, D]``.
         v: ``[B, S, Hkv, Dv]``, ``Dv`` D or 2D.
         scale: s.
-        causal: See :func:`diffattn.diff_attention`, likewise the other options.
-        window: In tokens.
-        key_padding_mask: bool ``[B, S]``.
-        kv_lengths: int32 ``[B]``.
-        cu_seqlens: int32 ``[num_docs + 1]``.
+        mask: Which keys a query sees.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``.
     """
-    options = (scale, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
+    options = (scale, *mask.flat())
     return call("softmax_attention", "triton", _softmax_attention, q, k, v, *options)
 
 
@@ -145,12 +130,10 @@ def _diff_attention(
     """O, O2 and the logarithms of the sums."""
     from diffattn.ops.diff_attention.triton import forward, launch
 
+    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     with torch.cuda.device_of(q):
-        mask = launch.key_mask(
-            q, k, causal=causal, window=window, key_padding_mask=key_padding_mask,
-            kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
-        )  # fmt: skip
-        return forward.forward(q, k, v, lam, scale=scale, mask=mask)
+        seen = launch.key_mask(q, k, mask)
+        return forward.forward(q, k, v, lam, scale=scale, mask=seen)
 
 
 @torch.library.custom_op("diffattn::triton_diff_attention_backward", mutates_args=())
@@ -173,12 +156,10 @@ def diff_attention_backward(
     """Gradients of q, k, v and λ."""
     from diffattn.ops.diff_attention.triton import backward, launch
 
+    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     with torch.cuda.device_of(q):
-        mask = launch.key_mask(
-            q, k, causal=causal, window=window, key_padding_mask=key_padding_mask,
-            kv_lengths=kv_lengths, cu_seqlens=cu_seqlens, gradient=True,
-        )  # fmt: skip
-        return backward.backward(grad, q, k, v, lam, o, o2, lse, scale=scale, mask=mask)
+        seen = launch.key_mask(q, k, mask, gradient=True)
+        return backward.backward(grad, q, k, v, lam, o, o2, lse, scale=scale, mask=seen)
 
 
 @torch.library.custom_op("diffattn::triton_softmax_attention", mutates_args=())
@@ -196,12 +177,10 @@ def _softmax_attention(
     """O and the logarithms of the sums."""
     from diffattn.ops.diff_attention.triton import launch, softmax
 
+    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     with torch.cuda.device_of(q):
-        mask = launch.key_mask(
-            q, k, causal=causal, window=window, key_padding_mask=key_padding_mask,
-            kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
-        )  # fmt: skip
-        return softmax.forward(q, k, v, scale=scale, mask=mask)
+        seen = launch.key_mask(q, k, mask)
+        return softmax.forward(q, k, v, scale=scale, mask=seen)
 
 
 @torch.library.custom_op("diffattn::triton_softmax_attention_backward", mutates_args=())
@@ -222,12 +201,10 @@ def _softmax_attention_backward(
     """Gradients of q, k and v."""
     from diffattn.ops.diff_attention.triton import launch, softmax
 
+    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     with torch.cuda.device_of(q):
-        mask = launch.key_mask(
-            q, k, causal=causal, window=window, key_padding_mask=key_padding_mask,
-            kv_lengths=kv_lengths, cu_seqlens=cu_seqlens, gradient=True,
-        )  # fmt: skip
-        return softmax.backward(grad, q, k, v, o, lse, scale=scale, mask=mask)
+        seen = launch.key_mask(q, k, mask, gradient=True)
+        return softmax.backward(grad, q, k, v, o, lse, scale=scale, mask=seen)
 
 
 @_diff_attention.register_fake

@@ -15,7 +15,7 @@ from diffattn.ops.diff_attention.validation import (
     validate_queries_keys,
     validate_values,
 )
-from diffattn.ops.masking import key_ranges
+from diffattn.ops.masking import CAUSAL, AttentionMask
 
 if TYPE_CHECKING:  # importing FlexAttention loads PyTorch's compiler, which takes a second
     from torch.nn.attention.flex_attention import BlockMask
@@ -94,11 +94,7 @@ def forward(
     lam: Tensor,
     *,
     scale: float,
-    causal: bool = True,
-    window: int | None = None,
-    key_padding_mask: Tensor | None = None,
-    kv_lengths: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
+    mask: AttentionMask = CAUSAL,
 ) -> Tensor:
     r"""Both maps by FlexAttention, the options as a block mask; V undivided.
 
@@ -110,11 +106,7 @@ def forward(
         v: ``[B, S, Hkv, Dv]``.
         lam: λ, broadcastable to ``[B, T, H]``.
         scale: s.
-        causal: See :func:`diffattn.diff_attention`, likewise the other options.
-        window: In tokens.
-        key_padding_mask: bool ``[B, S]``.
-        kv_lengths: int32 ``[B]``.
-        cu_seqlens: int32 ``[num_docs + 1]``.
+        mask: Which keys a query sees.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``.
@@ -123,13 +115,9 @@ def forward(
         BackendError: FlexAttention cannot run these inputs here.
     """
     block_mask = None
-    masks = (window, key_padding_mask, kv_lengths, cu_seqlens)
-    if (causal and q.shape[1] > 1) or any(mask is not None for mask in masks):
-        first, last = key_ranges(
-            q.shape[1], k.shape[1], device=q.device, causal=causal, window=window,
-            kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
-        )  # fmt: skip
-        block_mask = range_mask(first, last, k.shape[1], key_padding_mask)
+    if (mask.causal and q.shape[1] > 1) or not mask.at_most_causal:
+        first, last = mask.key_ranges(q.shape[1], k.shape[1], device=q.device)
+        block_mask = range_mask(first, last, k.shape[1], mask.key_padding_mask)
     return _two_maps("diff_attention: backend 'flex'", q, k, v, lam, scale, block_mask, None)
 
 
