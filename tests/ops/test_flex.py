@@ -9,8 +9,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 import diffattn
 from diffattn.errors import BackendError, ShapeError
 from diffattn.ops.diff_attention.api import diff_attention
-from diffattn.ops.diff_attention.block_masks import blocks
-from diffattn.ops.diff_attention.flex import flex_diff_attention
+from diffattn.ops.diff_attention.flex import blocks, flex_diff_attention
 from diffattn.ops.masking import AttentionMask, masked_softmax, repeat_heads
 from diffattn.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
 from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs

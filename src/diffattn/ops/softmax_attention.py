@@ -1,10 +1,9 @@
-"""Softmax attention with the options of ``diff_attention``: the baseline, and a building block."""
+"""Softmax attention with the options of ``diff_attention``: the matched baseline."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from diffattn.errors import ShapeError
 from diffattn.ops import backends
@@ -18,6 +17,7 @@ from diffattn.ops.diff_attention.validation import (
     validate_values,
 )
 from diffattn.ops.masking import CAUSAL, AttentionMask, masked_softmax, repeat_heads
+from diffattn.ops.sdpa import attend
 
 
 def softmax_attention(
@@ -122,38 +122,6 @@ def _maps(
     k = repeat_heads(k, q.shape[2])
     logits = torch.matmul((q * scale).transpose(1, 2), k.permute(0, 2, 3, 1))
     return masked_softmax(logits, None if visible is None else visible[:, None])
-
-
-def attend(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
-) -> Tensor:
-    """:func:`softmax_attention` on ``scaled_dot_product_attention``; inputs are valid.
-
-    Source: arXiv:1706.03762, Eq. (1).
-    """
-    if scale <= 0:  # PyTorch's CPU kernel scales after it masks: a hidden key's -inf becomes inf
-        q, scale = (-q, -scale) if scale < 0 else (q * 0.0, 1.0)
-    num_queries, num_keys = q.shape[1], k.shape[1]
-    # Only this form is known to the flash kernels; every other mask is passed as a tensor.
-    # A comparison of traced lengths is symbolic; the kernel takes a plain bool.
-    is_causal = bool(
-        mask.causal and num_queries == num_keys and num_queries > 1 and mask.at_most_causal
-    )
-    visible = sees_none = None
-    if not is_causal:
-        visible = mask.visible_keys(num_queries, num_keys, device=q.device)
-    if visible is not None:
-        visible = visible[:, None]  # [B or 1, 1, T, S]
-        # Kernels differ in a row without keys (0 or NaN): let it see all, then clear it.
-        sees_none = ~visible.any(-1, keepdim=True)
-        visible = visible | sees_none
-    out = F.scaled_dot_product_attention(
-        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=visible,
-        is_causal=is_causal, scale=scale, enable_gqa=bool(q.shape[2] != k.shape[2]),
-    )  # fmt: skip
-    if sees_none is not None:
-        out = out.masked_fill(sees_none, 0.0)
-    return out.transpose(1, 2).to(q.dtype)
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask = CAUSAL) -> Tensor:

@@ -1,8 +1,6 @@
 """The kernels as PyTorch operators: schema, tracing, checkpointing, and what they refuse."""
 
-import importlib.util
 import re
-from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
@@ -155,59 +153,3 @@ def test_functional_transforms_are_refused_by_name(transform):
         "grad, jvp), got a transformed call. Use backend 'composed' or 'reference'."
     ):
         torch.vmap(loss)(q[None]) if transform == "vmap" else torch.func.grad(loss)(q)
-
-
-@pytest.fixture
-def fresh_look():
-    """Nothing remembered of the installed triton, before and after."""
-    custom_op.installed_version.cache_clear()
-    yield
-    custom_op.installed_version.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("installed", "reason"),
-    [
-        (None, "needs triton 3.6 to 3.9, which is not installed"),
-        ("3.5.1", "needs triton 3.6 to 3.9, got 3.5.1"),
-        ("3.10.0", "needs triton 3.6 to 3.9, got 3.10.0"),
-        ("3.6.0", None),
-        ("3.9.1+cu130", None),
-    ],
-)
-def test_available_names_what_is_missing(installed, reason, monkeypatch, fresh_look):
-    def version(name):
-        if installed is None:
-            raise PackageNotFoundError(name)
-        return installed
-
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(custom_op, "version", version)
-    assert custom_op.available() == reason
-
-
-def test_available_sees_a_blocked_package(monkeypatch, fresh_look):
-    def blocked(name):
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr(importlib.util, "find_spec", blocked)
-    assert custom_op.available() == "needs triton 3.6 to 3.9, which is not installed"
-
-
-def test_cpu_tensors_need_the_interpreter(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setenv("TRITON_INTERPRET", "0")
-    assert custom_op.available() == (
-        "needs a CUDA device, or TRITON_INTERPRET=1 set before Python starts, got neither"
-    )
-    assert "cpu" not in custom_op.devices()
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert custom_op.available() is None
-    assert "cpu" in custom_op.devices()
-
-
-def test_widths():
-    assert custom_op.accepts_widths(64, 128)
-    assert custom_op.accepts_widths(96, 96)
-    assert not custom_op.accepts_widths(80, 160)
-    assert not custom_op.accepts_widths(64, 32)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from diffattn.errors import BackendError
-from diffattn.ops.diff_attention import custom_op, hopper_op, reference
+from diffattn.ops import kernel_support
+from diffattn.ops.diff_attention import hopper_op, reference
 from diffattn.ops.masking import AttentionMask, repeat_heads
 from diffattn.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
 from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
@@ -36,7 +37,8 @@ CASES = [
     OpCase(name="d128-full-T<S", num_queries=10, num_keys=333, causal=False, **D128),
 ]  # fmt: skip
 on_hopper = pytest.mark.skipif(
-    hopper_op.available() is not None, reason=f"the Hopper kernel {hopper_op.available()}"
+    kernel_support.hopper_available() is not None,
+    reason=f"the Hopper kernel {kernel_support.hopper_available()}",
 )
 
 
@@ -191,7 +193,7 @@ def test_what_the_kernel_is_not_built_for(option, message):
 
 
 def test_available_names_the_pinned_version(monkeypatch):
-    monkeypatch.setattr(custom_op, "installed_version", lambda: "3.9.0")
+    monkeypatch.setattr(kernel_support, "installed_version", lambda: "3.9.0")
     monkeypatch.setattr(hopper.triton, "__version__", "3.9.0")
-    assert hopper_op.available() == "needs triton 3.6.0, got 3.9.0"
+    assert kernel_support.hopper_available() == "needs triton 3.6.0, got 3.9.0"
     assert hopper.aot_cases(90) == []

@@ -3,13 +3,14 @@
 The cache decides. Rows per chunk and heads per group follow one rule, measured in docs/log.md.
 """
 
+import math
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from diffattn.ops.diff_attention.chunk_memory import Memory
 from diffattn.ops.masking import AttentionMask
 
 MatrixProduct = Callable[[Tensor, Tensor, float, float, Tensor], Tensor]
@@ -19,6 +20,8 @@ _GROUP_BYTES = 8 * 1024 * 1024
 """Scores, keys and values of the heads computed together: small enough to stay in a cache."""
 _PIECE = 128 * 1024
 """Elements copied or summed at a time where the whole is not needed at once."""
+_KEPT_BYTES = 8 * 1024 * 1024
+"""The largest single piece of memory that a thread keeps for its next call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +53,54 @@ class Chunk:
     """Columns of the chunk's scores, and their limits ``[batch rows or 1, 1, C or 1, columns]``."""
     blind: Tensor | None
     """True ``[batch rows or 1, 1, C, 1]`` at rows that see no key, if there are any."""
+
+
+class _Kept(threading.local):
+    """What a thread keeps from call to call."""
+
+    def __init__(self) -> None:
+        self.pieces: dict[tuple[str, torch.dtype], Tensor] = {}
+
+
+def release_memory() -> None:
+    """Give back what this thread keeps for its next call."""
+    Memory.kept.pieces.clear()
+
+
+class Memory:
+    """Named memory, written over by every chunk. Small pieces are kept for the thread's next call.
+
+    The system hands out fresh memory page by page on first touch, which can take as long as the
+    arithmetic done in it.
+    """
+
+    kept = _Kept()
+
+    def __init__(self, like: Tensor):
+        self._like = like
+        self._views: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+        self._held: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def __call__(
+        self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Unwritten memory; of the input dtype, unless said."""
+        view = self._views.get((name, shape))
+        if view is None:
+            flat = self._flat(name, math.prod(shape), dtype or self._like.dtype)
+            view = self._views[name, shape] = flat.view(shape)
+        return view
+
+    def _flat(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
+        kept = self.kept.pieces
+        held = self._held.get((name, dtype), kept.get((name, dtype)))
+        if held is None or held.numel() < size:
+            with torch.inference_mode(False):  # else no later call could write to it
+                held = torch.empty(size, dtype=dtype)
+            if held.nbytes <= _KEPT_BYTES:
+                kept[name, dtype] = held
+        self._held[name, dtype] = held
+        return held[:size]
 
 
 class Group:

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from diffattn.ops.masking import CAUSAL, AttentionMask
-from diffattn.ops.softmax_attention import attend
+from diffattn.ops.sdpa import attend
 
 # Each form reads O1 = A1 V and O2 = A2 V from scaled_dot_product_attention and subtracts them,
 # so A V is done twice; a fused kernel does it once. See docs/numerics.md.

@@ -1,9 +1,6 @@
 """The Triton kernels as PyTorch operators: schema, shapes without values, gradients, refusals."""
 
 import functools
-import importlib.util
-import os
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -11,51 +8,6 @@ from torch import Tensor
 
 from diffattn.ops.diff_attention.validation import refuse_second_order, refuse_transforms
 from diffattn.ops.masking import CAUSAL, AttentionMask
-
-TRITON_VERSIONS = ((3, 6), (3, 9))
-"""First and last minor version the kernels are tested with."""
-HEAD_DIMS = (32, 64, 96, 128)
-
-
-def available() -> str | None:
-    """Why the Triton kernels cannot run on this machine, or ``None``."""
-    (major, first), (_, last) = TRITON_VERSIONS
-    wanted = f"needs triton {major}.{first} to {major}.{last}"
-    found = installed_version()
-    if found is None:
-        return f"{wanted}, which is not installed"
-    numbers = tuple(int(part) for part in found.split(".")[:2])
-    if not (major, first) <= numbers <= (major, last):
-        return f"{wanted}, got {found}"
-    if not (_interpreted() or torch.cuda.is_available()):
-        return "needs a CUDA device, or TRITON_INTERPRET=1 set before Python starts, got neither"
-    return None
-
-
-@functools.cache  # asked on every call, and a search of the file system each time
-def installed_version() -> str | None:
-    """The version of triton, or ``None``."""
-    try:
-        # A module that is blocked, or there without its package, counts as missing.
-        return version("triton") if importlib.util.find_spec("triton") else None
-    except (ModuleNotFoundError, PackageNotFoundError):
-        return None
-
-
-def devices() -> tuple[str, ...]:
-    """Device types the kernels take here: CPU tensors only in Triton's interpreter."""
-    return ("cpu", "cuda", "meta") if _interpreted() else ("cuda", "meta")
-
-
-def dtypes() -> tuple[torch.dtype, ...]:
-    """What the kernels compute right: Triton's interpreter multiplies bfloat16 as integers."""
-    floats = (torch.float16, torch.float32)
-    return floats if _interpreted() else (torch.bfloat16, *floats)
-
-
-def accepts_widths(head_dim: int, value_dim: int) -> bool:
-    """Whether the kernels take these widths."""
-    return head_dim in HEAD_DIMS and value_dim in (head_dim, 2 * head_dim)
 
 
 def diff_attention(
@@ -251,8 +203,8 @@ def _register_gradient(where: str, forward: Any, backward: Any, num_tensors: int
         no_gradients = (None,) * 6  # of the options
         if grad is None:
             return (None,) * num_tensors + no_gradients
-        found = backward(grad, *saved, *ctx.options, padding, lengths, borders)
-        return *found, *no_gradients
+        gradients = backward(grad, *saved, *ctx.options, padding, lengths, borders)
+        return *gradients, *no_gradients
 
     forward.register_autograd(differentiate, setup_context=keep)
     backward.register_autograd(functools.partial(refuse_second_order, where, "triton"))
@@ -266,7 +218,3 @@ def call(where: str, backend: str, op: Any, *args: Any) -> Tensor:
     """The first result of a registered operator, outside ``torch.func`` transforms."""
     refuse_transforms(where, backend)
     return op(*args)[0]
-
-
-def _interpreted() -> bool:
-    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")

@@ -7,7 +7,6 @@ from diffattn.errors import BackendError
 from diffattn.ops.diff_attention.validation import refuse_transforms
 from diffattn.ops.masking import CAUSAL, AttentionMask
 
-MAX_QUERIES = 16
 _NO_GRADIENT = "must run under torch.no_grad(): it has no gradient, got inputs that require one"
 
 

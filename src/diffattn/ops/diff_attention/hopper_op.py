@@ -10,27 +10,6 @@ from diffattn.errors import BackendError
 from diffattn.ops.diff_attention import custom_op
 from diffattn.ops.masking import CAUSAL, AttentionMask
 
-TRITON_VERSION = "3.6.0"
-"""Gluon changes from release to release, so the kernel names its own."""
-
-
-def available() -> str | None:
-    """Why the Hopper kernel cannot run on this machine, or ``None``."""
-    missing = custom_op.available()
-    if missing:
-        return missing
-    found = custom_op.installed_version()
-    if found != TRITON_VERSION:
-        return f"needs triton {TRITON_VERSION}, got {found}"
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
-        return "needs a CUDA device of compute capability 9.0"
-    return None
-
-
-def accepts_widths(head_dim: int, value_dim: int) -> bool:
-    """Whether the kernel takes these widths."""
-    return head_dim in (64, 128) and value_dim in (head_dim, 2 * head_dim)
-
 
 def diff_attention(
     q: Tensor,
@@ -99,10 +78,10 @@ def _differentiate(ctx: Any, grad: Tensor | None, *others: Any) -> tuple[Tensor 
     if grad is None:
         return (None,) * 6
     scale, causal = ctx.options
-    found = custom_op.diff_attention_backward(
+    gradients = custom_op.diff_attention_backward(
         grad, *ctx.saved_tensors, scale, causal, None, None, None, None
     )
-    return *found, None, None
+    return *gradients, None, None
 
 
 _forward.register_autograd(_differentiate, setup_context=_keep)
