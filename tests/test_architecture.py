@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "diffattn"
 TESTS = ROOT / "tests"
 
 RUNNERS = {"training", "evaluation", "analysis", "benchmark"}
-BELOW_RUNNERS = {"probes", "models", "layers", "ops", "data", "records", "stats"}
+BELOW_RUNNERS = {"inference", "probes", "models", "layers", "ops", "data", "records", "stats"}
 MAY_IMPORT: dict[str, set[str]] = {
     "ops": set(),
     "data": set(),
@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {"ops"},
     "models": {"layers", "ops"},
     "probes": {"models", "layers", "ops"},
+    "inference": {"probes", "models", "layers", "ops"},
     "training": BELOW_RUNNERS,
     "evaluation": BELOW_RUNNERS,
     "analysis": BELOW_RUNNERS,
@@ -218,12 +219,12 @@ def test_a_package_holds_no_code(package):
 
 
 def test_files_are_short():
-    """300 lines, Triton kernels 500; the tests too."""
+    """400 lines, Triton kernels 500; the tests too."""
     long = {}
     for path in [*SOURCE.rglob("*.py"), *TESTS.rglob("*.py")]:
         name = path.relative_to(ROOT).as_posix()
         num_lines = len(path.read_text(encoding="utf-8").splitlines())
-        if num_lines > (500 if KERNELS in name else 300):
+        if num_lines > (500 if KERNELS in name else 400):
             long[name] = num_lines
     assert not long
 

@@ -10,10 +10,10 @@ from typing import Any
 from diffattn.data.corpora import load_corpus
 from diffattn.data.gutenberg import strip_gutenberg
 from diffattn.errors import ConfigError
-from diffattn.evaluation.language_model import LanguageModel
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.evaluation.registry import PROTOCOLS, parts
-from diffattn.evaluation.scoring import Continuation, score
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.scoring import Continuation, score
 from diffattn.probes.quantized_logits import (
     GRANULARITIES,
     UNQUANTIZED_BITS,
