@@ -19,9 +19,9 @@ from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.haystack import (
     corpus_text,
     encode_within,
-    insert,
+    insert_tokens,
     random_start,
-    read_stretch,
+    read_haystack_tokens,
     sentence_ends,
 )
 from diffattn.evaluation.long_context.magic_numbers import (
@@ -154,8 +154,8 @@ def test_a_corpus_goes_on_at_its_beginning_and_is_never_used_twice(model, tmp_pa
     path.write_text("One two. Three four.")
     tokens = len(model.encode("Three four.\n\nOne two. "))
     with pytest.raises(ConfigError, match=f"must hold {tokens + 1} tokens .* got {tokens}. Name a"):
-        read_stretch(model, str(path), 9, tokens + 1)
-    whole = read_stretch(model, str(path), 9, tokens)
+        read_haystack_tokens(model, str(path), 9, tokens + 1)
+    whole = read_haystack_tokens(model, str(path), 9, tokens)
     assert (len(whole.ids), whole.text) == (tokens, "Three four.\n\nOne two. ")
 
 
@@ -238,7 +238,7 @@ def test_white_space_that_belongs_to_no_token_and_characters_of_several():
 
 
 def test_insert_counts_in_the_sequence_without_pieces():
-    whole, spans = insert([0, 1, 2, 3], [(4, [9]), (0, [7, 7]), (2, [8])])
+    whole, spans = insert_tokens([0, 1, 2, 3], [(4, [9]), (0, [7, 7]), (2, [8])])
     assert whole == [7, 7, 0, 1, 8, 2, 3, 9]
     assert spans == [(7, 8), (0, 2), (4, 5)]
 
@@ -250,4 +250,4 @@ def test_encoding_within_a_text_equals_encoding_the_text(model):
 def test_a_tokenizer_without_characters_is_refused(model, corpus, monkeypatch):
     monkeypatch.setattr(type(model.tokenizer), "is_fast", False)
     with pytest.raises(ConfigError, match="a fast one"):
-        read_stretch(model, corpus, 0, 10)
+        read_haystack_tokens(model, corpus, 0, 10)

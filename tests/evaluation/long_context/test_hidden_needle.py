@@ -6,7 +6,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context import hidden_needle as hidden_needle_module
-from diffattn.evaluation.long_context.background import read_background
+from diffattn.evaluation.long_context.haystack import read_haystack_words
 from diffattn.evaluation.long_context.hidden_needle import HiddenNeedleSearch, names
 from diffattn.evaluation.long_context.hidden_needle_texts import KINDS, NAMES, NEEDLES
 from diffattn.evaluation.runner import Part, evaluate
@@ -67,7 +67,7 @@ def test_every_kind_of_model(model, haystack, tmp_path):
 def test_a_needle_stands_once_at_its_depth_in_a_text_of_its_length(build, haystack):
     model = build("diff", max_length=4096)
     protocol = HiddenNeedleSearch(lengths=(500, 2000), depths=5, needles=2, haystack=haystack)
-    background = read_background(haystack, 2000)
+    background = read_haystack_words(haystack, 2000)
     for length in (500, 2000):
         for number in range(2):
             for step in range(5):
@@ -88,7 +88,7 @@ def test_a_needle_stands_once_at_its_depth_in_a_text_of_its_length(build, haysta
 def test_a_name_of_the_text_is_not_the_answer(build, tmp_path):
     (tmp_path / "book.txt").write_text(" ".join(f"{name} came." for name in NAMES[1:]) * 60)
     protocol = HiddenNeedleSearch(haystack=str(tmp_path / "book.txt"))
-    background = read_background(protocol.haystack, 500)
+    background = read_haystack_words(protocol.haystack, 500)
     found = {protocol._text(build(), background, 500, 0, step)[1] for step in range(5)}
     assert found == {NAMES[0]}
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.depth_grid import check_grid, check_length
 from diffattn.evaluation.long_context.haystack import encode_within
+from diffattn.evaluation.long_context.lengths import check_grid, check_length
 from diffattn.evaluation.long_context.magic_numbers import (
     CITIES,
     MagicPrompt,

@@ -1,11 +1,17 @@
-"""Long texts that something is hidden in: cut to exact length, opened at sentence ends only."""
+"""Long texts that something is hidden in, opened at sentence ends only: as tokens or as words.
+
+A sentence ends at ``.``, ``!`` or ``?`` (also ``。！？``) with closing quotes and brackets, before
+white space or at the end of the text. Tokens keep line ends, and those end a sentence, too;
+words have lost them, and a sentence of words ends after 60 at the latest.
+"""
 
 import hashlib
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -18,14 +24,21 @@ _MAX_CHARACTERS = 20_000_000
 """Of a corpus; what comes later is not read. About 5 million tokens."""
 _BETWEEN_DOCUMENTS = "\n\n"
 _SENTENCE_END = re.compile(r"[.!?。！？][\"'”’»)\]]*$")
+"""Of a text before white space."""
 _NEXT_SENTENCE = re.compile(r"[.!?][\"'”’»)\]]*\s+|\n\s*")
 _LAST_CHARACTERS = frozenset(".!?。！？\"'”’»)] \t\n")
 _LONGEST_END = 16
 """Characters before a border that decide whether a sentence ends there."""
+_CHARACTERS_PER_TOKEN = 16
+"""More than any tokenizer packs into one token on average."""
+_LEAST_CHARACTERS = 2_000_000
+"""Read of large corpora also for short contexts, so that the passages differ."""
+_LONGEST_SENTENCE = 60
+"""Words; code and tables may go on without a full stop."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class HaystackTokens:
     """Consecutive tokens of a text, and the places where something may be put between them."""
 
     ids: tuple[int, ...]
@@ -78,6 +91,17 @@ class Stretch:
         return self.sentence_ends[index - 1] if index else 0
 
 
+def _documents(source: str, num_characters: int) -> Iterator[str]:
+    """Documents without Project Gutenberg's frames, until there are so many characters."""
+    size = 0
+    for document in load_corpus(source):
+        text = strip_gutenberg(document.text.replace("\r\n", "\n")).strip()
+        yield text
+        size += len(text) + len(_BETWEEN_DOCUMENTS)
+        if size > num_characters:
+            return
+
+
 @lru_cache(maxsize=2)
 def corpus_text(source: str) -> str:
     """All documents of a corpus as one text, without Project Gutenberg's frames.
@@ -91,13 +115,7 @@ def corpus_text(source: str) -> str:
     Raises:
         ConfigError: The source cannot be read.
     """
-    parts, size = [], 0
-    for document in load_corpus(source):
-        parts.append(strip_gutenberg(document.text.replace("\r\n", "\n")).strip())
-        size += len(parts[-1]) + len(_BETWEEN_DOCUMENTS)
-        if size > _MAX_CHARACTERS:
-            break
-    return _BETWEEN_DOCUMENTS.join(parts)
+    return _BETWEEN_DOCUMENTS.join(_documents(source, _MAX_CHARACTERS))
 
 
 def random_start(text: str, generator: Random) -> int:
@@ -106,13 +124,15 @@ def random_start(text: str, generator: Random) -> int:
     return match.end() % len(text) if match else 0
 
 
-def read_stretch(model: LanguageModel, source: str, start: int, num_tokens: int) -> Stretch:
+def read_haystack_tokens(
+    model: LanguageModel, source: str, start: int, num_tokens: int
+) -> HaystackTokens:
     """Exactly ``num_tokens`` tokens of a corpus from a character on.
 
     After its last document a corpus goes on with its first; no text is used twice.
 
     Args:
-        model: Whose tokens are counted. Equal tokenizers get equal stretches.
+        model: Whose tokens are counted. Equal tokenizers get equal tokens.
         source: See :func:`diffattn.data.corpora.load_corpus`.
         start: Character to begin at.
         num_tokens: 1 or more.
@@ -139,15 +159,14 @@ def read_stretch(model: LanguageModel, source: str, start: int, num_tokens: int)
         size *= 2
     end = spans[num_tokens - 1][1]
     ends = tuple(sentence_ends(piece, spans[:num_tokens]))
-    return Stretch(tuple(ids[:num_tokens]), piece[:end], ends, start)
+    return HaystackTokens(tuple(ids[:num_tokens]), piece[:end], ends, start)
 
 
 def sentence_ends(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[int]:
     """How many leading tokens make whole sentences.
 
-    A sentence ends after ``.``, ``!`` or ``?``, with closing quotes and brackets, before white
-    space (so not within ``3.14`` or ``os.path``), and at a line end. A token may hold the mark
-    and the white space after it. Between two places lies more than white space.
+    Marks count before white space only (so not within ``3.14`` or ``os.path``). A token may hold
+    the mark and the white space after it. Between two places lies more than white space.
 
     Args:
         text: What was encoded.
@@ -172,7 +191,7 @@ def sentence_ends(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[int]:
             yield i + 1
 
 
-def insert(
+def insert_tokens(
     ids: Sequence[int], pieces: Sequence[tuple[int, Sequence[int]]]
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """Put pieces into a sequence, at places counted in the sequence without them.
@@ -220,3 +239,121 @@ def _encode(model: LanguageModel, text: str) -> tuple[list[int], list[tuple[int,
         verbose=False,
     )  # fmt: skip
     return encoded["input_ids"], encoded["offset_mapping"]
+
+
+@dataclass(frozen=True)
+class HaystackWords:
+    """Text as words, white space collapsed, with the places where sentences begin."""
+
+    source: str
+    words: tuple[str, ...]
+    starts: tuple[int, ...]
+    """Index of the first word of each sentence, rising from 0."""
+
+    @cached_property
+    def text(self) -> str:
+        """All of it on one line."""
+        return " ".join(self.words)
+
+    def passage(self, first: int, num_words: int) -> list[str]:
+        """Sentences from one on, the last one cut so that the words are exactly so many.
+
+        Args:
+            first: Number of the first sentence, counted round the text.
+            num_words: From 0 to the length of the text, at whose end it goes on at the beginning.
+
+        Raises:
+            ConfigError: More words are wanted than there are.
+        """
+        if num_words > len(self.words):
+            raise ConfigError(
+                f"{self.source}: must hold {num_words} words for a passage, got {len(self.words)}."
+            )
+        borders = (*self.starts, len(self.words))
+        found: list[str] = []
+        at = first % len(self.starts)
+        while num_words > 0:
+            start, stop = borders[at], borders[at + 1]
+            found.append(" ".join(self.words[start : min(stop, start + num_words)]))
+            num_words -= stop - start
+            at = (at + 1) % len(self.starts)
+        return found
+
+    def require_tokens(self, model: LanguageModel, tokens: int, where: str) -> None:
+        """Raise unless the text fills so many tokens without repeating itself.
+
+        Raises:
+            ConfigError: It does not.
+        """
+        if len(self.text) >= _CHARACTERS_PER_TOKEN * tokens:
+            return
+        held = len(model.encode(self.text))
+        if held < tokens:
+            raise ConfigError(
+                f"{where}: the haystack {self.source!r} must hold {tokens} tokens, the longest "
+                f"context, got {held}. Name a longer text or set shorter lengths."
+            )
+
+    def facts(self) -> dict[str, Any]:
+        """What a record says of it; equal facts mean equal text."""
+        return {
+            "source": self.source,
+            "words": len(self.words),
+            "sentences": len(self.starts),
+            "sha256": self.sha256,
+        }
+
+    @cached_property
+    def sha256(self) -> str:
+        """First 16 hex digits of the hash of the text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    @cached_property
+    def numbers(self) -> frozenset[str]:
+        """All runs of digits in the text."""
+        return frozenset(re.findall(r"\d+", self.text))
+
+
+@lru_cache(maxsize=4)
+def read_haystack_words(source: str, tokens: int) -> HaystackWords:
+    """The beginning of a corpus as words, enough for contexts of ``tokens`` tokens.
+
+    Args:
+        source: See :func:`diffattn.data.corpora.load_corpus`.
+        tokens: Longest context.
+
+    Raises:
+        ConfigError: The corpus cannot be read.
+    """
+    words: list[str] = []
+    starts: list[int] = []
+    for text in _documents(source, max(_LEAST_CHARACTERS, _CHARACTERS_PER_TOKEN * tokens)):
+        for sentence in _sentences(text.split()):
+            starts.append(len(words))
+            words += sentence
+    return HaystackWords(source, tuple(words), tuple(starts))
+
+
+def _sentences(words: list[str]) -> Iterator[list[str]]:
+    start = 0
+    for i, word in enumerate(words, start=1):
+        if _SENTENCE_END.search(word) or i - start == _LONGEST_SENTENCE or i == len(words):
+            yield words[start:i]
+            start = i
+
+
+def insert_sentences(sentences: list[str], additions: list[tuple[int, str]]) -> list[str]:
+    """Sentences with others put before given places, several at one place in their order.
+
+    Args:
+        sentences: Any number.
+        additions: ``(place, sentence)``, places rising within [0, len(sentences)].
+    """
+    places = [0, *(place for place, _ in additions), len(sentences)]
+    assert all(a <= b for a, b in pairwise(places)), "places must rise"
+    found: list[str] = []
+    done = 0
+    for place, sentence in additions:
+        found += [*sentences[done:place], sentence]
+        done = place
+    return found + sentences[done:]

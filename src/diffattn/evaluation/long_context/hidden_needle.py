@@ -8,8 +8,12 @@ from random import Random
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.background import Background, insert, read_background
 from diffattn.evaluation.long_context.fitting import most_that_fits
+from diffattn.evaluation.long_context.haystack import (
+    HaystackWords,
+    insert_sentences,
+    read_haystack_words,
+)
 from diffattn.evaluation.long_context.hidden_needle_texts import KINDS, NAMES, NEEDLES
 from diffattn.evaluation.long_context.lengths import (
     effective_length,
@@ -46,7 +50,7 @@ class HiddenNeedleSearch(Protocol):
     """
 
     name = "hidden_needle"
-    version = 1
+    version = 2
     source = "arXiv:2502.05167 (NoLiMa): depths, score and effective length; needles of our own"
     summary = "needles without literal overlap with the question, and the effective length"
     choices = {
@@ -111,7 +115,7 @@ class HiddenNeedleSearch(Protocol):
                 f"needle with this tokenizer, got {min(lengths)}."
             )
         longest = max(lengths)
-        read_background(self.haystack, longest).require_tokens(model, longest, self.name)
+        read_haystack_words(self.haystack, longest).require_tokens(model, longest, self.name)
         return [
             [
                 Item(
@@ -129,7 +133,7 @@ class HiddenNeedleSearch(Protocol):
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Ask all questions about one text."""
         length, number, step, _, longest = items[0].payload
-        needle, background = NEEDLES[number], read_background(self.haystack, longest)
+        needle, background = NEEDLES[number], read_haystack_words(self.haystack, longest)
         text, name, tokens, place = self._text(model, background, length, number, step)
         kinds = [item.payload[3] for item in items]
         texts = [self._prompt(model, text, needle.question(kind)) for kind in kinds]
@@ -207,7 +211,7 @@ class HiddenNeedleSearch(Protocol):
         return prompt_text(model, asked, "\nAnswer:", chat=self.chat)
 
     def _text(
-        self, model: LanguageModel, background: Background, length: int, number: int, step: int
+        self, model: LanguageModel, background: HaystackWords, length: int, number: int, step: int
     ) -> tuple[str, str, int, float]:
         """Text with its needle, the name in it, its tokens, and the needle's place in percent."""
         draw = Random(f"{self.seed}-{length}-{number}-{step}")
@@ -224,7 +228,7 @@ class HiddenNeedleSearch(Protocol):
             ends = [0, *itertools.accumulate(len(one.split()) for one in sentences)]
             wanted = self._depth(step) / 100 * num_words
             gap = min(range(len(ends)), key=lambda i: abs(ends[i] - wanted))
-            text = " ".join(insert(sentences, [(gap, needle)]))
+            text = " ".join(insert_sentences(sentences, [(gap, needle)]))
             return text, 100 * ends[gap] / max(1, num_words)
 
         units = most_that_fits(

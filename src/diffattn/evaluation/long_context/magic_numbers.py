@@ -7,9 +7,9 @@ from random import Random
 from diffattn.evaluation.long_context.haystack import (
     corpus_text,
     encode_within,
-    insert,
+    insert_tokens,
     random_start,
-    read_stretch,
+    read_haystack_tokens,
 )
 from diffattn.inference.language_model import ItemError, LanguageModel
 from diffattn.inference.scoring import Continuation
@@ -160,13 +160,15 @@ def build_prompts(
             f"tokens), the question ({len(head) + len(tail)}), the answer ({task.room}) and text, "
             f"got {size} tokens for the text. Choose a greater length."
         )
-    stretch = read_stretch(model, task.source, random_start(corpus, Random(f"{key}-text")), size)
+    stretch = read_haystack_tokens(
+        model, task.source, random_start(corpus, Random(f"{key}-text")), size
+    )
     taken = {stretch.slot(depth) for depth in task.depths}
     others = stretch.random_slots(Random(f"{key}-places"), task.num_needles - 1, taken)
     prompts = []
     for depth in task.depths if depths is None else depths:
         slots = [stretch.slot(depth), *others]
-        context, spans = insert(stretch.ids, list(zip(slots, pieces, strict=True)))
+        context, spans = insert_tokens(stretch.ids, list(zip(slots, pieces, strict=True)))
         ids = (*head, *context, *tail)
         assert len(ids) == task.length - task.room
         prompts.append(

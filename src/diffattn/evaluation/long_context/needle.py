@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.depth_grid import check_grid, check_length
+from diffattn.evaluation.long_context.lengths import check_grid, check_length
 from diffattn.evaluation.long_context.magic_numbers import (
     CITIES,
     TEMPLATES,

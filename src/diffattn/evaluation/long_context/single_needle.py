@@ -6,14 +6,14 @@ from random import Random
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.depth_grid import check_grid, check_length
 from diffattn.evaluation.long_context.haystack import (
     corpus_text,
     encode_within,
-    insert,
+    insert_tokens,
     random_start,
-    read_stretch,
+    read_haystack_tokens,
 )
+from diffattn.evaluation.long_context.lengths import check_grid, check_length
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.decoding import generate
 from diffattn.inference.language_model import LanguageModel, Prefix
@@ -170,14 +170,14 @@ class SingleNeedle(Protocol):
                 f"of {model.label}: {length - size + 1} tokens or more, got {length}."
             )
         start = random_start(corpus_text(self.haystack), Random(f"{key}-text"))
-        without = read_stretch(model, self.haystack, start, size + len(needle))
-        around = read_stretch(model, self.haystack, start, size)
+        without = read_haystack_tokens(model, self.haystack, start, size + len(needle))
+        around = read_haystack_tokens(model, self.haystack, start, size)
         found = []
         for depth in depths:
             if depth is None:
                 context, realised = list(without.ids), None
             else:
-                context, _ = insert(around.ids, [(around.slot(depth), needle)])
+                context, _ = insert_tokens(around.ids, [(around.slot(depth), needle)])
                 realised = 100 * around.slot(depth) / size
             found.append(
                 SinglePrompt(

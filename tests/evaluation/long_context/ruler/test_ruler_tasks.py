@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from diffattn.evaluation.long_context.background import Background
+from diffattn.evaluation.long_context.haystack import HaystackWords
 from diffattn.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
 from diffattn.evaluation.long_context.ruler.samples import (
     DEPTHS,
@@ -30,7 +30,7 @@ def material(tmp_path_factory):
     squad.write_text(json.dumps(squad_value(30)))
     hotpot.write_text(json.dumps(hotpot_value(30)))
     words = [f"w{i}" + ("." if i % 7 == 6 else "") for i in range(3_000)]
-    background = Background("text", tuple(words), tuple(range(0, 3_000, 7)))
+    background = HaystackWords("text", tuple(words), tuple(range(0, 3_000, 7)))
     return Material(
         background=background,
         questions={"qa_1": read_squad(str(squad)), "qa_2": read_hotpotqa(str(hotpot))},

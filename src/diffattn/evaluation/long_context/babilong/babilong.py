@@ -9,8 +9,8 @@ from diffattn.data.files import suggest
 from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.babilong.prompts import is_right, question_text
 from diffattn.evaluation.long_context.babilong.stories import LABELS, STORIES, Story
-from diffattn.evaluation.long_context.background import insert, read_background
 from diffattn.evaluation.long_context.fitting import most_that_fits
+from diffattn.evaluation.long_context.haystack import insert_sentences, read_haystack_words
 from diffattn.evaluation.long_context.lengths import (
     LENGTHS,
     effective_length,
@@ -39,7 +39,7 @@ class BabiLong(Protocol):
     """
 
     name = "babilong"
-    version = 1
+    version = 2
     source = "arXiv:2406.10149 (BABILong), tasks qa1 to qa5; score of booydar/babilong"
     summary = "bAbI-like facts spread over a long text, 0K to 128K"
     choices = {
@@ -112,7 +112,7 @@ class BabiLong(Protocol):
                 f"with this tokenizer facts and prompt alone need at least {least}."
             )
         if any(lengths):
-            read_background(self.haystack, max(lengths)).require_tokens(
+            read_haystack_words(self.haystack, max(lengths)).require_tokens(
                 model, max(lengths), self.name
             )
         return split_long_batches(
@@ -212,7 +212,7 @@ class BabiLong(Protocol):
         story = self._story(task, index)
         if length == 0:
             return story, self._text(model, task, story), [], None
-        background = read_background(self.haystack, longest)
+        background = read_haystack_words(self.haystack, longest)
         draw = Random(f"{self.seed}-{length}-{task}-{index}-places")
         first = draw.randrange(len(background.starts))
         # Uniform in [0, 1): as the text grows during the fit, no fact moves across another.
@@ -221,7 +221,7 @@ class BabiLong(Protocol):
         def spread(num_words: int) -> tuple[str, list[int]]:
             sentences = background.passage(first, num_words)
             places = [int(share * (len(sentences) + 1)) for share in shares]
-            context = insert(sentences, list(zip(places, story.facts, strict=True)))
+            context = insert_sentences(sentences, list(zip(places, story.facts, strict=True)))
             depths = [round(100 * place / max(1, len(sentences))) for place in places]
             return self._text(model, task, story, context), depths
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from diffattn.evaluation.long_context.background import insert
+from diffattn.evaluation.long_context.haystack import insert_sentences
 from diffattn.evaluation.long_context.ruler.samples import (
     DEPTHS,
     NOISE,
@@ -135,7 +135,9 @@ class NeedleTask(RulerTask):
         sentences = material.background.passage(first, units)
         depths = sorted(streams("places").sample(DEPTHS, len(needles)))
         places = [int(len(sentences) * depth / 100) for depth in depths]
-        return " ".join(insert(sentences, list(zip(places, needles, strict=True)))), depths
+        return " ".join(
+            insert_sentences(sentences, list(zip(places, needles, strict=True)))
+        ), depths
 
     def _lines(self, units: int, streams: Streams, keys: set[str], values: set[str]) -> list[str]:
         """Lines of noise, or other needles none of which has a key or value that is asked for."""
@@ -191,7 +193,7 @@ class VariableTask(RulerTask):
         said = [f"VAR {names[0]} = {value}"]
         said += [f"VAR {names[i + 1]} = VAR {names[i]}" for i in range(self.num_hops)]
         places = sorted(streams(f"{purpose}-places").sample(range(units), len(said)))
-        lines = insert([NOISE] * units, list(zip(places, said, strict=True)))
+        lines = insert_sentences([NOISE] * units, list(zip(places, said, strict=True)))
         question = _TRACK.format(context="\n".join(lines), query=value)
         return question, _TRACK_PREFIX.format(number=len(names), query=value), names, value
 
@@ -216,5 +218,5 @@ def _other(make: Callable[[Random], str], draw: Random, taken: set[str]) -> str:
 def _in_lines(needles: list[str], lines: list[str], draw: Random) -> tuple[str, list[int]]:
     """Needles before different lines, and their depths in percent."""
     places = sorted(draw.sample(range(len(lines)), len(needles)))
-    text = "\n".join(insert(lines, list(zip(places, needles, strict=True))))
+    text = "\n".join(insert_sentences(lines, list(zip(places, needles, strict=True))))
     return text, [round(100 * place / len(lines)) for place in places]

@@ -6,8 +6,8 @@ from typing import Any
 
 from diffattn.data.files import suggest
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.background import read_background
 from diffattn.evaluation.long_context.fitting import most_that_fits
+from diffattn.evaluation.long_context.haystack import read_haystack_words
 from diffattn.evaluation.long_context.lengths import lengths_that_fit, require_lengths
 from diffattn.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
 from diffattn.evaluation.long_context.ruler.samples import (
@@ -45,7 +45,7 @@ class Ruler(Protocol):
     """
 
     name = "ruler"
-    version = 1
+    version = 2
     source = "arXiv:2404.06654 (RULER); templates and scores of NVIDIA/RULER"
     summary = "RULER's 13 long-context tasks by length, and the effective length"
     choices = {
@@ -195,7 +195,7 @@ class Ruler(Protocol):
         chosen = self.chosen()
         background = None
         if any(needs_background(TASKS[name]) for name in chosen):
-            background = read_background(self.haystack, longest)
+            background = read_haystack_words(self.haystack, longest)
         questions: dict[str, Any] = {}
         if "qa_1" in chosen and self.squad:
             questions["qa_1"] = read_squad(self.squad)

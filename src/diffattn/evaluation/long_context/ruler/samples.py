@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from diffattn.evaluation.long_context.background import Background
+from diffattn.evaluation.long_context.haystack import HaystackWords
 
 DEPTHS = tuple(round(100 * i / 39) for i in range(40))
 """Percent of the context: 40 linear places, of which a sample uses each at most once."""
@@ -62,7 +62,7 @@ class Questions(Protocol):
 class Material:
     """Where content is from."""
 
-    background: Background | None = None
+    background: HaystackWords | None = None
     numbers: frozenset[str] = frozenset()
     """Seven-digit numbers of the background: no value may be one of them."""
     words: Sequence[str] | None = None

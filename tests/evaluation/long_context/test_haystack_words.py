@@ -3,7 +3,11 @@
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.background import Background, insert, read_background
+from diffattn.evaluation.long_context.haystack import (
+    HaystackWords,
+    insert_sentences,
+    read_haystack_words,
+)
 
 
 @pytest.fixture
@@ -15,7 +19,7 @@ def book(tmp_path):
         "One two three.\n  Four five? “Six seven!”\n\n" + "word " * 100 + "\n\n"
         "*** END OF THIS PROJECT GUTENBERG EBOOK NOTHING ***\nLicence.\n"
     )
-    return read_background(str(path), 16)
+    return read_haystack_words(str(path), 16)
 
 
 def test_sentences_end_at_stops_and_after_sixty_words(book):
@@ -46,11 +50,11 @@ def test_too_little_text_is_one_clear_line(book, models):
 
 
 def test_equal_text_has_equal_facts(book):
-    again = Background(book.source, book.words, book.starts)
+    again = HaystackWords(book.source, book.words, book.starts)
     assert again.facts() == book.facts()
-    assert again.facts() != Background(book.source, book.words[1:], book.starts).facts()
+    assert again.facts() != HaystackWords(book.source, book.words[1:], book.starts).facts()
 
 
 def test_insert_keeps_the_order_of_what_shares_a_place():
-    assert insert(["a", "b"], [(0, "x"), (0, "y"), (2, "z")]) == ["x", "y", "a", "b", "z"]
-    assert insert([], [(0, "x")]) == ["x"]
+    assert insert_sentences(["a", "b"], [(0, "x"), (0, "y"), (2, "z")]) == ["x", "y", "a", "b", "z"]
+    assert insert_sentences([], [(0, "x")]) == ["x"]
