@@ -18,10 +18,10 @@ from diffattn.evaluation.hallucination.source_overlap import (
 )
 from diffattn.evaluation.hallucination.tasks import TASKS, Task
 from diffattn.evaluation.hallucination.truncation import cut
+from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.decoding import Generation, generate
 from diffattn.inference.language_model import ItemError, LanguageModel
-from diffattn.records.evaluations import Metric
 from diffattn.stats.bootstrap import bootstrap_mean
 from diffattn.stats.proportions import wilson_interval
 
@@ -153,12 +153,13 @@ class Hallucination(Protocol):
                 else bootstrap_mean(values)
             )
             metrics.append(
-                Metric(
-                    name=name, value=interval.mean, low=interval.low, high=interval.high,
-                    n=interval.n, method=interval.method, headline=name in _HEADLINES,
+                metric(
+                    name,
+                    interval,
+                    headline=name in _HEADLINES,
                     higher_is_better=None if name in _NEITHER else name != "empty",
                 )
-            )  # fmt: skip
+            )
         counts = {
             "cut documents": sum(sum(row["read"]) < len(row["document"]) for row in rows),
             "finished": dict(Counter(row["finished"] for row in rows)),

@@ -13,6 +13,7 @@ from diffattn.evaluation.icl.demonstrations import (
     Prepared,
     skipped_classes,
 )
+from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
 from diffattn.inference.label_trie import LabelReading, LabelTrie, read_labels
 from diffattn.inference.language_model import LanguageModel
@@ -196,10 +197,12 @@ def share(
 ) -> Metric:
     """Share of independent rows with a score of 1, with Wilson's interval."""
     interval = wilson_interval(sum(int(row["scores"][name]) for row in rows), len(rows))
-    return Metric(
-        name=name, value=interval.mean, low=interval.low, high=interval.high, n=interval.n,
-        method=interval.method, where=where, headline=headline,
-    )  # fmt: skip
+    return metric(
+        name,
+        interval,
+        where=where,
+        headline=headline,
+    )
 
 
 def mean_accuracy(
@@ -211,7 +214,9 @@ def mean_accuracy(
     )
     if interval.mean in (0.0, 1.0):  # no spread to draw from, which does not make it certain
         interval = wilson_interval(round(interval.mean * interval.n), interval.n)
-    return Metric(
-        name=name, value=interval.mean, low=interval.low, high=interval.high, n=interval.n,
-        method=interval.method, where=where, headline=headline,
-    )  # fmt: skip
+    return metric(
+        name,
+        interval,
+        where=where,
+        headline=headline,
+    )

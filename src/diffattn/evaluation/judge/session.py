@@ -26,7 +26,8 @@ from diffattn.evaluation.judge.requests import (
     evaluation_marker,
     recorded_outputs,
 )
-from diffattn.records.evaluations import Comparison, EvalResult, Metric
+from diffattn.evaluation.metrics import metric
+from diffattn.records.evaluations import Comparison, EvalResult
 from diffattn.records.io import (
     append_jsonl,
     cut_jsonl,
@@ -244,13 +245,13 @@ def _result(
     for name, count in counts.items():
         interval = wilson_interval(count, len(scored))
         metrics.append(
-            Metric(
-                name=name, value=interval.mean, low=interval.low, high=interval.high,
-                n=interval.n, method=interval.method,
+            metric(
+                name,
+                interval,
                 headline=name == "accuracy" or (name == "unparsable" and count > 0),
                 higher_is_better=name == "accuracy",
             )
-        )  # fmt: skip
+        )
     return EvalResult(
         protocol=PROTOCOL, version=VERSION, source=SOURCE, variant=variant,
         model=outputs.result.model,

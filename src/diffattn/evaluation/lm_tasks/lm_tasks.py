@@ -12,6 +12,7 @@ from diffattn.data import files
 from diffattn.errors import ConfigError
 from diffattn.evaluation.lm_tasks.documents import TASKS, read_task
 from diffattn.evaluation.lm_tasks.harness import Question, continuation, harness_questions
+from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
 from diffattn.inference.language_model import ItemError, LanguageModel
 from diffattn.inference.scoring import Score, score
@@ -174,12 +175,13 @@ class LmTasks(Protocol):
             for name in _METRICS:
                 interval = wilson_interval(sum(int(row[name]) for row in own), len(own))
                 metrics.append(
-                    Metric(
-                        name=name, value=interval.mean, low=interval.low, high=interval.high,
-                        n=interval.n, method=interval.method, where={"task": task},
+                    metric(
+                        name,
+                        interval,
+                        where={"task": task},
                         headline=name == headline_metric(task),
                     )
-                )  # fmt: skip
+                )
             columns.append([float(row[headline_metric(task)]) for row in own])
         if len(columns) > 1:
             metrics.append(_average(columns))

@@ -17,6 +17,7 @@ from diffattn.evaluation.long_context.magic_numbers import (
     build_prompts,
     needle,
 )
+from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import ItemError, LanguageModel
 from diffattn.inference.read_prompts import read_each
@@ -130,13 +131,14 @@ class AttentionSegments(Protocol):
                 printed |= len(self.depths) == 1 and part in SEGMENTS  # Figure 1 has all five
                 if printed and weights in _COMPARED:
                     metrics.append(
-                        Metric(
-                            name=part, value=interval.mean, low=interval.low, high=interval.high,
-                            n=interval.n, method=interval.method, where=where,
+                        metric(
+                            part,
+                            interval,
+                            where=where,
                             headline=weights == "signed" and normalised == "global",
                             higher_is_better={"answer": True, "noise": False}.get(part),
                         )
-                    )  # fmt: skip
+                    )
         factors = [row["one_minus_lambda"] for row in rows]
         tables: dict[str, Any] = {
             "segments": table,

@@ -20,6 +20,7 @@ from diffattn.evaluation.long_context.lengths import (
     lengths_that_fit,
     require_lengths,
 )
+from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import ItemError, LanguageModel
 from diffattn.inference.prompting import complete, prompt_text, require_chat_template
@@ -251,7 +252,9 @@ def _metric(
     interval = share_interval(
         [row["scores"][_SCORE[row["kind"]]] for row in rows], [row["cluster"] for row in rows]
     )
-    return Metric(
-        name=name, value=interval.mean, low=interval.low, high=interval.high, n=interval.n,
-        level=interval.level, method=interval.method, where=where, headline=headline,
-    )  # fmt: skip
+    return metric(
+        name,
+        interval,
+        where=where,
+        headline=headline,
+    )

@@ -10,10 +10,10 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.fitting import most_that_fits
 from diffattn.evaluation.long_context.lengths import lengths_that_fit, require_lengths
+from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.prompting import complete
-from diffattn.records.evaluations import Metric
 from diffattn.stats.shares import share_interval
 
 _INSTRUCTION = "Extract the value corresponding to the specified key in the JSON object below."
@@ -168,12 +168,13 @@ class KeyValues(Protocol):
                 [str(row.get("cluster", row["id"])) for row in own],
             )
             metrics.append(
-                Metric(
-                    name="recall", value=interval.mean, low=interval.low, high=interval.high,
-                    n=interval.n, method=interval.method, where=where,
+                metric(
+                    "recall",
+                    interval,
+                    where=where,
                     headline="depth" not in where,
                 )
-            )  # fmt: skip
+            )
         return Summary(metrics=metrics)
 
     def _cells(self, model: LanguageModel) -> tuple[int, ...]:

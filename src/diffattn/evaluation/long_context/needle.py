@@ -16,6 +16,7 @@ from diffattn.evaluation.long_context.magic_numbers import (
     build_prompts,
     forced_answer,
 )
+from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.decoding import generate
 from diffattn.inference.language_model import ItemError, LanguageModel, Prefix
@@ -227,9 +228,11 @@ def _metrics(
         average = share_interval if unit == "share" else bootstrap_mean
         interval = average(values, clusters)
         found.append(
-            Metric(
-                name=name, value=interval.mean, low=interval.low, high=interval.high,
-                n=interval.n, method=interval.method, unit=unit, where=where,
+            metric(
+                name,
+                interval,
+                unit=unit,
+                where=where,
             )
-        )  # fmt: skip
+        )
     return found

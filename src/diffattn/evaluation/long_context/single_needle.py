@@ -14,6 +14,7 @@ from diffattn.evaluation.long_context.haystack import (
     read_haystack_tokens,
 )
 from diffattn.evaluation.long_context.lengths import check_grid, check_length
+from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.decoding import generate
 from diffattn.inference.language_model import LanguageModel, Prefix
@@ -250,9 +251,12 @@ def _metric(
     is_share = not name.endswith("per_token")
     interval = (share_interval if is_share else bootstrap_mean)(values, clusters)
     return [
-        Metric(
-            name=name, value=interval.mean, low=interval.low, high=interval.high, n=interval.n,
-            method=interval.method, unit="share" if is_share else "nats per token", where=where,
-            headline=headline, higher_is_better=better,
+        metric(
+            name,
+            interval,
+            unit="share" if is_share else "nats per token",
+            where=where,
+            headline=headline,
+            higher_is_better=better,
         )
-    ]  # fmt: skip
+    ]

@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 
 from diffattn.errors import ConfigError
+from diffattn.evaluation.metrics import loss_metric, metric
 from diffattn.evaluation.perplexity.documents import require_window
-from diffattn.evaluation.perplexity.loss_metrics import loss_metric
 from diffattn.evaluation.perplexity.loss_slices import Slices, bin_sums, slice_losses
 from diffattn.evaluation.perplexity.ngrams import NgramCounts, gaps, ngram_keys
 from diffattn.evaluation.perplexity.training_tokens import token_splits
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.token_losses import prefix_losses
-from diffattn.records.evaluations import Metric
 from diffattn.stats.bootstrap import bootstrap_ratio
-from diffattn.stats.intervals import Interval
 
 _PUBLISHED_COUNT, _PUBLISHED_TOKENS = 1_250, 10_000_000_000
 """Zoology's threshold, and the training tokens it was chosen for."""
@@ -152,7 +150,9 @@ class ArHits(Protocol):
             total = 0.0
             for name, count, own in parts:
                 share = bootstrap_ratio(count, tokens)
-                metrics.append(_share_metric(f"{name}_share", share, n))
+                metrics.append(
+                    metric(f"{name}_share", share, where={"n": n}, higher_is_better=None)
+                )
                 if count.sum():
                     loss = bootstrap_ratio(own, count)
                     headline = n == self.n[0]
@@ -217,10 +217,3 @@ def _sums(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.
     """Tokens and summed losses of a slice in each row."""
     found = np.array([row["slices"][name] for row in rows], float)
     return found[:, 0], found[:, 1]
-
-
-def _share_metric(name: str, share: Interval, n: int) -> Metric:
-    return Metric(
-        name=name, value=share.mean, low=share.low, high=share.high, n=share.n,
-        method=share.method, where={"n": n}, higher_is_better=None,
-    )  # fmt: skip

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from diffattn.errors import ConfigError
+from diffattn.evaluation.metrics import loss_metric
 from diffattn.evaluation.perplexity.documents import long_texts, require_window, text_bytes
-from diffattn.evaluation.perplexity.loss_metrics import loss_metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.token_losses import prefix_losses

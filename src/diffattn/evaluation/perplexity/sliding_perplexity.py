@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from diffattn.errors import ConfigError
+from diffattn.evaluation.metrics import loss_metric, perplexity_metric
 from diffattn.evaluation.perplexity.documents import long_texts, require_window
-from diffattn.evaluation.perplexity.loss_metrics import loss_metric, perplexity_metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.token_losses import sliding_losses

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from diffattn.errors import ConfigError
+from diffattn.evaluation.metrics import loss_metric, perplexity_metric
 from diffattn.evaluation.perplexity.documents import open_texts, require_window
-from diffattn.evaluation.perplexity.loss_metrics import loss_metric, perplexity_metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.token_losses import sliding_losses

@@ -18,11 +18,11 @@ from diffattn.evaluation.long_context.lengths import (
     mean_over_tasks,
     require_lengths,
 )
+from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.prompting import complete, prompt_text, require_chat_template
 from diffattn.records.evaluations import Metric
-from diffattn.stats.intervals import Interval
 from diffattn.stats.proportions import wilson_interval
 
 GOOD = 0.85
@@ -180,10 +180,10 @@ class BabiLong(Protocol):
             run = {task: scores for task, scores in own.items() if scores}
             mean = mean_over_tasks(list(run.values()))
             name = f"mean_of_{len(run)}_tasks"
-            metrics.append(_metric(name, mean, {"length": length}, headline=True))
+            metrics.append(metric(name, mean, where={"length": length}, headline=True))
             for task, scores in run.items():
                 interval = wilson_interval(round(sum(scores)), len(scores))
-                metrics.append(_metric("accuracy", interval, {"length": length, "task": task}))
+                metrics.append(metric("accuracy", interval, where={"length": length, "task": task}))
             if len(run) == len(self.tasks):
                 means[length] = mean.mean
             grid.append([sum(own[t]) / len(own[t]) if own[t] else None for t in self.tasks])
@@ -243,12 +243,3 @@ class BabiLong(Protocol):
         """The prompt; by default the facts are the whole context."""
         question = question_text(task, " ".join(context or story.facts), story.question)
         return prompt_text(model, question, "\nAnswer:", chat=self.chat)
-
-
-def _metric(
-    name: str, interval: Interval, where: dict[str, Any], *, headline: bool = False
-) -> Metric:
-    return Metric(
-        name=name, value=interval.mean, low=interval.low, high=interval.high, n=interval.n,
-        level=interval.level, method=interval.method, where=where, headline=headline,
-    )  # fmt: skip

@@ -5,9 +5,9 @@ from typing import Any
 
 from diffattn.evaluation.long_context.lengths import effective_length, mean_over_tasks
 from diffattn.evaluation.long_context.ruler.tasks import TASKS
+from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Summary
 from diffattn.records.evaluations import Metric
-from diffattn.stats.intervals import Interval
 from diffattn.stats.shares import share_interval
 
 THRESHOLD = 0.856
@@ -39,9 +39,9 @@ def summarise(rows: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) ->
         over_tasks = mean_over_tasks(list(run.values()))
         # A mean over fewer tasks than elsewhere carries its own number of tasks.
         own_name = f"mean_of_{len(run)}_tasks"
-        metrics.append(_metric(own_name, over_tasks, {"length": length}, headline=True))
+        metrics.append(metric(own_name, over_tasks, where={"length": length}, headline=True))
         metrics += [
-            _metric("score", share_interval(own), {"length": length, "task": task})
+            metric("score", share_interval(own), where={"length": length, "task": task})
             for task, own in run.items()
         ]
         if len(run) == len(tasks):
@@ -65,12 +65,3 @@ def summarise(rows: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) ->
         "haystack_sha256": hashes,
     }
     return Summary(metrics=metrics, tables=tables)
-
-
-def _metric(
-    name: str, interval: Interval, where: dict[str, Any], *, headline: bool = False
-) -> Metric:
-    return Metric(
-        name=name, value=interval.mean, low=interval.low, high=interval.high, n=interval.n,
-        level=interval.level, method=interval.method, where=where, headline=headline,
-    )  # fmt: skip
