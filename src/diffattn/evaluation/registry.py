@@ -2,11 +2,10 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, did_you_mean
 from diffattn.evaluation.protocol import Protocol
 from diffattn.evaluation.runner import Part
 from diffattn.evaluation.setting_values import setting_value
@@ -84,8 +83,7 @@ def protocol_class(name: str) -> type[Protocol]:
         ConfigError: No protocol has this name.
     """
     if name not in PROTOCOLS:
-        near = get_close_matches(name, [*PROTOCOLS, *PRESETS], n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, [*PROTOCOLS, *PRESETS])
         raise ConfigError(f"Unknown protocol {name!r}.{hint} See 'diffattn list protocols'.")
     module, attribute = PROTOCOLS[name]
     found: type[Protocol] = getattr(import_module(module), attribute)
@@ -135,8 +133,7 @@ def _read(settings: Sequence[str], protocols: set[str]) -> dict[str, dict[str, A
             )
         fields = [f.name for f in dataclasses.fields(protocol_class(protocol))]
         if field not in fields:
-            near = get_close_matches(field, fields, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(field, fields)
             raise ConfigError(
                 f"--set: unknown key {field!r} of {protocol}.{hint} Keys: {', '.join(fields)}."
             )

@@ -4,10 +4,9 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, did_you_mean
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.training.config import RunConfig
 
@@ -64,8 +63,7 @@ def _read(settings: Iterable[str], values: dict[str, dict[str, Any]]) -> dict[st
         if not separator:
             raise ConfigError(f"--set: must be KEY=VALUE, got {setting!r}.")
         if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(key, known)
             raise ConfigError(f"--set: unknown key {key!r}.{hint} Keys: {', '.join(known)}.")
         changed[key] = _parse(key, text.strip())
     return changed
