@@ -1,14 +1,12 @@
 """``KEY=VALUE`` changes to a run's configuration."""
 
 import dataclasses
-import json
-import math
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.records.settings import parse_value, read_settings
 from diffattn.training.config import RunConfig
 
 # Values that follow another one as long as they are its default.
@@ -35,7 +33,8 @@ def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
         "train": dataclasses.asdict(config.train),
         "data": dataclasses.asdict(config.data),
     }
-    changed = _read(settings, values)
+    known = [f"{section}.{field}" for section, fields in values.items() for field in fields]
+    changed = {key: _value(key, text) for key, text in read_settings(settings, known).items()}
     if "data.vocab_size" in changed:
         changed.setdefault("model.vocab_size", changed["data.vocab_size"])
     if "train.seq_len" in changed:
@@ -54,33 +53,8 @@ def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
     )
 
 
-def _read(settings: Iterable[str], values: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Keys and parsed values, in the order given; the last of equal keys counts."""
-    known = [f"{section}.{field}" for section, fields in values.items() for field in fields]
-    changed: dict[str, Any] = {}
-    for setting in settings:
-        key, separator, text = setting.partition("=")
-        key = key.strip()
-        if not separator:
-            raise ConfigError(f"--set: must be KEY=VALUE, got {setting!r}.")
-        if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"--set: unknown key {key!r}.{hint} Keys: {', '.join(known)}.")
-        changed[key] = _parse(key, text.strip())
-    return changed
-
-
-def _parse(key: str, text: str) -> Any:
-    def finite(number: str) -> float:
-        if math.isfinite(float(number)):
-            return float(number)
-        raise ConfigError(f"--set: {key} must be finite, got {number}.")
-
-    try:
-        value = json.loads(text, parse_float=finite, parse_constant=finite)
-    except json.JSONDecodeError:
-        return text
+def _value(key: str, text: str) -> Any:
+    value = parse_value(key, text)
     # A folder may be called 2024, and true is a word.
     is_text = key in ("data.source", "data.text_field", "data.tokenizer")
     return value if value is None or not is_text or isinstance(value, str) else text
