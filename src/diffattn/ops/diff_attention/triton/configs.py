@@ -71,7 +71,7 @@ _SEEDS: dict[int, dict[str, _Row]] = {
     },
     86: {
         "fwd": (
-            LaunchConfig(128, 32, 8, 2), LaunchConfig(64, 16, 8, 2),
+            LaunchConfig(128, 32, 8, 2), LaunchConfig(32, 32, 8, 2),
             LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 32, 8, 2),
         ),
         "dkv": (
@@ -159,9 +159,10 @@ _PARTS = ("dk", "dv")
 
 CANDIDATES: dict[str, tuple[LaunchConfig, ...]] = {
     "fwd": (
-        LaunchConfig(64, 16, 8, 2), LaunchConfig(64, 32, 8, 2), LaunchConfig(64, 32, 8, 3),
-        LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 3), LaunchConfig(128, 32, 8, 2),
-        LaunchConfig(128, 32, 8, 3), LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 64, 8, 3),
+        LaunchConfig(32, 32, 8, 2), LaunchConfig(64, 16, 8, 2), LaunchConfig(64, 32, 8, 2),
+        LaunchConfig(64, 32, 8, 3), LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 3),
+        LaunchConfig(128, 32, 8, 2), LaunchConfig(128, 32, 8, 3), LaunchConfig(128, 64, 8, 2),
+        LaunchConfig(128, 64, 8, 3),
     ),
     "dkv": (
         LaunchConfig(16, 64, 8, 2), LaunchConfig(32, 64, 8, 1), LaunchConfig(32, 64, 8, 2),
