@@ -6,7 +6,7 @@ import torch
 from diffattn.ops.diff_attention.api import diff_attention
 from diffattn.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
 from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
-from diffattn.testing.rounding import rounding_steps, term_magnitudes
+from diffattn.testing.rounding import rounding_errors
 
 CASE = OpCase(name="", num_queries=9, num_keys=13, num_kv_heads=2, lam_axes="bth")
 
@@ -83,21 +83,6 @@ def test_gradients_can_be_left_out():
         assert_close_to_reference(op_with(WRONG["maps"]), inputs, backend="wrong", gradients=False)
 
 
-@pytest.mark.parametrize("overflow", [torch.inf, torch.nan])
-def test_a_reference_that_overflows_is_no_budget(overflow):
-    """An infinite budget would let everything pass."""
-
-    def op(*tensors, backend, **options):
-        out = diff_attention(*tensors, backend="reference", **options)
-        if backend == "reference" and out.dtype == torch.float32:
-            return out + overflow
-        return out
-
-    inputs = make_diff_attention_inputs(CASE)
-    with pytest.raises(AssertionError, match=f"budget {overflow}"):
-        assert_close_to_reference(op, inputs, backend="right", gradients=False)
-
-
 def test_equal_to_rounding():
     one = torch.ones(3)
     near = one + torch.tensor([0.0, 3.0, 0.0]) * torch.finfo(torch.float32).eps
@@ -112,34 +97,3 @@ def test_equal_to_rounding():
     ):
         with pytest.raises(AssertionError):
             assert_equal_to_rounding(actual, expected, steps=steps, magnitude=magnitude)
-
-
-@pytest.mark.parametrize("case", OP_CASES, ids=str)
-def test_magnitudes_bound_the_values(case):
-    """What may be rounded on the way is at least as large as the result, but for λ's sum."""
-    inputs = make_diff_attention_inputs(case, dtype=torch.float64)
-    out = diff_attention(*inputs.tensors().values(), backend="reference", **inputs.options)
-    weights = torch.randn_like(out)
-    grads = torch.autograd.grad(out, list(inputs.tensors().values()), weights)
-    sizes = term_magnitudes(inputs, weights)
-    values = {f"gradient of {n}": x for n, x in zip(inputs.tensors(), grads, strict=True)}
-    values["output"] = out.detach()
-    assert values.keys() == sizes.keys()
-    slack = 1 + rounding_steps(inputs)[0] * torch.finfo(torch.float64).eps
-    for name, value in values.items():
-        assert sizes[name].shape == value.shape
-        if name == "gradient of lam":  # terms added as squares: at most √n times smaller
-            slack *= (out.numel() / value.numel()) ** 0.5
-        assert (value.abs() <= slack * sizes[name]).all(), name
-
-
-def test_magnitudes_see_what_cancels():
-    """Equal maps at λ = 1: the output is 0 but O1 and O2 are not."""
-    inputs = make_diff_attention_inputs(CASE)
-    same = inputs.map_tensors(lambda x: x[:, :, :, :1].expand_as(x) if x.ndim == 5 else x)
-    with torch.no_grad():
-        same.lam.fill_(1.0)
-    out = diff_attention(*same.tensors().values())
-    size = term_magnitudes(same, torch.ones_like(out))["output"]
-    assert out.abs().max() < 1e-5
-    assert size.max() > 1
