@@ -16,7 +16,7 @@ from diffattn.evaluation.language_model import LanguageModel
 from diffattn.evaluation.prompting import complete, prompt_text, require_chat_template
 from diffattn.evaluation.protocol import Item, ItemError, Protocol, Summary
 from diffattn.records.evaluations import Metric
-from diffattn.stats.shares import share_interval
+from diffattn.stats.proportions import share_interval
 
 BASE_LENGTHS = (250, 500, 1_000)
 """Their mean is the base score."""

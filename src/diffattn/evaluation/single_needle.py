@@ -21,7 +21,7 @@ from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.evaluation.scoring import Continuation, score
 from diffattn.records.evaluations import Metric
 from diffattn.stats.bootstrap import bootstrap_mean
-from diffattn.stats.shares import share_interval
+from diffattn.stats.proportions import share_interval
 
 PHRASE = "eat a sandwich and sit in Dolores Park on a sunny day"
 _STEM = "The best thing to do in San Francisco is"
