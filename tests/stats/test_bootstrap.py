@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy.stats import bootstrap
 
 from diffattn.errors import ConfigError
 from diffattn.stats.bootstrap import (
@@ -29,6 +30,30 @@ def test_ends_equal_those_of_all_resamples():
     # The resampled mean moves by steps of 1/5: with many draws the ends are the enumerated ones.
     assert (found.low, found.high) == pytest.approx((low, high), abs=0.21)
     assert (found.mean, found.n) == (6.0, 5)
+
+
+def test_ends_equal_those_of_scipy():
+    """Clusters are its paired samples of sums and sizes; groups are its unpaired samples."""
+    generator = np.random.default_rng(0)
+    for n in (2, 7, 60):
+        totals, weights = generator.normal(size=n), generator.uniform(0.5, 3, size=n)
+        groups = [generator.normal(size=size) for size in (n, 3, 11)]
+        found = bootstrap_ratio(totals, weights), bootstrap_mean_of_means(groups)
+        expected = (
+            scipy_ends((totals, weights), lambda t, w, axis: t.sum(axis) / w.sum(axis), True),
+            scipy_ends(groups, lambda *x, axis: sum(one.mean(axis) for one in x) / 3, False),
+        )
+        for interval, ends in zip(found, expected, strict=True):
+            # Sums in another order: relative to the values, which are of size 1.
+            assert (interval.low, interval.high) == pytest.approx(ends, abs=1e-13)
+
+
+def scipy_ends(samples, statistic, paired):
+    found = bootstrap(
+        samples, statistic, paired=paired, vectorized=True, method="percentile",
+        n_resamples=2_000, random_state=np.random.default_rng(0),
+    )  # fmt: skip
+    return found.confidence_interval.low, found.confidence_interval.high
 
 
 def test_ratios_equal_those_of_all_resamples():
