@@ -61,11 +61,6 @@ class PresetRow:
     """Twin's parameters minus ``total``, by attention type."""
 
 
-def names() -> tuple[str, ...]:
-    """Names of the presets, in the papers' order."""
-    return tuple(_SIZES)
-
-
 def preset(name: str, attention_type: str = "diff") -> DiffTransformerConfig:
     """A size of the papers: the DIFF V1 model, or its twin of equal parameters.
 
@@ -81,7 +76,7 @@ def preset(name: str, attention_type: str = "diff") -> DiffTransformerConfig:
     Source: arXiv:2410.05258v2, Appendices D and E (hyperparameters).
 
     Args:
-        name: A name from :func:`names`.
+        name: A name from :func:`preset_table`.
         attention_type: ``"diff"`` for the size as printed; another type for its twin, see
             :func:`diffattn.models.twins.twin` with ``match="params"``.
 
