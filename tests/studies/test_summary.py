@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.studies.reproduce import comparison
 from diffattn.studies.summary import comparison_results, statement
 

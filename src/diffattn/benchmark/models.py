@@ -12,11 +12,9 @@ from diffattn.benchmark.contenders import DIFF, TC, Contender, T
 from diffattn.benchmark.model_check import check_model
 from diffattn.models import presets
 from diffattn.models.accounting import flops_per_token
+from diffattn.models.attention_types import ATTENTION
 from diffattn.models.cached_attention import chosen_backend
-from diffattn.models.configuration_diff_transformer import (
-    MAPS_WITH_LAMBDA_INIT,
-    DiffTransformerConfig,
-)
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 OURS, THEIRS = "diffattn", "transformers"
@@ -145,8 +143,7 @@ def model_config(case: Case, attention_type: str) -> DiffTransformerConfig:
     diff = SIZES[case.shape["size"]].config()
     if attention_type == "diff":
         return diff
-    twin: DiffTransformerConfig = diff.twin(attention_type).config
-    return twin
+    return diff.twin(attention_type).config
 
 
 def _contender(case: Case, name: str) -> Contender:
@@ -202,7 +199,7 @@ def build(
         LlamaForCausalLM,
     )
 
-    heads = config.num_heads * (2 if attention_type in MAPS_WITH_LAMBDA_INIT else 1)
+    heads = config.num_heads * ATTENTION[attention_type].softmax_heads("heads")
     values: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,

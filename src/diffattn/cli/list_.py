@@ -32,11 +32,11 @@ def list_(
 
 
 def _recipes() -> list[dict[str, Any]]:
-    from diffattn.recipes.catalog import RECIPES, recipe
+    from diffattn.recipes.catalog import RECIPES
 
     rows = []
     for name, make in RECIPES.items():
-        config = recipe(name)
+        config = make()
         documentation = getattr(make, "func", make).__doc__ or ""
         rows.append(
             {
@@ -67,11 +67,11 @@ def _presets() -> list[dict[str, Any]]:
 
 
 def _types() -> list[dict[str, Any]]:
+    from diffattn.models.attention_types import ATTENTION
+
     return [
-        {"type": "softmax", "layer": "SoftmaxAttention", "source": "arXiv:1706.03762"},
-        {"type": "diff", "layer": "DiffAttention", "source": "arXiv:2410.05258v2"},
-        {"type": "diff_v2", "layer": "DiffAttentionV2", "source": "DIFF V2 note, January 2026"},
-        {"type": "shared_diff", "layer": "SharedDiffAttention", "source": "arXiv:2501.17900"},
+        {"type": row.name, "layer": row.layer[1], "source": row.source}
+        for row in ATTENTION.values()
     ]
 
 

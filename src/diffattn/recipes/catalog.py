@@ -7,11 +7,12 @@ from diffattn.errors import ConfigError
 from diffattn.recipes.diff_transformer_3b import diff_transformer_3b
 from diffattn.recipes.diff_transformer_scaling import SCALING
 from diffattn.recipes.laptop import laptop
+from diffattn.recipes.plan import RunPlan
 from diffattn.recipes.smoke import smoke
 from diffattn.recipes.study import study
 from diffattn.training.config import RunConfig
 
-RECIPES: dict[str, Callable[[], RunConfig]] = {
+RECIPES: dict[str, Callable[[], RunPlan]] = {
     "smoke": smoke,
     "laptop": laptop,
     "study": study,
@@ -20,8 +21,12 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
 }
 
 
-def recipe(name: str) -> RunConfig:
-    """The configuration of a recipe.
+SCALES = ("smoke", "laptop", "study")
+"""Recipes of softmax models, whose twins ``diffattn reproduce`` compares."""
+
+
+def plan(name: str) -> RunPlan:
+    """The settings of a recipe, without torch.
 
     Raises:
         ConfigError: No such recipe.
@@ -31,3 +36,12 @@ def recipe(name: str) -> RunConfig:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"Unknown recipe {name!r}.{hint} See 'diffattn list recipes'.")
     return RECIPES[name]()
+
+
+def recipe(name: str) -> RunConfig:
+    """The configuration of a recipe.
+
+    Raises:
+        ConfigError: No such recipe.
+    """
+    return plan(name).config()

@@ -9,12 +9,12 @@ from typing import Any
 from diffattn.data.corpora import corpus_hash, load_corpus
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.known_names import check_known
+from diffattn.recipes.catalog import SCALES, recipe
 from diffattn.records.io import is_empty_folder, read_json, write_json
 from diffattn.records.run import config_hash, package_versions, require_schema
 from diffattn.report.build import build_report
 from diffattn.studies.comparison import ComparisonConfig
 
-SCALES = ("smoke", "laptop", "study")
 _DEFAULT_SEEDS = {"smoke": (0,), "laptop": (0, 1, 2), "study": (0, 1, 2)}
 
 Say = Callable[[str], None]
@@ -93,7 +93,6 @@ def comparison(
     Raises:
         ConfigError: An unknown scale or setting.
     """
-    from diffattn.recipes.catalog import recipe
     from diffattn.training.settings import apply_settings
 
     check_known("reproduce", "scale", scale, SCALES)

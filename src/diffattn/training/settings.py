@@ -8,9 +8,10 @@ from difflib import get_close_matches
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.training.config import RunConfig
+from diffattn.models.settings import ModelSettings
+from diffattn.training.config import DataConfig, RunConfig, TrainConfig
 
+_SECTIONS: dict[str, type] = {"model": ModelSettings, "train": TrainConfig, "data": DataConfig}
 # Values that follow another one as long as they are its default.
 _DERIVED = {
     "model.num_heads": "num_kv_heads",
@@ -30,12 +31,14 @@ def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
     Raises:
         ConfigError: No ``=``, an unknown key, or a value of the wrong kind.
     """
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+
+    changed = read_settings(settings)
     values: dict[str, dict[str, Any]] = {
         "model": config.model.settings(),
         "train": dataclasses.asdict(config.train),
         "data": dataclasses.asdict(config.data),
     }
-    changed = _read(settings, values)
     if "data.vocab_size" in changed:
         changed.setdefault("model.vocab_size", changed["data.vocab_size"])
     if "train.seq_len" in changed:
@@ -54,9 +57,17 @@ def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
     )
 
 
-def _read(settings: Iterable[str], values: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Keys and parsed values, in the order given; the last of equal keys counts."""
-    known = [f"{section}.{field}" for section, fields in values.items() for field in fields]
+def read_settings(settings: Iterable[str]) -> dict[str, Any]:
+    """Keys and parsed values, in the order given; the last of equal keys counts.
+
+    Raises:
+        ConfigError: No ``=``, or an unknown key.
+    """
+    known = [
+        f"{section}.{field.name}"
+        for section, kind in _SECTIONS.items()
+        for field in dataclasses.fields(kind)
+    ]
     changed: dict[str, Any] = {}
     for setting in settings:
         key, separator, text = setting.partition("=")
@@ -87,7 +98,7 @@ def _parse(key: str, text: str) -> Any:
 
 
 def _is_default(model: dict[str, Any], field: str) -> bool:
-    return DiffTransformerConfig(**model | {field: None}).settings()[field] == model[field]
+    return ModelSettings(**model | {field: None}).settings()[field] == model[field]
 
 
 def _build(section: str, kind: type, values: dict[str, Any]) -> Any:
