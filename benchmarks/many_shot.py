@@ -25,12 +25,12 @@ from typing import Any
 
 import torch
 
-from diffattn.evaluation.decoding import generate
-from diffattn.evaluation.demonstrations import IclTask
-from diffattn.evaluation.label_trie import LabelReading, read_labels
-from diffattn.evaluation.language_model import LanguageModel
-from diffattn.evaluation.scoring import Continuation, score
+from diffattn.evaluation.icl.demonstrations import IclTask
 from diffattn.evaluation.session import labelled
+from diffattn.inference.decoding import generate
+from diffattn.inference.label_trie import LabelReading, read_labels
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.scoring import Continuation, score
 from diffattn.records.io import write_json
 from diffattn.records.run import git_state, hardware, package_versions
 

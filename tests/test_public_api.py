@@ -69,7 +69,7 @@ def test_an_unknown_name_is_an_attribute_error():
 def test_a_module_never_hides_behind_its_function():
     """``diffattn.reproduce`` is the function; its module is reached by its full name."""
     code = (
-        "import diffattn.studies.reproduce, diffattn.ops.diff_attention.api, diffattn; "
+        "import diffattn.studies.text.reproduce, diffattn.ops.diff_attention.api, diffattn; "
         "print(callable(diffattn.reproduce), callable(diffattn.diff_attention), "
         "diffattn.backends.names('diff_attention')[0])"
     )

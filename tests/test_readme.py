@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from diffattn.report.bench_tables import replace_tables
-from diffattn.report.recall_tables import recall_markdown
+from diffattn.report.benchmarks.tables import replace_tables
+from diffattn.report.recall.tables import recall_markdown
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
@@ -33,11 +33,11 @@ def test_every_named_file_exists():
 
 
 def test_benchmark_tables_are_what_their_records_generate():
-    """After a new record: ``python -m diffattn.report.bench_tables README.md``."""
+    """After a new record: ``python -m diffattn.report.benchmarks.tables README.md``."""
     assert replace_tables(README, Path(__file__).parent.parent) == README
 
 
 def test_the_recall_table_is_what_its_records_generate():
-    """After a new study: ``diffattn report src/diffattn/studies/published/recall --markdown``."""
-    study = Path(__file__).parent.parent / "src" / "diffattn" / "studies" / "published" / "recall"
+    """After a new study: ``diffattn report published/recall --markdown``."""
+    study = Path(__file__).parent.parent / "published" / "recall"
     assert recall_markdown(study) in README

@@ -26,7 +26,7 @@ _PUBLIC = {
     "DiffTransformerConfig": "diffattn.models.configuration_diff_transformer",
     "DiffTransformerModel": "diffattn.models.modeling_diff_transformer",
     "DiffTransformerForCausalLM": "diffattn.models.modeling_diff_transformer",
-    "reproduce": "diffattn.studies.reproduce",
+    "reproduce": "diffattn.studies.text.reproduce",
 }
 
 __all__ = ["__version__", *_PUBLIC]

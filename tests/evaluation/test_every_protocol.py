@@ -8,10 +8,10 @@ from lm_documents import write_task
 from typer.testing import CliRunner
 
 from diffattn.cli.app import app
-from diffattn.evaluation.lm_data import TASKS
+from diffattn.evaluation.lm_tasks.documents import TASKS
 from diffattn.evaluation.registry import PROTOCOLS
 from diffattn.records.evaluations import EvalResult
-from diffattn.report.evaluation_page import build_evaluation_report
+from diffattn.report.evaluation.page import build_evaluation_report
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed")
 pytestmark = pytest.mark.scheduled

@@ -8,12 +8,12 @@ import torch
 from lm_documents import write_task
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.evaluation.decoding import generate
-from diffattn.evaluation.language_model import LanguageModel
-from diffattn.evaluation.lm_tasks import LmTasks
+from diffattn.evaluation.lm_tasks.lm_tasks import LmTasks
 from diffattn.evaluation.quantized_logits import QuantizedLogits
 from diffattn.evaluation.registry import parts, protocol_class
 from diffattn.evaluation.runner import Part, evaluate
+from diffattn.inference.decoding import generate
+from diffattn.inference.language_model import LanguageModel
 from diffattn.probes.quantized_logits import quantized_logits
 from diffattn.records.io import read_jsonl
 

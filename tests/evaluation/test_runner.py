@@ -7,11 +7,11 @@ import pytest
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.evaluation.compare import compare
-from diffattn.evaluation.language_model import LanguageModel
-from diffattn.evaluation.protocol import Item, ItemError, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import Part, evaluate
 from diffattn.evaluation.session import run_evaluation
+from diffattn.inference.language_model import ItemError, LanguageModel
 from diffattn.records.evaluations import EvalResult, Metric
 from diffattn.records.io import read_jsonl
 

@@ -9,7 +9,7 @@ from diffattn.errors import ConfigError
 from diffattn.models.accounting import parameter_count
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.recipes.catalog import RECIPES, recipe
-from diffattn.studies.reproduce import SCALES
+from diffattn.studies.text.reproduce import SCALES
 
 
 @pytest.mark.parametrize("name", RECIPES)

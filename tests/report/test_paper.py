@@ -2,7 +2,7 @@
 
 import pytest
 
-from diffattn.evaluation.many_shot import ManyShot
+from diffattn.evaluation.icl.many_shot import ManyShot
 from diffattn.report.paper import many_shot_curves, order_margins
 
 # Transformer and DIFF over the dashed range, the printed gap, and the gap over all numbers.

@@ -13,7 +13,7 @@ from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.records.lock import sole_writer
 from diffattn.studies import workers
-from diffattn.studies.reproduce import reproduce
+from diffattn.studies.text.reproduce import reproduce
 
 pytestmark = pytest.mark.scheduled
 NAMES = [f"{name}-seed0" for name in ATTENTION_TYPES]

@@ -7,7 +7,7 @@ import pytest
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.records.io import read_json
 from diffattn.studies import workers
-from diffattn.studies.reproduce import reproduce
+from diffattn.studies.text.reproduce import reproduce
 
 
 def snapshot(folder):

@@ -11,7 +11,7 @@ import pytest
 
 from diffattn.errors import DiffAttnError
 from diffattn.studies import workers
-from diffattn.studies.reproduce import comparison
+from diffattn.studies.text.reproduce import comparison
 from diffattn.studies.workers import run_members, unfinished
 
 # Stands for "python -m diffattn.studies.worker": reads its job, then does as its name says.

@@ -82,8 +82,8 @@ def bench(
 
 def _show(cases: list[Any], path: Path) -> None:
     from diffattn.cli.tables import print_table
-    from diffattn.report.bench_tables import contender_rows
-    from diffattn.report.bench_wording import case_title, targets_in_words
+    from diffattn.report.benchmarks.tables import contender_rows
+    from diffattn.report.benchmarks.wording import case_title, targets_in_words
 
     for case in cases:
         typer.echo(case_title(case))

@@ -53,7 +53,7 @@ def evaluate(
     from diffattn.cli.tables import print_table
     from diffattn.evaluation.registry import parts as chosen_parts
     from diffattn.evaluation.session import labelled, run_evaluation
-    from diffattn.report.eval_tables import difference_rows, metric_rows
+    from diffattn.report.evaluation.tables import difference_rows, metric_rows
 
     chosen = chosen_parts(protocols, set_ or [], quick=quick)
     models = labelled(model)

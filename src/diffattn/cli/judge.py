@@ -46,11 +46,11 @@ def judge(
     from diffattn.cli.item_progress import ItemProgress
     from diffattn.cli.tables import print_table
     from diffattn.errors import ConfigError
-    from diffattn.evaluation.judge import chosen_judge, judge_settings
-    from diffattn.evaluation.judge_requests import recorded_outputs
-    from diffattn.evaluation.judging import judge_folder
+    from diffattn.evaluation.judge.judges import chosen_judge, judge_settings
+    from diffattn.evaluation.judge.requests import recorded_outputs
+    from diffattn.evaluation.judge.session import judge_folder
     from diffattn.records.io import write_jsonl
-    from diffattn.report.eval_tables import difference_rows, metric_rows
+    from diffattn.report.evaluation.tables import difference_rows, metric_rows
 
     if model is None and requests is None:
         raise ConfigError("judge: --model or --requests must be given, got neither.")

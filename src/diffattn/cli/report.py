@@ -26,8 +26,8 @@ def report(
     """Build the page of a study or an evaluation from its records."""
     from diffattn.errors import ConfigError
     from diffattn.report.build import build_report, markdown_results
-    from diffattn.report.evaluation_page import build_evaluation_report, is_evaluation_folder
-    from diffattn.report.recall_files import is_recall_study
+    from diffattn.report.evaluation.page import build_evaluation_report, is_evaluation_folder
+    from diffattn.report.recall.files import is_recall_study
 
     if markdown and out is not None:
         raise ConfigError("report: --markdown prints and --out writes the page, got both.")
@@ -39,7 +39,7 @@ def report(
     if markdown:
         typer.echo(markdown_results(study), nl=False)
         return
-    from diffattn.studies.reproduce import committed_benchmarks, published_beside
+    from diffattn.studies.text.reproduce import committed_benchmarks, published_beside
 
     if is_recall_study(study):
         typer.echo(build_report(study, out, benchmarks=bench or ()))

@@ -81,7 +81,7 @@ def _text(
     as_json: bool,
 ) -> None:
     from diffattn.cli.progress import RunsProgress
-    from diffattn.studies import reproduce as study
+    from diffattn.studies.text import reproduce as study
 
     config = study.comparison(scale, seeds=seeds, settings=settings, match=match)
     if dry_run:
@@ -109,7 +109,7 @@ def _recall(
     as_json: bool,
 ) -> None:
     from diffattn.cli.progress import RunsProgress
-    from diffattn.studies import recall as study
+    from diffattn.studies.recall import reproduce as study
 
     config = study.recall_study(scale, seeds=seeds, match=match)
     if dry_run:

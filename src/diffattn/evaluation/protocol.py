@@ -5,13 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from diffattn.errors import DiffAttnError
-from diffattn.evaluation.language_model import LanguageModel
+from diffattn.inference.language_model import LanguageModel
 from diffattn.records.evaluations import Metric
-
-
-class ItemError(DiffAttnError):
-    """One item cannot be asked or scored. It is recorded, and the evaluation goes on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

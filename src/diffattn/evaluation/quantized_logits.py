@@ -2,7 +2,6 @@
 
 import copy
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 from diffattn.data.corpora import load_corpus
 from diffattn.data.gutenberg import strip_gutenberg
 from diffattn.errors import ConfigError
-from diffattn.evaluation.language_model import LanguageModel
+from diffattn.evaluation.metrics import loss_metric, metric, perplexity_metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.evaluation.registry import PROTOCOLS, parts
-from diffattn.evaluation.scoring import Continuation, score
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.scoring import Continuation, score
 from diffattn.probes.quantized_logits import (
     GRANULARITIES,
     UNQUANTIZED_BITS,
@@ -22,7 +22,6 @@ from diffattn.probes.quantized_logits import (
 )
 from diffattn.records.evaluations import Metric
 from diffattn.stats.bootstrap import bootstrap_mean
-from diffattn.stats.intervals import Interval
 
 _LOSS = "text loss"
 
@@ -232,13 +231,6 @@ def _unwrapped(rows: Sequence[Mapping[str, Any]], bits: int) -> list[dict[str, A
     ]
 
 
-def _metric(name: str, interval: Interval, **settings: Any) -> Metric:
-    return Metric(
-        name=name, value=interval.mean, low=interval.low, high=interval.high, n=interval.n,
-        level=interval.level, method=interval.method, **settings,
-    )  # fmt: skip
-
-
 def _clusters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [str(row.get("cluster", row["id"])) for row in rows]
 
@@ -246,14 +238,9 @@ def _clusters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _text_metrics(rows: Sequence[Mapping[str, Any]], bits: int) -> list[Metric]:
     """Loss of the text and its exponential."""
     interval = bootstrap_mean([row["scores"][_LOSS] for row in rows], _clusters(rows))
-    shared: dict[str, Any] = {"where": {"bits": bits}, "higher_is_better": False}
-    loss = _metric(_LOSS, interval, unit="nats per token", **shared)
-    ends = [None if x is None else math.exp(x) for x in (interval.low, interval.high)]
-    perplexity = replace(
-        loss, name="perplexity", value=math.exp(interval.mean), low=ends[0], high=ends[1],
-        unit="per token",
-    )  # fmt: skip
-    return [loss, perplexity]
+    where = {"bits": bits}
+    loss = loss_metric(_LOSS, interval, where)
+    return [loss, perplexity_metric("perplexity", interval, where, headline=False)]
 
 
 def _changes(
@@ -267,7 +254,7 @@ def _changes(
         if both:
             differences = [row["scores"][name] - before[row["id"]][name] for row in both]
             found.append(
-                _metric(
+                metric(
                     f"change of {name}", bootstrap_mean(differences, _clusters(both)),
                     where={"bits": bits}, unit="difference",
                     higher_is_better=name != _LOSS,

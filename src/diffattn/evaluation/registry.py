@@ -13,23 +13,29 @@ from diffattn.evaluation.setting_values import setting_value
 
 # Name -> module and class. Loaded on first use: some need optional packages.
 PROTOCOLS: dict[str, tuple[str, str]] = {
-    "ar_hits": ("diffattn.evaluation.ar_hits", "ArHits"),
-    "attention_segments": ("diffattn.evaluation.attention_segments", "AttentionSegments"),
-    "babilong": ("diffattn.evaluation.babilong", "BabiLong"),
-    "hallucination": ("diffattn.evaluation.hallucination", "Hallucination"),
-    "hidden_needle": ("diffattn.evaluation.hidden_needle", "HiddenNeedleSearch"),
-    "key_values": ("diffattn.evaluation.key_values", "KeyValues"),
-    "lm_tasks": ("diffattn.evaluation.lm_tasks", "LmTasks"),
-    "needle": ("diffattn.evaluation.needle", "Needle"),
-    "nll_by_position": ("diffattn.evaluation.nll_by_position", "NllByPosition"),
+    "ar_hits": ("diffattn.evaluation.perplexity.ar_hits", "ArHits"),
+    "attention_segments": (
+        "diffattn.evaluation.long_context.attention_segments",
+        "AttentionSegments",
+    ),
+    "babilong": ("diffattn.evaluation.long_context.babilong.babilong", "BabiLong"),
+    "hallucination": ("diffattn.evaluation.hallucination.hallucination", "Hallucination"),
+    "hidden_needle": ("diffattn.evaluation.long_context.hidden_needle", "HiddenNeedleSearch"),
+    "key_values": ("diffattn.evaluation.long_context.key_values", "KeyValues"),
+    "lm_tasks": ("diffattn.evaluation.lm_tasks.lm_tasks", "LmTasks"),
+    "needle": ("diffattn.evaluation.long_context.needle", "Needle"),
+    "nll_by_position": ("diffattn.evaluation.perplexity.nll_by_position", "NllByPosition"),
     "quantized_logits": ("diffattn.evaluation.quantized_logits", "QuantizedLogits"),
-    "ruler": ("diffattn.evaluation.ruler", "Ruler"),
-    "single_needle": ("diffattn.evaluation.single_needle", "SingleNeedle"),
-    "sliding_perplexity": ("diffattn.evaluation.sliding_perplexity", "SlidingPerplexity"),
-    "word_perplexity": ("diffattn.evaluation.word_perplexity", "WordPerplexity"),
-    "many_shot": ("diffattn.evaluation.many_shot", "ManyShot"),
-    "order_robustness": ("diffattn.evaluation.order_robustness", "OrderRobustness"),
-    "remapped_labels": ("diffattn.evaluation.remapped_labels", "RemappedLabels"),
+    "ruler": ("diffattn.evaluation.long_context.ruler.ruler", "Ruler"),
+    "single_needle": ("diffattn.evaluation.long_context.single_needle", "SingleNeedle"),
+    "sliding_perplexity": (
+        "diffattn.evaluation.perplexity.sliding_perplexity",
+        "SlidingPerplexity",
+    ),
+    "word_perplexity": ("diffattn.evaluation.perplexity.word_perplexity", "WordPerplexity"),
+    "many_shot": ("diffattn.evaluation.icl.many_shot", "ManyShot"),
+    "order_robustness": ("diffattn.evaluation.icl.order_robustness", "OrderRobustness"),
+    "remapped_labels": ("diffattn.evaluation.icl.remapped_labels", "RemappedLabels"),
 }
 
 _ICL = ("trec", "trec_fine", "banking77", "clinic150")

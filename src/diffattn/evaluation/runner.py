@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError, DiffAttnError
-from diffattn.evaluation.language_model import LanguageModel
 from diffattn.evaluation.protocol import Item, Protocol
+from diffattn.inference.language_model import LanguageModel
 from diffattn.records.evaluations import EvalResult
 from diffattn.records.io import append_jsonl, cut_jsonl, read_json, read_jsonl, write_json
 from diffattn.records.lock import sole_writer

@@ -7,8 +7,8 @@ from typing import Any
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.evaluation.compare import compare
-from diffattn.evaluation.language_model import LanguageModel
 from diffattn.evaluation.runner import Part, evaluate
+from diffattn.inference.language_model import LanguageModel
 from diffattn.records.evaluations import EVAL_SCHEMA_VERSION, Comparison, EvalResult, require_kind
 from diffattn.records.io import is_empty_folder, read_json, write_json
 

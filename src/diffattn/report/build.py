@@ -7,16 +7,16 @@ from string import Template
 from plotly.offline import get_plotlyjs
 
 from diffattn.records.io import write_text
-from diffattn.report.bench_tables import read_results
-from diffattn.report.benchmarks import benchmark_section
-from diffattn.report.recall import CHAPTERS as RECALL_CHAPTERS
-from diffattn.report.recall import recall_sections
-from diffattn.report.recall_files import is_recall_study, read_recall_study
-from diffattn.report.recall_tables import recall_markdown
-from diffattn.report.sections import published_section, study_sections
-from diffattn.report.study_files import read_study
-from diffattn.report.tables import markdown_table
-from diffattn.report.wording import esc
+from diffattn.report.benchmarks.section import benchmark_section
+from diffattn.report.benchmarks.tables import read_results
+from diffattn.report.page.wording import esc
+from diffattn.report.recall.files import is_recall_study, read_recall_study
+from diffattn.report.recall.sections import CHAPTERS as RECALL_CHAPTERS
+from diffattn.report.recall.sections import recall_sections
+from diffattn.report.recall.tables import recall_markdown
+from diffattn.report.study.files import read_study
+from diffattn.report.study.sections import published_section, study_sections
+from diffattn.report.study.tables import markdown_table
 
 _TEMPLATE = Path(__file__).parent / "templates" / "report.html"
 _CHAPTERS = {

@@ -1,0 +1,1 @@
+"""Whether what a model writes is supported by what it read."""

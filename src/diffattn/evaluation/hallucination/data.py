@@ -1,0 +1,175 @@
+"""Documents with questions and references, from local files, the hub, or made up."""
+
+import hashlib
+import itertools
+import json
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diffattn.data import files
+from diffattn.errors import ConfigError
+from diffattn.evaluation.hallucination.generated_articles import generated_rows
+from diffattn.evaluation.hallucination.tasks import Columns, Task
+
+_LONG_BENCH = "zai-org/LongBench"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Example:
+    """One document to be summarised or asked about."""
+
+    id: str
+    """Row number and a hash of document and question: equal for equal texts only."""
+    document: str
+    question: str
+    references: tuple[str, ...]
+
+
+def load_examples(task: Task, data: str, samples: int, seed: int) -> list[Example]:
+    """The first rows of a data set.
+
+    Args:
+        task: Which data set.
+        data: A ``.jsonl`` file in the data set's own or LongBench's columns, a folder that holds
+            ``<task>.jsonl``, ``"hub"`` for the published data set, ``"hub:NAME[:CONFIG[:SPLIT]]"``
+            for another copy, or ``"generated"`` for made-up articles.
+        samples: Rows wanted, in file order; fewer if there are no more.
+        seed: Of the made-up articles.
+
+    Raises:
+        ConfigError: Nothing is there, a column is missing, or a value has the wrong type.
+    """
+    name, rows = _rows(task, data, samples, seed)
+    found: list[Example] = []
+    for number, row in enumerate(itertools.islice(rows, samples), start=1):
+        found.append(_example(task, row, number, f"{name}:{number}"))
+    if not found:
+        raise ConfigError(f"{name}: must hold one row or more, got none.")
+    return found
+
+
+def _rows(
+    task: Task, data: str, samples: int, seed: int
+) -> tuple[str, Iterator[Mapping[str, Any]]]:
+    """A name for messages, and the rows."""
+    if data == "generated":
+        return "generated", iter(generated_rows(task, samples, seed))
+    if data == "hub":
+        if task.hub is None:
+            return _LONG_BENCH, _archive_rows(task)
+        return task.hub[0], _hub_rows(*task.hub)
+    if data.startswith("hub:"):
+        name, _, rest = data.removeprefix("hub:").partition(":")
+        config, _, split = rest.partition(":")
+        return data, _hub_rows(name, config or None, split or "test")
+    path = Path(os.path.expanduser(data))
+    files.require_path(path)
+    if path.is_dir():
+        path = path / f"{task.name}.jsonl"
+        files.require_path(path)
+    return str(path), _file_rows(path)
+
+
+def _file_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    text = files.read_text(path)
+    if text is None:
+        raise ConfigError(f"{path}: must be UTF-8 text, got binary data or another encoding.")
+    return _json_lines(text.removeprefix("\ufeff").split("\n"), str(path))
+
+
+def _json_lines(lines: Iterable[str], name: str) -> Iterator[Mapping[str, Any]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ConfigError(
+                f"{name}:{number}: must be a JSON object, got {line[:40]!r}."
+            ) from error
+        if not isinstance(row, dict):
+            raise ConfigError(f"{name}:{number}: must be a JSON object, got {type(row).__name__}.")
+        yield row
+
+
+def _hub_rows(name: str, config: str | None, split: str) -> Iterator[Mapping[str, Any]]:
+    try:
+        import datasets
+    except ImportError as error:
+        raise ConfigError(
+            "hallucination: data from the hub needs the package 'datasets', got none installed. "
+            "Run: pip install 'diffattn[data]'"
+        ) from error
+    try:
+        yield from datasets.load_dataset(name, config, split=split, streaming=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _unreadable(name, error) from error
+
+
+def _archive_rows(task: Task) -> Iterator[Mapping[str, Any]]:
+    """LongBench lies on the hub as one archive of JSON lines."""
+    from huggingface_hub import hf_hub_download
+
+    try:
+        path = hf_hub_download(_LONG_BENCH, "data.zip", repo_type="dataset")
+        with zipfile.ZipFile(path) as archive:
+            text = archive.read(f"data/{task.name}.jsonl").decode()
+    except (OSError, ValueError, RuntimeError, KeyError, zipfile.BadZipFile) as error:
+        raise _unreadable(_LONG_BENCH, error) from error
+    yield from _json_lines(text.split("\n"), f"{_LONG_BENCH}/{task.name}.jsonl")
+
+
+def _unreadable(name: str, error: Exception) -> ConfigError:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return ConfigError(f"{name}: must be a data set that can be opened, got: {reason}.")
+
+
+def _example(task: Task, row: Mapping[str, Any], number: int, where: str) -> Example:
+    columns = _columns(task, row, where)
+    document = _text(row, columns.document, where)
+    question = _text(row, columns.question, where) if columns.question else ""
+    value = row[columns.references]
+    references = [value] if isinstance(value, str) else value
+    if (
+        not isinstance(references, list | tuple)
+        or not references
+        or not all(isinstance(one, str) for one in references)
+    ):
+        raise ConfigError(
+            f"{where}: column {columns.references!r} must be a text or a list of texts, "
+            f"got {str(value)[:40]!r}."
+        )
+    digest = hashlib.sha256(f"{document}\0{question}".encode("utf-8", "surrogatepass"))
+    return Example(
+        id=f"{number}-{digest.hexdigest()[:8]}",
+        document=document,
+        question=question,
+        references=tuple(references),
+    )
+
+
+def _columns(task: Task, row: Mapping[str, Any], where: str) -> Columns:
+    for columns in task.columns:
+        if all(name in row for name in _names(columns)):
+            return columns
+    missing = [name for name in _names(task.columns[0]) if name not in row]
+    layouts = " or ".join(", ".join(_names(columns)) for columns in task.columns)
+    raise ConfigError(
+        f"{where}: a row of {task.name} must have the columns {layouts}, got "
+        f"{', '.join(sorted(map(str, row))) or 'none'}.{files.suggest(missing[0], map(str, row))}"
+    )
+
+
+def _names(columns: Columns) -> list[str]:
+    return [n for n in (columns.document, columns.question, columns.references) if n is not None]
+
+
+def _text(row: Mapping[str, Any], column: str, where: str) -> str:
+    value = row[column]
+    if not isinstance(value, str):
+        raise ConfigError(f"{where}: column {column!r} must be a text, got {type(value).__name__}.")
+    return value

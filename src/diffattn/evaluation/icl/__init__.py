@@ -1,0 +1,1 @@
+"""In-context learning: many shots, their order, other labels."""

@@ -1,0 +1,222 @@
+"""Many-shot in-context learning: accuracy over the number of demonstrations."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.evaluation.icl.data import ICL_DATASETS, Example
+from diffattn.evaluation.icl.demonstrations import (
+    DemonstrationReader,
+    IclTask,
+    Prepared,
+    skipped_classes,
+)
+from diffattn.evaluation.metrics import metric
+from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
+from diffattn.inference.label_trie import LabelReading, LabelTrie, read_labels
+from diffattn.inference.language_model import LanguageModel
+from diffattn.models.known_names import check_known
+from diffattn.records.evaluations import Metric
+from diffattn.stats.bootstrap import bootstrap_mean
+from diffattn.stats.proportions import wilson_interval
+
+DECODINGS = ("greedy_trie", "loglik")
+PROMPT_CHOICES = {
+    "labels": "greedy over the trie of label tokens with a hard mask, every label ended by a line "
+    "break; beside it the label of the highest log-probability, line break included",
+    "length filter": "texts above the 99th percentile of the training texts in characters, not "
+    "tokens, are left out, so that every model is asked the same items",
+    "encoding": "every demonstration is encoded as it follows a separator, and the pieces joined",
+    "text": "line breaks and repeated spaces within a text become one space",
+}
+
+
+@dataclass(kw_only=True, slots=True)
+class _Ready:
+    task: IclTask
+    order: list[Example]
+    tokens: dict[int, int]
+    """Tokens of the demonstrations, by their number."""
+    reader: DemonstrationReader
+
+
+_READY: Prepared[_Ready] = Prepared()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyShot(Protocol):
+    """Text classification from n labelled examples in the prompt, n up to the context length.
+
+    Source: arXiv:2410.05258v2, section 3.4 and Fig. 6; arXiv:2405.00200.
+    """
+
+    name = "many_shot"
+    version = 1
+    source = "arXiv:2410.05258v2, section 3.4, Fig. 6; abertsch72/long-context-icl"
+    summary = "classification by up to thousands of demonstrations in the prompt"
+    choices = PROMPT_CHOICES | {
+        "demonstrations": "balanced rounds: every class once per round, without replacement; an "
+        "exhausted class is skipped; the first n of one list, so prompts are nested",
+        "numbers": "those of the paper's figure; those that do not fit the model are not asked",
+        "test items": "drawn once, the same for every n and model",
+    }
+    quick = {"data": "generated", "shots": (6, 12, 30), "test_items": 12}
+
+    dataset: str = "trec"
+    """``trec``, ``trec_fine``, ``banking77``, ``clinic150`` or ``clinic151`` (with ``oos``)."""
+    data: str = "hub"
+    """Folder with the original files, ``"hub"``, or ``"generated"`` to see it work."""
+    shots: tuple[int, ...] | None = None
+    """Numbers of demonstrations. Default: those of Fig. 6."""
+    test_items: int = 100
+    """As in the paper; 250 make the intervals a third narrower."""
+    decoding: str = "greedy_trie"
+    """``greedy_trie`` or ``loglik``: which is the headline. Both are recorded."""
+    stable_from: int | None = None
+    """A second mean over the numbers from here on. Default: where the paper's line begins."""
+    seed: int = 43
+
+    def __post_init__(self) -> None:
+        check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
+        check_known(self.name, "decoding", self.decoding, DECODINGS)
+        if self.test_items < 1 or (self.shots is not None and min(self.shots, default=0) < 1):
+            raise ConfigError(
+                f"{self.name}: shots and test_items must be 1 or more, "
+                f"got {self.shots}, {self.test_items}."
+            )
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The numbers of demonstrations that are wanted, ascending."""
+        wanted = ICL_DATASETS[self.dataset].shots if self.shots is None else self.shots
+        return tuple(sorted(set(wanted)))
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """One batch per number of demonstrations, which all its items follow."""
+        ready = self._ready(model)
+        items = [
+            [Item(id=f"{n}-{i}", payload=(n, i), cluster=str(i)) for i in ready.task.test]
+            for n in ready.tokens
+        ]
+        return split_long_batches(items, 50)
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Both predictions of every item, all labels in one pass."""
+        ready = self._ready(model)
+        (count,) = {item.payload[0] for item in items}
+        prefix = ready.reader.prefix(model, count)
+        questions = [ready.task.questions[item.payload[1]] for item in items]
+        readings = read_labels(model, ready.task.trie, questions, before=prefix)
+        skipped = skipped_classes(ready.order, count)
+        return [
+            {"shots": count, "classes_skipped": skipped}
+            | label_row(ready.task.trie, ready.task.test[item.payload[1]], reading)
+            | {"prompt_tokens": prefix.length + len(question)}
+            for item, question, reading in zip(items, questions, readings, strict=True)
+        ]
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Accuracy per number, over all numbers, and over those from ``stable_from`` on."""
+        metrics, curve = [], []
+        start = self.stable_from or ICL_DATASETS[self.dataset].stable_from
+        asked = [n for n in self.grid if any(row["shots"] == n for row in rows)]
+        for decoding in DECODINGS:
+            name, chosen = f"accuracy_{decoding}", decoding == self.decoding
+            metrics.append(mean_accuracy(name, rows, {}, headline=chosen))
+            late = [row for row in rows if row["shots"] >= start]
+            if late:
+                where = {"shots_from": start}
+                metrics.append(mean_accuracy(name, late, where, headline=chosen))
+            for n in asked:
+                own = [row for row in rows if row["shots"] == n]
+                metrics.append(share(name, own, {"shots": n}))
+        for n in asked:
+            own = [row for row in rows if row["shots"] == n]
+            found = {m.name: m for m in metrics if m.where == {"shots": n}}
+            curve.append(
+                {"shots": n, "classes_skipped": own[0]["classes_skipped"]}
+                | {"most_prompt_tokens": max(row["prompt_tokens"] for row in own)}
+                | {
+                    name: {"value": m.value, "low": m.low, "high": m.high, "n": m.n}
+                    for name, m in found.items()
+                }
+            )
+        tables = {
+            "curve": curve,
+            "shots_not_asked": [n for n in self.grid if n not in asked],
+            "most_frequent_answer": most_frequent_answer(rows),
+        }
+        return Summary(metrics=metrics, tables=tables)
+
+    def _ready(self, model: LanguageModel) -> _Ready:
+        return _READY.get(model, self, lambda: self._prepare(model))
+
+    def _prepare(self, model: LanguageModel) -> _Ready:
+        task = IclTask(model, self.dataset, self.data, self.test_items, self.seed)
+        order = task.rounds(self.seed)
+        pieces = task.encode(model, order[: self.grid[-1]])
+        fit = task.how_many_fit(model, pieces)
+        shots = [n for n in self.grid if n <= fit]
+        if not shots:
+            raise ConfigError(
+                f"{self.name}: {self.dataset} examples must be at most {fit}, "
+                f"which fit {model.label}'s {model.max_length} tokens, got {self.grid[0]}. "
+                f"Choose others: --set {self.name}.shots=[...]."
+            )
+        tokens = {n: sum(map(len, pieces[:n])) for n in shots}
+        reader = DemonstrationReader(pieces, shots)
+        return _Ready(task=task, order=order, tokens=tokens, reader=reader)
+
+
+def label_row(trie: LabelTrie, example: Example, reading: LabelReading) -> dict[str, Any]:
+    """What a row tells of one classification."""
+    gold = trie.labels.index(example.label)
+    return {
+        "text": example.text,
+        "expected": example.label,
+        "greedy_trie": trie.labels[reading.greedy],
+        "loglik": trie.labels[reading.likeliest],
+        "scores": {
+            "accuracy_greedy_trie": float(reading.greedy == gold),
+            "accuracy_loglik": float(reading.likeliest == gold),
+            "expected_logprob": reading.logprobs[gold],
+        },
+    }
+
+
+def most_frequent_answer(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The accuracy of always giving the same label, whichever does best."""
+    answers = Counter(str(row["expected"]) for row in rows).most_common(1)
+    return {"label": answers[0][0], "share": answers[0][1] / len(rows)}
+
+
+def share(
+    name: str, rows: Sequence[Mapping[str, Any]], where: dict[str, Any], *, headline: bool = False
+) -> Metric:
+    """Share of independent rows with a score of 1, with Wilson's interval."""
+    interval = wilson_interval(sum(int(row["scores"][name]) for row in rows), len(rows))
+    return metric(
+        name,
+        interval,
+        where=where,
+        headline=headline,
+    )
+
+
+def mean_accuracy(
+    name: str, rows: Sequence[Mapping[str, Any]], where: dict[str, Any], *, headline: bool
+) -> Metric:
+    """Mean over rows that ask the same test items again and again."""
+    interval = bootstrap_mean(
+        [row["scores"][name] for row in rows], [str(row["cluster"]) for row in rows]
+    )
+    if interval.mean in (0.0, 1.0):  # no spread to draw from, which does not make it certain
+        interval = wilson_interval(round(interval.mean * interval.n), interval.n)
+    return metric(
+        name,
+        interval,
+        where=where,
+        headline=headline,
+    )

@@ -1,0 +1,216 @@
+"""How much does the order of the demonstrations matter?"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from diffattn.errors import ConfigError
+from diffattn.evaluation.icl.data import ICL_DATASETS, Example
+from diffattn.evaluation.icl.demonstrations import (
+    DemonstrationReader,
+    IclTask,
+    Prepared,
+    alternating_order,
+    random_order,
+)
+from diffattn.evaluation.icl.many_shot import (
+    DECODINGS,
+    PROMPT_CHOICES,
+    label_row,
+    mean_accuracy,
+    most_frequent_answer,
+    share,
+)
+from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
+from diffattn.inference.label_trie import read_labels
+from diffattn.inference.language_model import LanguageModel
+from diffattn.models.known_names import check_known
+from diffattn.records.evaluations import Metric
+from diffattn.stats.proportions import expected_range
+
+ORDERS = {"random": random_order, "alternating": alternating_order}
+_REPEATS = 2_000
+
+
+@dataclass(kw_only=True, slots=True)
+class _Ready:
+    task: IclTask
+    examples: list[Example]
+    readers: dict[int, DemonstrationReader]
+
+
+_READY: Prepared[_Ready] = Prepared()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderRobustness(Protocol):
+    """The same demonstrations in several orders: best minus worst accuracy.
+
+    Source: arXiv:2410.05258v2, section 3.4, Fig. 7 and 11.
+    """
+
+    name = "order_robustness"
+    version = 1
+    source = "arXiv:2410.05258v2, section 3.4, Fig. 7 and 11"
+    summary = "accuracy over permutations of the same demonstrations, best minus worst"
+    choices = PROMPT_CHOICES | {
+        "number": "the paper does not tell it; per_class times the classes, or by default the "
+        "largest number of Fig. 6 that fits the model",
+        "demonstrations": "the first of the balanced rounds of many_shot; orders permute them all",
+        "alternating": "one of every class in turn, in an order of the classes drawn per seed; "
+        "an exhausted class is skipped",
+        "range by chance": "of independent binomial draws; and of the measured answers with each "
+        "test item's right answers dealt anew over the orders, which keeps the items' difficulty",
+    }
+    quick = {"data": "generated", "per_class": 2, "orders": 3, "test_items": 12}
+
+    dataset: str = "trec"
+    """As in ``many_shot``."""
+    data: str = "hub"
+    """Folder with the original files, ``"hub"``, or ``"generated"`` to see it work."""
+    format: str = "random"
+    """``random`` or ``alternating``."""
+    per_class: int | None = None
+    """Demonstrations per class. Default: as many as fit; see ``choices``."""
+    orders: int = 10
+    """Permutations. The paper has 10 in format ``random`` and 30 in ``alternating``."""
+    test_items: int = 100
+    """The paper has 100 in format ``random`` and 30 in ``alternating``."""
+    decoding: str = "greedy_trie"
+    """``greedy_trie`` or ``loglik``. Both are recorded."""
+    seed: int = 43
+
+    def __post_init__(self) -> None:
+        check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
+        check_known(self.name, "format", self.format, ORDERS)
+        check_known(self.name, "decoding", self.decoding, DECODINGS)
+        per_class = 1 if self.per_class is None else self.per_class
+        if min(per_class, self.test_items) < 1 or self.orders < 2:
+            raise ConfigError(
+                f"{self.name}: per_class and test_items must be 1 or more and orders 2 or more, "
+                f"got {self.per_class}, {self.test_items}, {self.orders}."
+            )
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """One batch per order, which all its items follow."""
+        test = self._ready(model).task.test
+        items = [
+            [Item(id=f"{order}-{i}", payload=(order, i), cluster=str(i)) for i in test]
+            for order in range(self.orders)
+        ]
+        return split_long_batches(items, 50)
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Both predictions of every item after one order."""
+        ready = self._ready(model)
+        (order,) = {item.payload[0] for item in items}
+        if order not in ready.readers:  # one order's keys and values at a time
+            examples = ORDERS[self.format](ready.examples, self.seed + order)
+            pieces = ready.task.encode(model, examples)
+            ready.readers = {order: DemonstrationReader(pieces, [len(pieces)])}
+        prefix = ready.readers[order].prefix(model, len(ready.examples))
+        questions = [ready.task.questions[item.payload[1]] for item in items]
+        readings = read_labels(model, ready.task.trie, questions, before=prefix)
+        return [
+            {"order": order, "shots": len(ready.examples)}
+            | label_row(ready.task.trie, ready.task.test[item.payload[1]], reading)
+            | {"prompt_tokens": prefix.length + len(question)}
+            for item, question, reading in zip(items, questions, readings, strict=True)
+        ]
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Mean, spread and range over the orders, and the range that chance brings."""
+        metrics: list[Metric] = []
+        tables: dict[str, Any] = {
+            "shots": rows[0]["shots"],
+            "most_frequent_answer": most_frequent_answer(rows),
+        }
+        for decoding in DECODINGS:
+            name, chosen = f"accuracy_{decoding}", decoding == self.decoding
+            orders = sorted({row["order"] for row in rows})
+            each = [share(name, [r for r in rows if r["order"] == o], {"order": o}) for o in orders]
+            metrics.append(mean_accuracy(name, rows, {}, headline=chosen))
+            metrics += each
+            ranges, facts = _ranges(_grid(rows, name), decoding, headline=chosen)
+            metrics += ranges
+            tables[name] = {"by_order": [m.value for m in each]} | facts
+        return Summary(metrics=metrics, tables=tables)
+
+    def _ready(self, model: LanguageModel) -> _Ready:
+        return _READY.get(model, self, lambda: self._prepare(model))
+
+    def _prepare(self, model: LanguageModel) -> _Ready:
+        task = IclTask(model, self.dataset, self.data, self.test_items, self.seed)
+        known, order = ICL_DATASETS[self.dataset], task.rounds(self.seed)
+        wanted = known.shots
+        if self.per_class is not None:
+            wanted = (self.per_class * known.num_classes,)
+        pieces = task.encode(model, order[: wanted[-1]])
+        fit = task.how_many_fit(model, pieces)
+        usable = [n for n in wanted if n <= fit]
+        if not usable:
+            raise ConfigError(
+                f"{self.name}: {self.dataset} examples must be at most {fit}, "
+                f"which fit {model.label}'s {model.max_length} tokens, got {wanted[0]}. "
+                "Choose a smaller per_class."
+            )
+        return _Ready(task=task, examples=order[: usable[-1]], readers={})
+
+
+def _grid(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+    """Scores ``[orders, test items]`` of the items that were scored in every order."""
+    orders = sorted({row["order"] for row in rows})
+    found: dict[str, dict[int, float]] = {}
+    for row in rows:
+        found.setdefault(str(row["cluster"]), {})[row["order"]] = row["scores"][name]
+    whole = [own for own in found.values() if len(own) == len(orders)]
+    return np.array([[own[order] for own in whole] for order in orders])
+
+
+def _ranges(
+    scores: np.ndarray, decoding: str, *, headline: bool
+) -> tuple[list[Metric], dict[str, float]]:
+    """The margin over the orders with its interval, and what chance brings."""
+    num_orders, n = scores.shape
+    if n == 0:
+        return [], {}
+    generator = np.random.default_rng(0)
+    means = scores.mean(1)
+    margin = float(np.ptp(means))
+    drawn = generator.integers(0, n, size=(_REPEATS, n))
+    spread = np.ptp(scores[:, drawn].mean(2), axis=0)
+    dealt = np.array([np.ptp(generator.permuted(scores, axis=0).mean(1)) for _ in range(_REPEATS)])
+    low, high = np.quantile(spread, [0.025, 0.975])
+    facts = {
+        "standard_deviation": float(means.std(ddof=1)),
+        "best": float(means.max()),
+        "worst": float(means.min()),
+        "margin_expected_binomial": expected_range(float(means.mean()), n, num_orders),
+        "margin_expected_dealt": float(dealt.mean()),
+        # Counted with the measured one, so that p is never 0; sums in another order may differ.
+        "margin_p_value": (1 + int((dealt >= margin - 1e-12).sum())) / (1 + _REPEATS),
+    }
+    interval: dict[str, Any] = {"method": "none: no answer changed with the order"}
+    if np.ptp(scores, axis=0).any():
+        interval = {
+            "low": min(margin, float(low)), "high": max(margin, float(high)),
+            "method": "bootstrap over test items",
+        }  # fmt: skip
+    chance = [
+        Metric(
+            name=f"margin_{decoding}", value=margin, n=n, headline=headline,
+            higher_is_better=False, **interval,
+        ),
+        *(
+            Metric(name=f"{key}_{decoding}", value=facts[key], n=n, headline=headline,
+                   higher_is_better=None)
+            for key in ("margin_expected_binomial", "margin_expected_dealt")
+        ),
+        Metric(
+            name=f"standard_deviation_{decoding}", value=facts["standard_deviation"],
+            n=num_orders, headline=headline, higher_is_better=False,
+        ),
+    ]  # fmt: skip
+    return chance, facts

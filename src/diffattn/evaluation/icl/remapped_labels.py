@@ -1,0 +1,216 @@
+"""In-context learning of labels that carry no meaning: classes renamed to random numbers."""
+
+import hashlib
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.evaluation.icl.data import ICL_DATASETS, Example, IclData, load_icl_data
+from diffattn.evaluation.icl.demonstrations import Prepared, balanced_rounds, encode_after
+from diffattn.evaluation.icl.many_shot import share
+from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.inference.decoding import generate
+from diffattn.inference.label_trie import LabelTrie, read_labels
+from diffattn.inference.language_model import LanguageModel
+from diffattn.models.known_names import check_known
+from diffattn.records.evaluations import Metric
+
+_INSTRUCTION = (
+    "Use the provided mapping from the text to label to assign a label to the text. "
+    'Only output "label: {label}" and nothing else. '
+)
+_SHOTS = {
+    "trec": (400, 800, 1_600, 3_300, 6_600),
+    "trec_fine": (400, 800, 1_600, 3_200, 6_400),
+    "banking77": (360, 720, 1_450, 2_900, 5_900),
+    "clinic150": (440, 880, 1_750, 3_525, 7_050),
+    "clinic151": (440, 880, 1_750, 3_525, 7_050),
+}
+_NEW_TOKENS = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Ready:
+    data: IclData
+    trie: LabelTrie
+    test: dict[int, Example]
+    shots: tuple[int, ...]
+
+
+_READY: Prepared[_Ready] = Prepared()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemappedLabels(Protocol):
+    """Classification by demonstrations whose labels are random numbers, new for every question.
+
+    Source: H. Yen et al., arXiv:2410.02694 (HELMET), section on many-shot ICL.
+    """
+
+    name = "remapped_labels"
+    version = 1
+    source = "arXiv:2410.02694 (ICL); princeton-nlp/HELMET"
+    summary = "classification by demonstrations with random numbers for labels"
+    choices = {
+        "demonstrations": "balanced rounds, drawn per question from a hash of its text and the "
+        "seed; unlike the reference, an exhausted class is drawn again in rounds of its own",
+        "test items": "balanced rounds over the test set, the same for every number and model",
+        "score": "exact match of the line after 'label:', after decoding freely; beside it the "
+        "number that greedy decoding writes if only the numbers can be written",
+        "sets": "TREC, TREC-fine, Banking-77, Clinic-150; the reference's NLU has no files here, "
+        "and its Clinic test is the validation part (here: test)",
+        "chat": "completion, no chat template",
+    }
+    quick = {"data": "generated", "shots": (12,), "test_items": 8}
+
+    dataset: str = "trec"
+    """As in ``many_shot``; the reference takes ``clinic151``."""
+    data: str = "hub"
+    """Folder with the original files, ``"hub"``, or ``"generated"`` to see it work."""
+    shots: tuple[int, ...] | None = None
+    """Numbers of demonstrations. Default: the reference's for 8K to 128K tokens."""
+    test_items: int = 500
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
+        if self.test_items < 1 or (self.shots is not None and min(self.shots, default=0) < 1):
+            raise ConfigError(
+                f"{self.name}: shots and test_items must be 1 or more, "
+                f"got {self.shots}, {self.test_items}."
+            )
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The numbers of demonstrations that are wanted, ascending."""
+        return tuple(sorted(set(self.shots or _SHOTS[self.dataset])))
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """Every item alone: no two share demonstrations."""
+        ready = self._ready(model)
+        return [
+            [Item(id=f"{n}-{i}", payload=(n, i), cluster=str(i))]
+            for n in ready.shots
+            for i in ready.test
+        ]
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """The prompt is read once, for free decoding and for the numbers."""
+        ready = self._ready(model)
+        rows = []
+        for item in items:
+            count, i = item.payload
+            example = ready.test[i]
+            prompt, number = self.prompt(ready.data, example, count)
+            whole = model.encode_prompt(prompt)
+            tokens = ready.trie.cut(whole)
+            prefix = model.read(tokens[:-1])
+            (free,) = generate(
+                model, [whole[prefix.length :]], max_new_tokens=_NEW_TOKENS, stop=("\n",),
+                before=prefix,
+            )  # fmt: skip
+            (reading,) = read_labels(model, ready.trie, [tokens[-1:]], before=prefix)
+            found = free.text.rpartition("label:")[2].strip()
+            at = ready.trie.labels.index(number)
+            rows.append(
+                {
+                    "shots": count,
+                    "text": example.text,
+                    "expected": number,
+                    "output": free.text,
+                    "among_numbers": ready.trie.labels[reading.greedy],
+                    "prompt_tokens": len(tokens),
+                    "scores": {
+                        "exact_match": float(found == number),
+                        "accuracy_among_numbers": float(reading.greedy == at),
+                        "expected_logprob": reading.logprobs[at],
+                    },
+                }
+            )
+        return rows
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Exact match per number of demonstrations."""
+        metrics: list[Metric] = []
+        asked = [n for n in self.grid if any(row["shots"] == n for row in rows)]
+        for n in asked:
+            own = [row for row in rows if row["shots"] == n]
+            metrics += [
+                share("exact_match", own, {"shots": n}, headline=True),
+                share("accuracy_among_numbers", own, {"shots": n}),
+            ]
+        cut = [n for n in self.grid if n not in asked]
+        return Summary(metrics=metrics, tables={"shots_not_asked": cut})
+
+    def prompt(self, data: IclData, example: Example, count: int) -> tuple[str, str]:
+        """The prompt with ``count`` demonstrations, and the number that is right."""
+        generator = random.Random(f"numbers-{self._own_seed(example)}")
+        numbers = generator.sample(range(len(data.labels)), len(data.labels))
+        renamed = {label: str(number) for label, number in zip(data.labels, numbers, strict=True)}
+        context = "\n\n".join(
+            f"{one.text}\nlabel: {renamed[one.label]}"
+            for one in self._demonstrations(data, example, count)
+        )
+        return f"{_INSTRUCTION}\n\n{context}\n\n{example.text}\nlabel:", renamed[example.label]
+
+    def _demonstrations(self, data: IclData, example: Example, count: int) -> list[Example]:
+        """The first ``count`` of the question's own rounds; an empty training set begins anew."""
+        seed, found = self._own_seed(example), list[Example]()
+        while len(found) < count:
+            again = _hashed(f"{seed}-{len(found)}")
+            found += balanced_rounds(data.train, again, count - len(found))
+        return found
+
+    def _own_seed(self, example: Example) -> int:
+        return _hashed(f"{self.seed}\n{example.text}")
+
+    def _ready(self, model: LanguageModel) -> _Ready:
+        return _READY.get(model, self, lambda: self._prepare(model))
+
+    def _prepare(self, model: LanguageModel) -> _Ready:
+        data = load_icl_data(self.dataset, self.data)
+        if len(data.test) < self.test_items:
+            raise ConfigError(
+                f"{self.name}: test_items must be at most {len(data.test)}, got {self.test_items}."
+            )
+        place = {id(one): i for i, one in enumerate(data.test)}  # texts may occur twice
+        chosen = balanced_rounds(data.test, self.seed, self.test_items)
+        test = dict(sorted((place[id(one)], one) for one in chosen))
+        trie = LabelTrie(model, [str(i) for i in range(len(data.labels))], "x\nlabel:")
+        shots = self._that_fit(model, data, trie, list(test.values()))
+        return _Ready(data=data, trie=trie, test=test, shots=shots)
+
+    def _that_fit(
+        self, model: LanguageModel, data: IclData, trie: LabelTrie, test: Sequence[Example]
+    ) -> tuple[int, ...]:
+        """The numbers of demonstrations with which every question fits the model."""
+        number = max(trie.labels, key=lambda label: len(model.encode(f"x\nlabel: {label}")))
+        size = {
+            one: len(encode_after(model, "\n\n", f"{one.text}\nlabel: {number}\n\n"))
+            for one in dict.fromkeys([*data.train, *test])
+        }
+        rest = len(model.encode_prompt(_INSTRUCTION + "\n\n")) + max(_NEW_TOKENS, trie.longest)
+        fit = max(self.grid)
+        for example in test:
+            left, fitting = model.max_length - rest - size[example], 0
+            for one in self._demonstrations(data, example, fit):
+                left -= size[one]
+                if left < 0:
+                    break
+                fitting += 1
+            fit = min(fit, fitting)
+        shots = tuple(n for n in self.grid if n <= fit)
+        if not shots:
+            raise ConfigError(
+                f"{self.name}: {self.dataset} examples must be at most {fit}, "
+                f"which fit {model.label}'s {model.max_length} tokens, got {self.grid[0]}. "
+                f"Choose others: --set {self.name}.shots=[...]."
+            )
+        return shots
+
+
+def _hashed(text: str) -> int:
+    """A number below 2^63 that depends on every letter, on every system the same."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -1,0 +1,1 @@
+"""Verdicts on recorded outputs by another model."""

@@ -1,0 +1,293 @@
+"""Put the recorded outputs of an evaluation folder to a judge; resumable, without the models."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.evaluation.compare import compare
+from diffattn.evaluation.judge.judges import (
+    Judge,
+    JudgeFailure,
+    JudgeSettings,
+    JudgeUnreachable,
+    Reply,
+)
+from diffattn.evaluation.judge.prompt import read_verdict
+from diffattn.evaluation.judge.requests import (
+    Outputs,
+    Request,
+    evaluation_marker,
+    recorded_outputs,
+)
+from diffattn.evaluation.metrics import metric
+from diffattn.records.evaluations import Comparison, EvalResult
+from diffattn.records.io import (
+    append_jsonl,
+    cut_jsonl,
+    read_jsonl,
+    write_json,
+    write_jsonl,
+)
+from diffattn.records.lock import sole_writer
+from diffattn.records.run import RunRecord
+from diffattn.stats.proportions import wilson_interval
+
+PROTOCOL = "hallucination_judge"
+VERSION = 1
+SOURCE = "arXiv:2410.05258v2, Table 4; arXiv:2407.07071"
+CHOICES = {
+    "document": "the whole document, as the reference; or the part the model has read",
+    "prompt": "the reference's parts in its order, in our words; problematic spans as JSON",
+    "reading": "the last 'Conclusion: ' up to '**', one of True and False; else not correct and "
+    "counted as unparsable",
+    "empty output": "not correct, without asking",
+    "temperature": "not sent unless set, as in the reference: verdicts vary from call to call",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """What one call of :func:`judge_folder` found."""
+
+    results: list[EvalResult]
+    comparison: Comparison | None
+    """Of several models."""
+    missing: list[str]
+    """One sentence for every part that has no verdict at all."""
+
+
+@dataclass(slots=True)
+class _Patience:
+    """How many requests in a row may go unanswered, over all parts."""
+
+    limit: int
+    in_a_row: int = 0
+
+    def count(self, answer: Reply | JudgeFailure) -> None:
+        self.in_a_row = self.in_a_row + 1 if isinstance(answer, JudgeUnreachable) else 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.in_a_row >= self.limit
+
+
+class _NoVerdict(DiffAttnError):
+    """A part has nothing to report."""
+
+
+def judge_folder(
+    folder: Path,
+    judge: Judge,
+    settings: JudgeSettings,
+    *,
+    tell: Callable[[str, int, int], None] = lambda name, done, total: None,
+) -> Judged:
+    """Judge all recorded outputs that have no reply yet, and write results beside them.
+
+    For every model and data set, ``<label>/<variant>.judged-<name>/`` gets ``run.json``,
+    ``requests.jsonl``, ``replies.jsonl`` (a line per request asked, written as it comes),
+    and, made anew by every call, ``items.jsonl`` and ``result.json``.
+
+    Args:
+        folder: Evaluation folder.
+        judge: Whom to ask.
+        settings: How.
+        tell: Told the name of each part, and its requests answered and in all.
+
+    Returns:
+        Results by model and data set, and what is missing.
+
+    Raises:
+        CheckpointError: A folder holds other records, or those of another judge.
+        ConfigError: Nothing can be judged.
+        DiffAttnError: The endpoint refuses every request, or there is no verdict at all.
+    """
+    known = evaluation_marker(folder)
+    results, missing = [], []
+    patience = _Patience(settings.give_up_after)
+    for outputs in recorded_outputs(folder):
+        variant = f"{outputs.variant}.judged-{_slug(settings)}"
+        shown = partial(tell, f"{outputs.label}/{variant}")
+        try:
+            results.append(_judge_outputs(outputs, variant, judge, settings, patience, shown))
+        except _NoVerdict as error:
+            missing.append(str(error))
+            continue
+        known["variants"] = list(dict.fromkeys([*known["variants"], variant]))
+        write_json(folder / "evaluation.json", known)
+    if not results:
+        raise DiffAttnError(missing[0])
+    comparison = None
+    if len(known["models"]) > 1:
+        comparison = compare(folder, known["models"], known["variants"])
+    return Judged(results=results, comparison=comparison, missing=missing)
+
+
+def _judge_outputs(
+    outputs: Outputs,
+    variant: str,
+    judge: Judge,
+    settings: JudgeSettings,
+    patience: _Patience,
+    tell: Callable[[int, int], None],
+) -> EvalResult:
+    folder = outputs.folder.parent / variant
+    _claim(folder, f"{outputs.label}/{variant}", judge)
+    with sole_writer(folder):
+        requests = outputs.requests(settings.document)
+        write_jsonl(folder / "requests.jsonl", [one.plain() for one in requests])
+        replies = _known_replies(folder / "replies.jsonl")
+        left = [one for one in requests if (one.name, one.digest) not in replies]
+        done = len(requests) - len(left)
+        tell(done, len(requests))
+        reasons: dict[str, str] = {}
+        for request, reply in _ask_all(judge, left, patience):
+            line: dict[str, Any] = {"id": request.name, "request": request.digest}
+            if isinstance(reply, Reply):
+                replies[request.name, request.digest] = reply.text
+                line |= {"reply": reply.text, **reply.details}
+            else:
+                reasons[request.name] = str(reply)
+                line["error"] = str(reply)
+            append_jsonl(folder / "replies.jsonl", line)
+            done += 1
+            tell(done, len(requests))
+        by_item = {one.item: one for one in requests}
+        rows = [_row(row, by_item.get(row["id"]), replies, reasons) for row in outputs.rows()]
+        write_jsonl(folder / "items.jsonl", rows)
+        result = _result(outputs, variant, judge, rows)
+        result.write(folder)
+    return result
+
+
+def _ask_all(
+    judge: Judge, requests: Sequence[Request], patience: _Patience
+) -> Iterator[tuple[Request, Reply | JudgeFailure]]:
+    """Replies and failures as they come, while there is patience."""
+    if patience.is_over:
+        return
+    stop, left = Event(), iter(requests)
+    with ThreadPoolExecutor(judge.workers) as pool:
+        running: dict[Future[Reply], Request] = {}
+
+        def start(count: int) -> None:
+            for one in islice(left, count):
+                running[pool.submit(judge.reply, one.name, one.messages, stop)] = one
+
+        try:
+            start(judge.workers)
+            while running:
+                finished, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    request = running.pop(future)
+                    try:
+                        answer: Reply | JudgeFailure = future.result()
+                    except JudgeFailure as failure:
+                        answer = failure
+                    patience.count(answer)
+                    yield request, answer
+                    if patience.is_over:
+                        stop.set()
+                    if not stop.is_set():
+                        start(1)
+        finally:
+            stop.set()  # also when the caller was interrupted: nobody waits for a server
+
+
+def _row(
+    row: Mapping[str, Any],
+    request: Request | None,
+    replies: Mapping[tuple[str, str], str],
+    reasons: Mapping[str, str],
+) -> dict[str, Any]:
+    """The verdict on one output, as a line of ``items.jsonl``."""
+    known = {"id": row["id"]}
+    if request is None:
+        return known | {"output": "", "verdict": None, "empty": True, "scores": {"accuracy": 0.0}}
+    reply = replies.get((request.name, request.digest))
+    if reply is None:
+        reason = reasons.get(request.name, "not asked: the judge had failed too often before")
+        return known | {"error": reason}
+    verdict = read_verdict(reply)
+    return known | {
+        "output": row["output"],
+        "verdict": verdict.correct,
+        "problematic_spans": list(verdict.problematic_spans),
+        "empty": False,
+        "scores": {"accuracy": float(verdict.correct is True)},
+    }
+
+
+def _result(
+    outputs: Outputs, variant: str, judge: Judge, rows: Sequence[Mapping[str, Any]]
+) -> EvalResult:
+    scored = [row for row in rows if "error" not in row]
+    failed = [row for row in rows if "error" in row]
+    if all(row["empty"] for row in scored) and (failed or not rows):
+        raise _NoVerdict(
+            f"{outputs.label}/{variant}: one verdict or more is needed, got {len(failed)} "
+            f"failures, first: {failed[0]['error'] if failed else 'no output'}"
+        )
+    unparsable = [row for row in scored if row["verdict"] is None and not row["empty"]]
+    counts = {
+        "accuracy": sum(row["verdict"] is True for row in scored),
+        "unparsable": len(unparsable),
+        "empty": sum(row["empty"] for row in scored),
+    }
+    metrics = []
+    for name, count in counts.items():
+        interval = wilson_interval(count, len(scored))
+        metrics.append(
+            metric(
+                name,
+                interval,
+                headline=name == "accuracy" or (name == "unparsable" and count > 0),
+                higher_is_better=name == "accuracy",
+            )
+        )
+    return EvalResult(
+        protocol=PROTOCOL, version=VERSION, source=SOURCE, variant=variant,
+        model=outputs.result.model,
+        parameters={"judge": judge.facts(), "hallucination": outputs.result.parameters},
+        choices=CHOICES, metrics=metrics,
+        tables={"unparsable": [row["id"] for row in unparsable]},
+        num_items=len(rows), num_failed=len(failed),
+    )  # fmt: skip
+
+
+def _claim(folder: Path, name: str, judge: Judge) -> None:
+    """Write ``run.json``, or check that the folder holds verdicts of this very judge."""
+    config = {"protocol": PROTOCOL, "version": VERSION, "judge": judge.facts()}
+    if (folder / "run.json").exists():
+        if RunRecord.read(folder).config != config:
+            raise CheckpointError(
+                f"{folder}: must hold verdicts of the same judge and settings to be continued, "
+                "got others. Choose another name (--set name=...)."
+            )
+    elif folder.exists() and any(folder.iterdir()):
+        raise CheckpointError(f"{folder}: must be empty or hold verdicts, got other files.")
+    else:
+        RunRecord(name=name, config=config, seed=0).write(folder)
+
+
+def _known_replies(path: Path) -> dict[tuple[str, str], str]:
+    if not path.exists():
+        return {}
+    cut_jsonl(path)
+    return {(row["id"], row["request"]): row["reply"] for row in read_jsonl(path) if "reply" in row}
+
+
+def _slug(settings: JudgeSettings) -> str:
+    """A folder name: as set, else the model's, of a local folder its last part."""
+    name = settings.name
+    if name is None:
+        is_folder = settings.endpoint is None and Path(settings.model).exists()
+        name = Path(settings.model).resolve().name if is_folder else settings.model
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "judge"

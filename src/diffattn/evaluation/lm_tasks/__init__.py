@@ -1,0 +1,1 @@
+"""Language-model tasks by lm-evaluation-harness's prompts and scores."""

@@ -1,0 +1,208 @@
+"""The seven tasks of Tables 1 and 8, asked as lm-evaluation-harness asks them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diffattn.data import files
+from diffattn.errors import ConfigError
+from diffattn.evaluation.lm_tasks.documents import TASKS, read_task
+from diffattn.evaluation.lm_tasks.harness import Question, continuation, harness_questions
+from diffattn.evaluation.metrics import metric
+from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
+from diffattn.inference.language_model import ItemError, LanguageModel
+from diffattn.inference.scoring import Score, score
+from diffattn.records.evaluations import Metric
+from diffattn.stats.proportions import normal_quantile, wilson_interval
+
+_METRICS = ("acc", "acc_norm", "acc_bytes")
+_ASKED_TOGETHER = 16
+"""Documents per batch: an interruption loses no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What an item carries; the texts are shared between items."""
+
+    task: str
+    document: int
+    weight: float
+    """Makes the mean over all items the unweighted mean of the tasks."""
+    question: Question
+    examples_from: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LmTasks(Protocol):
+    """Accuracy by the log-likelihood of each choice.
+
+    Source: arXiv:2410.05258v2, Tables 1 and 8; EleutherAI/lm-evaluation-harness.
+    """
+
+    name = "lm_tasks"
+    version = 1
+    source = "arXiv:2410.05258v2, Tables 1 and 8; lm-evaluation-harness (tasks and prompts)"
+    summary = "seven multiple-choice tasks of lm-evaluation-harness, 0-shot or few-shot"
+    choices = {
+        "metric": "headline acc, and acc_norm for hellaswag, as in the paper's baseline rows; "
+        "acc, acc_norm and acc_bytes are always stored",
+        "acc_norm": "divides by characters, as the harness does; for winogrande, whose choices "
+        "share one text, it equals acc",
+        "prompts": "those of the installed lm-eval; the paper's baselines come from an older one",
+        "examples": "drawn by the harness with seed 1234, which the paper does not state; from "
+        "the training split, else from the evaluated one without the question",
+        "BOS": "begins every sequence if the tokenizer has one; the harness leaves it to the "
+        "tokenizer's own settings (--no-bos)",
+        "truncation": "from the left to max_length inputs, as the harness does, and counted",
+        "boolq": "title and passage as in SuperGLUE",
+        "average": "unweighted mean of the tasks; interval by the normal law, tasks independent",
+    }
+    quick = {"limit": 4}
+
+    tasks: tuple[str, ...] = TASKS
+    num_fewshot: int = 0
+    """Solved examples before each question."""
+    data: str = "hub"
+    """A folder with ``TASK.jsonl`` (and ``TASK_train.jsonl``), or ``"hub"``."""
+    limit: int | None = None
+    """Only the first so many documents of each task. Default: all."""
+    seed: int = 1234
+    """Of the examples."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tasks, str) or not self.tasks or len(set(self.tasks)) < len(self.tasks):
+            raise ConfigError(
+                f"lm_tasks: tasks must list one name or more, each once, got {self.tasks!r}."
+            )
+        for task in self.tasks:
+            if task not in TASKS:
+                raise ConfigError(
+                    f"lm_tasks: tasks must be in {{{', '.join(TASKS)}}}, got {task!r}."
+                    f"{files.suggest(str(task), TASKS)}"
+                )
+        numbers = (self.num_fewshot, 1 if self.limit is None else self.limit, self.seed)
+        if not all(isinstance(x, int) for x in numbers) or numbers[0] < 0 or numbers[1] < 1:
+            raise ConfigError(
+                "lm_tasks: num_fewshot must be 0 or more and limit 1 or more, whole numbers, "
+                f"got {self.num_fewshot}, {self.limit}."
+            )
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """Documents of a task in order; every file is read before the first is asked."""
+        folder = Path(self.data).expanduser()
+        local = {t: read_task(folder, t) if self.data != "hub" else None for t in self.tasks}
+        read = {
+            task: harness_questions(
+                task, documents, num_fewshot=self.num_fewshot, limit=self.limit, seed=self.seed
+            )
+            for task, documents in local.items()
+        }
+        total = sum(len(questions) for questions, _ in read.values())
+        batches: list[list[Item]] = []
+        for task, (questions, examples_from) in read.items():
+            weight = total / (len(read) * len(questions))
+            source = examples_from if self.num_fewshot else None
+            items = [
+                Item(id=f"{task}-{i}", payload=_Asked(task, i, weight, question, source))
+                for i, question in enumerate(questions)
+            ]
+            batches += split_long_batches([items], _ASKED_TOGETHER)
+        return batches
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Score every choice of every document; contexts are read once."""
+        asked: list[_Asked] = [item.payload for item in items]
+        for one in asked:
+            if not all(one.question.choices):
+                raise ItemError(
+                    f"lm_tasks: {one.task} document {one.document}: choices must not be empty, "
+                    f"got {list(one.question.choices)}."
+                )
+        pairs = [continuation(model, *pair) for one in asked for pair in one.question.pairs]
+        scores = iter(score(model, [pair for pair, _ in pairs]))
+        cuts = iter([cut for _, cut in pairs])
+        return [
+            self._row(one, [next(scores) for _ in one.question.pairs],
+                      max(next(cuts) for _ in one.question.pairs))
+            for one in asked
+        ]  # fmt: skip
+
+    def _row(self, asked: _Asked, scores: Sequence[Score], cut: int) -> dict[str, Any]:
+        question = asked.question
+        logprobs = np.array([one.logprob for one in scores])
+        sizes = {
+            "acc": np.ones(len(logprobs)),
+            "acc_norm": np.array([len(text) for text in question.choices], float),
+            "acc_bytes": np.array([len(text.encode()) for text in question.choices], float),
+        }
+        chosen = {name: int(np.argmax(logprobs / sizes[name])) for name in _METRICS}
+        right = {name: float(choice == question.gold) for name, choice in chosen.items()}
+        share = np.exp(logprobs - np.logaddexp.reduce(logprobs))[question.gold]
+        scored = {f"{asked.task} {name}": right[name] for name in ("acc", "acc_norm")}
+        scored[f"{asked.task} share of the gold choice"] = float(share)
+        if len(self.tasks) > 1:
+            scored["average"] = right[headline_metric(asked.task)] * asked.weight
+        return {
+            "task": asked.task,
+            "document": asked.document,
+            "gold": question.gold,
+            "logprobs": logprobs.tolist(),
+            "tokens": [len(one.token_logprobs) for one in scores],
+            "greedy": [one.is_greedy for one in scores],
+            "cut_tokens": cut,
+            "chosen": chosen,
+            **right,
+            **({"examples_from": asked.examples_from} if asked.examples_from else {}),
+            "scores": scored,
+        }
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Every metric of every task, and the mean of the paper's columns."""
+        metrics, columns = [], []
+        counts = {}
+        for task in self.tasks:
+            own = [row for row in rows if row["task"] == task]
+            if not own:
+                continue
+            counts[task] = {
+                "documents": len(own),
+                "cut_contexts": sum(row["cut_tokens"] > 0 for row in own),
+            }
+            for name in _METRICS:
+                interval = wilson_interval(sum(int(row[name]) for row in own), len(own))
+                metrics.append(
+                    metric(
+                        name,
+                        interval,
+                        where={"task": task},
+                        headline=name == headline_metric(task),
+                    )
+                )
+            columns.append([float(row[headline_metric(task)]) for row in own])
+        if len(columns) > 1:
+            metrics.append(_average(columns))
+        return Summary(metrics=metrics, tables={"documents": counts})
+
+
+def headline_metric(task: str) -> str:
+    """The metric of the paper's column: ``acc_norm`` for HellaSwag, ``acc`` for the others."""
+    return "acc_norm" if task == "hellaswag" else "acc"
+
+
+def _average(columns: Sequence[Sequence[float]]) -> Metric:
+    """Unweighted mean of the means of independent samples."""
+    value = float(np.mean([np.mean(column) for column in columns]))
+    low = high = None
+    if min(map(len, columns)) > 1:
+        variance = sum(float(np.var(column, ddof=1)) / len(column) for column in columns)
+        half = normal_quantile(0.975) * math.sqrt(variance) / len(columns)
+        low, high = value - half, value + half
+    return Metric(
+        name="average", value=value, low=low, high=high, n=sum(map(len, columns)),
+        method="none: one document" if low is None else "normal, tasks independent",
+        headline=True,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""BABILong: bAbI's stories inside long texts."""

@@ -1,0 +1,245 @@
+"""Facts of a short story spread over a long text, and a question about them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from diffattn.data.files import suggest
+from diffattn.errors import ConfigError
+from diffattn.evaluation.long_context.babilong.prompts import is_right, question_text
+from diffattn.evaluation.long_context.babilong.stories import LABELS, STORIES, Story
+from diffattn.evaluation.long_context.fitting import most_that_fits
+from diffattn.evaluation.long_context.haystack import insert_sentences, read_haystack_words
+from diffattn.evaluation.long_context.lengths import (
+    LENGTHS,
+    effective_length,
+    lengths_that_fit,
+    mean_over_tasks,
+    require_lengths,
+)
+from diffattn.evaluation.metrics import metric
+from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.prompting import complete, prompt_text, require_chat_template
+from diffattn.records.evaluations import Metric
+from diffattn.stats.proportions import wilson_interval
+
+GOOD = 0.85
+"""BABILong's threshold: from here on a model handles a length."""
+_STANDARD = (0, 1_024, 2_048, *LENGTHS)
+_BATCH = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class BabiLong(Protocol):
+    """Questions that one to three facts answer, between the sentences of a book.
+
+    Source: Y. Kuratov et al., arXiv:2406.10149; booydar/babilong.
+    """
+
+    name = "babilong"
+    version = 2
+    source = "arXiv:2406.10149 (BABILong), tasks qa1 to qa5; score of booydar/babilong"
+    summary = "bAbI-like facts spread over a long text, 0K to 128K"
+    choices = {
+        "stories": "written by this project's own rules after bAbI's tasks 1 to 5, with up to 42 "
+        "facts; every question has one answer; the same stories at every length "
+        "(upstream: the bAbI files)",
+        "background": "the corpus named, from a random sentence on per sample (upstream: PG-19); "
+        "filled word by word, the last sentence is cut",
+        "length": "BOS, instruction, examples, text, question and generation budget (upstream: "
+        "the text alone); 0 is the facts without background",
+        "places": "uniform over the gaps between sentences, with repeats, order of facts kept",
+        "prompt": "instruction and two worked examples of this project, answers of one word for "
+        "all tasks; completion after 'Answer:', or the chat template by chat=true",
+        "score": "first sentence of the output (up to '.', a line end, <context>, <example> or "
+        "'question'); exactly one label of the task not named in the question, and it is the "
+        "target; labels are whole words (upstream: substrings)",
+        "logprob": "teacher-forced log-probability of the answer beside it",
+        "effective length": "longest length with a mean over tasks of 0.85 or more",
+    }
+    quick = {"lengths": (0, 1_024), "samples": 2}
+
+    lengths: tuple[int, ...] | None = None
+    """Tokens, generation included; 0 is without background. Default: 0 and those of 1K, 2K, 4K,
+    ... 128K that hold the prompt and fit the model."""
+    tasks: tuple[str, ...] = ("qa1", "qa2", "qa3", "qa4", "qa5")
+    samples: int = 100
+    """Per task and length."""
+    haystack: str = "stdlib"
+    """Corpus of the background; see :func:`diffattn.data.corpora.load_corpus`."""
+    max_new_tokens: int = 16
+    chat: bool = False
+    """Ask through the tokenizer's chat template."""
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        require_lengths(self.name, self.lengths, least=0)
+        if self.samples < 1 or self.max_new_tokens < 1:
+            raise ConfigError(
+                "babilong: samples and max_new_tokens must be 1 or more, "
+                f"got {self.samples}, {self.max_new_tokens}."
+            )
+        if isinstance(self.tasks, str) or not self.tasks:
+            raise ConfigError(f"babilong: tasks must be a list of names, got {self.tasks!r}.")
+        for name in self.tasks:
+            if name not in STORIES:
+                raise ConfigError(
+                    f"babilong: unknown task {name!r}.{suggest(str(name), STORIES)} "
+                    f"Tasks: {', '.join(STORIES)}."
+                )
+        if len(set(self.tasks)) < len(self.tasks):
+            raise ConfigError(f"babilong: tasks must differ, got {', '.join(self.tasks)}.")
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """Samples of one length and task, some at a time."""
+        if self.chat:
+            require_chat_template(model)
+        lengths = lengths_that_fit(self.name, self.lengths, model, _STANDARD)
+        least = max(
+            self._count(model, self._text(model, task, self._story(task, index)))
+            + self.max_new_tokens
+            for task in self.tasks
+            for index in range(self.samples)
+        )
+        if self.lengths is None:
+            lengths = tuple(n for n in lengths if n == 0 or n >= least)
+        short = [n for n in lengths if 0 < n < least]
+        if short or least > model.max_length:
+            raise ConfigError(
+                f"babilong: a length of {min([*short, model.max_length])} tokens is too short; "
+                f"with this tokenizer facts and prompt alone need at least {least}."
+            )
+        if any(lengths):
+            read_haystack_words(self.haystack, max(lengths)).require_tokens(
+                model, max(lengths), self.name
+            )
+        return split_long_batches(
+            [
+                [
+                    Item(
+                        id=f"{n}-{task}-{index}",
+                        payload=(n, task, index, max(lengths)),
+                        cluster=f"{task}-{index}",  # one story at every length
+                    )
+                    for index in range(self.samples)
+                ]
+                for n in lengths
+                for task in self.tasks
+            ],
+            _BATCH,
+        )
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Complete the answers greedily, and score them as upstream does."""
+        asked = [self._sample(model, *item.payload) for item in items]
+        done = complete(
+            model,
+            [text for _, text, _, _ in asked],
+            [story.answer for story, *_ in asked],
+            max_new_tokens=self.max_new_tokens,
+            chat=self.chat,
+        )
+        return [
+            {
+                "length": item.payload[0],
+                "task": item.payload[1],
+                "index": item.payload[2],
+                "facts": list(story.facts),
+                "depths": depths,
+                "question": story.question,
+                "expected": story.answer,
+                "output": one.text,
+                "prompt_tokens": one.prompt_tokens,
+                "haystack": haystack,
+                "scores": {
+                    "accuracy": is_right(
+                        one.text, story.answer, story.question, LABELS[item.payload[1]]
+                    ),
+                    "logprob_per_token": one.logprob_per_token,
+                },
+            }
+            for item, (story, _, depths, haystack), one in zip(items, asked, done, strict=True)
+        ]
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Accuracy by task and length, its mean over tasks, and the effective length."""
+        lengths = sorted({int(row["length"]) for row in rows})
+        metrics, means = [], {}
+        grid: list[list[float | None]] = []
+        for length in lengths:
+            own = {
+                task: [
+                    float(row["scores"]["accuracy"])
+                    for row in rows
+                    if (row["length"], row["task"]) == (length, task)
+                ]
+                for task in self.tasks
+            }
+            run = {task: scores for task, scores in own.items() if scores}
+            mean = mean_over_tasks(list(run.values()))
+            name = f"mean_of_{len(run)}_tasks"
+            metrics.append(metric(name, mean, where={"length": length}, headline=True))
+            for task, scores in run.items():
+                interval = wilson_interval(round(sum(scores)), len(scores))
+                metrics.append(metric("accuracy", interval, where={"length": length, "task": task}))
+            if len(run) == len(self.tasks):
+                means[length] = mean.mean
+            grid.append([sum(own[t]) / len(own[t]) if own[t] else None for t in self.tasks])
+        metrics.append(
+            Metric(
+                name="effective_length", value=float(effective_length(means, GOOD)), n=len(rows),
+                unit="tokens", headline=True,
+            )
+        )  # fmt: skip
+        skipped = [n for n in _STANDARD if n < max(lengths) and n not in lengths]
+        tables = {
+            "accuracy": {"lengths": lengths, "tasks": list(self.tasks), "accuracy": grid},
+            "threshold": GOOD,
+            "haystack_sha256": sorted({row["haystack"] for row in rows if row["haystack"]}),
+            "too_short_for_the_prompt": skipped if self.lengths is None else [],
+        }
+        return Summary(metrics=metrics, tables=tables)
+
+    def _story(self, task: str, index: int) -> Story:
+        return STORIES[task](Random(f"{self.seed}-{task}-{index}"))
+
+    def _sample(
+        self, model: LanguageModel, length: int, task: str, index: int, longest: int
+    ) -> tuple[Story, str, list[int], str | None]:
+        """Story, prompt, depths of the facts in percent, and the hash of the background."""
+        story = self._story(task, index)
+        if length == 0:
+            return story, self._text(model, task, story), [], None
+        background = read_haystack_words(self.haystack, longest)
+        draw = Random(f"{self.seed}-{length}-{task}-{index}-places")
+        first = draw.randrange(len(background.starts))
+        # Uniform in [0, 1): as the text grows during the fit, no fact moves across another.
+        shares = sorted(draw.random() for _ in story.facts)
+
+        def spread(num_words: int) -> tuple[str, list[int]]:
+            sentences = background.passage(first, num_words)
+            places = [int(share * (len(sentences) + 1)) for share in shares]
+            context = insert_sentences(sentences, list(zip(places, story.facts, strict=True)))
+            depths = [round(100 * place / max(1, len(sentences))) for place in places]
+            return self._text(model, task, story, context), depths
+
+        units = most_that_fits(
+            lambda n: self._count(model, spread(n)[0]),
+            length - self.max_new_tokens,
+            least=0,
+            most=len(background.words),
+        )
+        assert units is not None, "batches() has measured every story"
+        return story, *spread(units), background.sha256
+
+    def _count(self, model: LanguageModel, prompt: str) -> int:
+        return len(model.encode_prompt(prompt, special=self.chat))
+
+    def _text(
+        self, model: LanguageModel, task: str, story: Story, context: Sequence[str] | None = None
+    ) -> str:
+        """The prompt; by default the facts are the whole context."""
+        question = question_text(task, " ".join(context or story.facts), story.question)
+        return prompt_text(model, question, "\nAnswer:", chat=self.chat)

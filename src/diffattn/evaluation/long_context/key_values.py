@@ -1,0 +1,234 @@
+"""Retrieval from a JSON object of random keys and values."""
+
+import json
+import random
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.evaluation.long_context.fitting import most_that_fits
+from diffattn.evaluation.long_context.lengths import lengths_that_fit, require_lengths
+from diffattn.evaluation.metrics import metric
+from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.prompting import complete
+from diffattn.stats.shares import share_interval
+
+_INSTRUCTION = "Extract the value corresponding to the specified key in the JSON object below."
+_MARGIN = 4
+"""Tokens written beyond those of the value: quotes, and the line end that stops the answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Object:
+    """A JSON object and the questions about it."""
+
+    pairs: int
+    context: str
+    """Instruction, object and worked examples."""
+    asked: tuple[tuple[str, str, int], ...]
+    """Key, value and position of each question."""
+
+    def prompts(self) -> list[str]:
+        return [f"{self.context}Key: {key}\nCorresponding value:" for key, _, _ in self.asked]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyValues(Protocol):
+    """Which value belongs to this key? Exact match of a UUID in a JSON object of UUIDs.
+
+    Source: N. Liu et al., arXiv:2307.03172, section 3.1; HELMET, arXiv:2410.02694.
+    """
+
+    name = "key_values"
+    version = 1
+    source = "arXiv:2307.03172, section 3.1; arXiv:2410.02694 (JSON-KV)"
+    summary = "the value of one key in a JSON object of random UUIDs, by length"
+    choices = {
+        "prompt": "instruction, object, two worked examples from the same object, key; "
+        "completion (HELMET puts the instruction behind the object)",
+        "length": "BOS, prompt and generation budget; every object filled to its own largest "
+        "number of pairs (HELMET: one number of pairs per length, such as 440 for 32K)",
+        "questions": "5 about each object, which share its reading; intervals count objects "
+        "(HELMET: one object per question)",
+        "position": "the queried pairs lie evenly over the object, question by question and "
+        "object by object; examples are other pairs, at random",
+        "score": "the value is in the output up to the line end; teacher-forced log-probability "
+        "beside it",
+    }
+    quick = {"num_pairs": (8,), "samples": 4, "questions": 2}
+
+    lengths: tuple[int, ...] | None = None
+    """Tokens, generation included; one cell each. Default: those of 4K, 8K, ... 128K that fit."""
+    num_pairs: tuple[int, ...] | None = None
+    """Pairs in the object, one cell each, in place of lengths."""
+    samples: int = 100
+    """Questions per cell."""
+    questions: int = 5
+    """Per object; a divisor of ``samples``."""
+    examples: int = 2
+    """Worked examples before the key."""
+    seed: int = 1234
+
+    def __post_init__(self) -> None:
+        require_lengths(self.name, self.lengths)
+        if self.lengths is not None and self.num_pairs is not None:
+            raise ConfigError(
+                "key_values: one of lengths and num_pairs must be null, got both: "
+                f"{self.lengths}, {self.num_pairs}. With --quick, num_pairs is set."
+            )
+        if self.samples < 1 or self.questions < 1 or self.examples < 0:
+            raise ConfigError(
+                "key_values: samples and questions must be 1 or more and examples 0 or more, "
+                f"got {self.samples}, {self.questions}, {self.examples}."
+            )
+        if self.samples % self.questions:
+            raise ConfigError(
+                f"key_values: samples must be a multiple of questions={self.questions}, "
+                f"got {self.samples}."
+            )
+        least, pairs = self.questions + self.examples, self.num_pairs
+        if pairs is not None and (not pairs or min(pairs) < least or len(set(pairs)) < len(pairs)):
+            raise ConfigError(
+                f"key_values: num_pairs must be different numbers from questions + examples = "
+                f"{least} on, got {pairs}."
+            )
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """One object per batch: its questions share everything but the key."""
+        for cell in self._cells(model):
+            limit = model.max_length if self.num_pairs else cell
+            least = cell if self.num_pairs else self.questions + self.examples
+            needed = self._tokens(model, self._object(cell, 0, least))
+            if needed > limit:
+                what = f"{model.label}" if self.num_pairs else f"a length of {cell} tokens"
+                raise ConfigError(
+                    f"key_values: {what} is too short for {least} pairs; with this tokenizer they "
+                    f"need at least {needed} tokens, got {limit}."
+                )
+        return [
+            [
+                Item(
+                    id=f"{cell}-{number * self.questions + question}",
+                    payload=(cell, number, question),
+                    cluster=f"{cell}-object{number}",
+                )
+                for question in range(self.questions)
+            ]
+            for cell in self._cells(model)
+            for number in range(self.samples // self.questions)
+        ]
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Generate, and score the value as it would be written."""
+        cell, number, _ = items[0].payload
+        found = self._fit(model, cell, number)
+        chosen = [item.payload[2] for item in items]
+        texts = [found.prompts()[i] for i in chosen]
+        values = [found.asked[i][1] for i in chosen]
+        done = complete(
+            model, texts, values, max_new_tokens=self._budget(model, found), stop=("\n",)
+        )
+        return [
+            {
+                "pairs": found.pairs,
+                **({} if self.num_pairs else {"length": cell}),
+                "position": found.asked[i][2],
+                "depth": round(100 * found.asked[i][2] / found.pairs),
+                "expected": value,
+                "output": one.text,
+                "prompt_tokens": one.prompt_tokens,
+                "scores": {
+                    "recall": float(value in one.text.lower()),
+                    "logprob_per_token": one.logprob_per_token,
+                },
+            }
+            for i, value, one in zip(chosen, values, done, strict=True)
+        ]
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Recall per cell, per cell and fifth of the object, and over all."""
+        name = "pairs" if self.num_pairs else "length"
+        cells = sorted({int(row[name]) for row in rows})
+        groups: list[tuple[dict[str, Any], list[Mapping[str, Any]]]] = [({}, list(rows))]
+        for cell in cells:
+            own = [row for row in rows if row[name] == cell]
+            groups.append(({name: cell}, own))
+            for depth in range(0, 100, 20):
+                part = [row for row in own if depth <= min(row["depth"], 99) < depth + 20]
+                groups.append(({name: cell, "depth": depth}, part))
+        metrics = []
+        for where, own in groups:
+            if not own:
+                continue
+            interval = share_interval(
+                [row["scores"]["recall"] for row in own],
+                [str(row.get("cluster", row["id"])) for row in own],
+            )
+            metrics.append(
+                metric(
+                    "recall",
+                    interval,
+                    where=where,
+                    headline="depth" not in where,
+                )
+            )
+        return Summary(metrics=metrics)
+
+    def _cells(self, model: LanguageModel) -> tuple[int, ...]:
+        return self.num_pairs or lengths_that_fit(self.name, self.lengths, model)
+
+    def _fit(self, model: LanguageModel, cell: int, number: int) -> _Object:
+        """The object with as many pairs as asked for, or as fit."""
+        if self.num_pairs:
+            return self._object(cell, number, cell)
+        least = self.questions + self.examples
+        pairs = most_that_fits(
+            lambda pairs: self._tokens(model, self._object(cell, number, pairs), first_only=True),
+            cell,
+            least=least,
+            most=cell,
+        )
+        found = self._object(cell, number, pairs or least)
+        # Keys differ by a few tokens; the longest question decides.
+        while pairs and pairs > least and self._tokens(model, found) > cell:
+            pairs -= 1
+            found = self._object(cell, number, pairs)
+        return found
+
+    def _tokens(self, model: LanguageModel, one: _Object, *, first_only: bool = False) -> int:
+        """Tokens of the longest prompt, generation included."""
+        prompts = one.prompts()[:1] if first_only else one.prompts()
+        return max(len(model.encode_prompt(p)) for p in prompts) + self._budget(model, one)
+
+    def _budget(self, model: LanguageModel, one: _Object) -> int:
+        return max(len(model.encode(f" {value}")) for _, value, _ in one.asked) + _MARGIN
+
+    def _object(self, cell: int, number: int, pairs: int) -> _Object:
+        """An object, by its number in the cell."""
+        draw = random.Random(f"{self.seed}-{cell}-{number}")
+        # Drawn pair by pair: more pairs only add to fewer.
+        entries = [(_uuid(draw), _uuid(draw)) for _ in range(pairs)]
+        objects = self.samples // self.questions
+        places = [
+            int(pairs * (question + (number + 0.5) / objects) / self.questions)
+            for question in range(self.questions)
+        ]
+        others = [i for i in range(pairs) if i not in set(places)]
+        shown = random.Random(f"{self.seed}-{cell}-{number}-examples").sample(others, self.examples)
+        body = json.dumps(dict(entries), indent=1)
+        examples = "".join(
+            f"Key: {key}\nCorresponding value: {value}\n\n"
+            for key, value in (entries[i] for i in shown)
+        )
+        return _Object(
+            pairs=pairs,
+            context=f"{_INSTRUCTION}\n\nJSON data:\n{body}\n\n{examples}",
+            asked=tuple((*entries[i], i) for i in places),
+        )
+
+
+def _uuid(draw: random.Random) -> str:
+    return str(uuid.UUID(int=draw.getrandbits(128), version=4))

@@ -1,0 +1,238 @@
+"""Multi-needle retrieval: magic numbers of cities, hidden in a long text."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.evaluation.long_context.lengths import check_grid, check_length
+from diffattn.evaluation.long_context.magic_numbers import (
+    CITIES,
+    TEMPLATES,
+    MagicPrompt,
+    MagicTask,
+    answer_room,
+    build_prompts,
+    forced_answer,
+)
+from diffattn.evaluation.metrics import metric
+from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.inference.decoding import generate
+from diffattn.inference.language_model import ItemError, LanguageModel, Prefix
+from diffattn.inference.read_prompts import read_each
+from diffattn.inference.scoring import score
+from diffattn.records.evaluations import Metric
+from diffattn.stats.bootstrap import bootstrap_mean
+from diffattn.stats.shares import share_interval
+
+_SCORES = {"recall": "share", "all_correct": "share", "digits_greedy": "share"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needle(Protocol):
+    """Numbers of N cities are hidden in a text; those of R cities are asked for.
+
+    The first city asked for lies at fixed depths, the others anywhere. Every depth of one text
+    has the same other needles, so the prompts differ in the place of one sentence.
+
+    Source: arXiv:2410.05258v2, section 3.4, Table 2 and Figure 5.
+    """
+
+    name = "needle"
+    version = 1
+    source = "arXiv:2410.05258v2, section 3.4; needles and questions of LWM (arXiv:2402.08268)"
+    summary = "magic numbers of R of N cities hidden in a long text (Table 2, Fig. 5)"
+    choices = {
+        "prompt": "completion: the text, then 'Question: ...' and 'Answer:' on lines of their "
+        "own; 'lwm' takes that script's chat frame",
+        "answer": "greedy, up to a line end or 8 R + 24 tokens",
+        "score": "recall per number (mean over R), and all R right beside it; a number counts if "
+        "it stands in the output and no digit touches it",
+        "forced": "beside it the digits after 'The special magic CITY number is:', given: whether "
+        "the argmax writes them all, and their log-probability",
+        "depth": "of the first city asked for, in tokens of the text without needles, back to the "
+        "last sentence end; 0 is before the text, 100 right before the question",
+        "other needles": "uniformly random depths, each at a sentence end of its own; with R > 1 "
+        "the other cities asked for are among them",
+        "length": "tokens of BOS, text, needles, question and room for the answer together, exact; "
+        "8K is 8,192",
+        "haystack": "one text per length and sample, the same for all depths and all (N, R), from "
+        "a random sentence on; documents are joined, never repeated",
+        "intervals": "Wilson for a cell; over depths, bootstrap over haystacks",
+    }
+    quick = {
+        "tasks": ((1, 1), (4, 2)), "lengths": (512,), "depths": (0, 50, 100), "samples": 3,
+    }  # fmt: skip
+
+    tasks: tuple[tuple[int, int], ...] = ((1, 1), (2, 2), (4, 2), (6, 2))
+    """(N, R): cities hidden and cities asked for."""
+    lengths: tuple[int, ...] = (4_096,)
+    """In tokens."""
+    depths: tuple[float, ...] = (0, 25, 50, 75, 100)
+    """Of the first city asked for, in percent."""
+    samples: int = 50
+    """Haystacks per length."""
+    haystack: str = "stdlib"
+    """Text to hide in: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
+    prompt: str = "completion"
+    """``"completion"`` or ``"lwm"``."""
+    seed: int = 1234
+
+    def __post_init__(self) -> None:
+        if not self.tasks or any(not 1 <= r <= n <= len(CITIES) for n, r in self.tasks):
+            raise ConfigError(
+                f"needle: tasks must be (N, R) with 1 <= R <= N <= {len(CITIES)} cities, "
+                f"got {self.tasks}."
+            )
+        check_grid("needle", self.lengths, self.depths, self.samples)
+        if self.prompt not in TEMPLATES:
+            raise ConfigError(
+                f"needle: prompt must be one of {', '.join(TEMPLATES)}, got {self.prompt!r}."
+            )
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """One haystack and one (N, R) per batch: its depths share what they begin with."""
+        check_length("needle", self.lengths, model, "lengths=[{}]")
+        for n, r in self.tasks:
+            for length in {min(self.lengths), max(self.lengths)}:
+                try:  # the first of each, so that a text that is too short is told at once
+                    build_prompts(model, self._task(model, n, r, length, 0), self.depths[:1])
+                except ItemError as error:
+                    raise ConfigError(f"needle: {error}") from error
+        return [
+            [
+                Item(
+                    id=f"{n}-{r}/{length}/{sample}/{depth:g}",
+                    payload=(n, r, length, sample, depth),
+                    cluster=f"{length}/{sample}",
+                )
+                for depth in self.depths
+            ]
+            for length in self.lengths
+            for n, r in self.tasks
+            for sample in range(self.samples)
+        ]
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Read each prompt once; generate, and score the forced answers."""
+        n, r, length, sample, _ = items[0].payload
+        task = self._task(model, n, r, length, sample)
+        prompts = build_prompts(model, task, [item.payload[-1] for item in items])
+        rows: dict[int, dict[str, Any]] = {}
+        for i, prefix in read_each(model, [prompt.ids for prompt in prompts]):
+            rows[i] = _row(model, task, prompts[i], prefix)
+            del prefix  # the next prompt is read only now: one less in memory
+        return [rows[i] for i in range(len(items))]
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Per (N, R) and length the mean over depths, and every cell of the grid."""
+        metrics: list[Metric] = []
+        grids = []
+        for n, r in self.tasks:
+            grid: dict[str, Any] = {
+                "needles": n, "asked": r, "lengths": self.lengths, "depths": self.depths,
+                "recall": [], "all_correct": [], "n": [],
+            }  # fmt: skip
+            # With one number asked for, both are the same.
+            printed = {"recall", "all_correct"} if r > 1 else {"recall"}
+            for depth in self.depths:
+                for key in ("recall", "all_correct", "n"):
+                    grid[key].append([])
+                for length in self.lengths:
+                    own = _chosen(rows, needles=n, asked=r, length=length, depth=depth)
+                    where = {"task": f"N={n}, R={r}", "length": length, "depth": depth}
+                    cell = _metrics(own, where, ("recall", "all_correct"))
+                    metrics += [one for one in cell if one.name in printed]
+                    values = {metric.name: metric.value for metric in cell} | {"n": len(own)}
+                    for key in ("recall", "all_correct", "n"):
+                        grid[key][-1].append(values.get(key))  # None: no item was scored
+            grids.append(grid)
+            for length in self.lengths:
+                own = _chosen(rows, needles=n, asked=r, length=length)
+                where = {"task": f"N={n}, R={r}", "length": length}
+                names = [x for x in (*_SCORES, "logprob_per_token") if r > 1 or x != "all_correct"]
+                found = _metrics(own, where, names)
+                metrics += [replace(one, headline=one.name in printed) for one in found]
+        return Summary(metrics=metrics, tables={"grids": grids})
+
+    def _task(self, model: LanguageModel, n: int, r: int, length: int, sample: int) -> MagicTask:
+        return MagicTask(
+            source=self.haystack, length=length, num_needles=n, num_asked=r, sample=sample,
+            seed=self.seed, template=self.prompt, room=answer_room(model, new_tokens(r)),
+            depths=tuple(self.depths),
+        )  # fmt: skip
+
+
+def new_tokens(num_asked: int) -> int:
+    """Longest generated answer."""
+    return 8 * num_asked + 24
+
+
+def contains_number(text: str, number: str) -> bool:
+    """Whether the number stands in a text as a number of its own: no digit touches it."""
+    return re.search(rf"(?<!\d){number}(?!\d)", text) is not None
+
+
+def _row(
+    model: LanguageModel, task: MagicTask, prompt: MagicPrompt, prefix: Prefix
+) -> dict[str, Any]:
+    """What a model makes of a prompt that was read up to its last token."""
+    last = prompt.ids[-1:]
+    room = new_tokens(task.num_asked)
+    (written,) = generate(model, [last], max_new_tokens=room, stop=("\n",), before=prefix)
+    asked = list(zip(prompt.cities, prompt.numbers, strict=True))[: task.num_asked]
+    forced = [forced_answer(model, city, number) for city, number in asked]
+    forced = [replace(one, context=(*last, *one.context)) for one in forced]
+    scores = score(model, forced, before=prefix)
+    found = [contains_number(written.text, number) for _, number in asked]
+    logprobs = [x for one in scores for x in one.token_logprobs]
+    return {
+        "needles": task.num_needles,
+        "asked": task.num_asked,
+        "length": task.length,
+        "depth": prompt.depth,
+        "sample": task.sample,
+        "cities": [city for city, _ in asked],
+        "numbers": [number for _, number in asked],
+        "found": found,
+        "output": written.text,
+        "finished": written.finished,
+        "depths": [round(x, 3) for x in prompt.realised],
+        "prompt_tokens": len(prompt.ids),
+        "room_tokens": task.room,
+        "haystack_tokens": prompt.haystack_tokens,
+        "haystack": prompt.haystack,
+        "scores": {
+            "recall": sum(found) / len(found),
+            "all_correct": float(all(found)),
+            "digits_greedy": sum(one.is_greedy for one in scores) / len(scores),
+            "logprob_per_token": sum(logprobs) / len(logprobs),
+        },
+    }
+
+
+def _chosen(rows: Sequence[Mapping[str, Any]], **wanted: Any) -> list[Mapping[str, Any]]:
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+def _metrics(
+    rows: Sequence[Mapping[str, Any]], where: dict[str, Any], names: Sequence[str]
+) -> list[Metric]:
+    """Means of scores with their intervals; none without rows."""
+    found = []
+    for name in names if rows else ():
+        values = [row["scores"][name] for row in rows]
+        clusters = [str(row["cluster"]) for row in rows]
+        unit = _SCORES.get(name, "nats per token")
+        average = share_interval if unit == "share" else bootstrap_mean
+        interval = average(values, clusters)
+        found.append(
+            metric(
+                name,
+                interval,
+                unit=unit,
+                where=where,
+            )
+        )
+    return found

@@ -1,0 +1,1 @@
+"""RULER's thirteen task types."""

@@ -1,0 +1,193 @@
+"""RULER's questions over documents, from local files of SQuAD and HotpotQA."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from diffattn.data import files
+from diffattn.errors import ConfigError
+from diffattn.evaluation.long_context.ruler.samples import Material, RulerTask, Sample, Streams
+
+_INSTRUCTION = (
+    "Answer the question based on the given documents. Only give me the answer and do not output "
+    "any other words."
+)
+_QUESTION = (
+    f"{_INSTRUCTION}\n\nThe following are given documents.\n\n{{context}}\n\n{_INSTRUCTION}\n\n"
+    "Question: {query}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    text: str
+    answers: tuple[str, ...]
+    own: tuple[int, ...]
+    """Documents it comes with."""
+    near: tuple[int, ...]
+    """Documents that are added first: of the same article."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionFile:
+    """Questions and documents of one file."""
+
+    path: str
+    documents: tuple[str, ...]
+    questions: tuple[_Question, ...]
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    @property
+    def num_documents(self) -> int:
+        """Distinct documents of the file."""
+        return len(self.documents)
+
+    def own_documents(self, index: int) -> int:
+        """Documents that a question must come with."""
+        return len(self.questions[index].own)
+
+    def ask(self, index: int, count: int, streams: Streams) -> tuple[str, list[str], list[str]]:
+        """Question, so many documents in random order, and accepted answers.
+
+        The question's own documents come first, then those of its article, then any.
+        """
+        question = self.questions[index]
+        taken = {*question.own, *question.near}
+        near = list(question.near)
+        others = [i for i in range(len(self.documents)) if i not in taken]
+        streams("near").shuffle(near)
+        streams("others").shuffle(others)
+        chosen = [*question.own, *near, *others][:count]
+        streams("order").shuffle(chosen)
+        return question.text, [self.documents[i] for i in chosen], list(question.answers)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuestionTask(RulerTask):
+    """A question over documents, one of which (or several) hold the answer.
+
+    Source: RULER, arXiv:2404.06654, section 3.4.
+    """
+
+    max_new_tokens: int = 32
+    match: str = "part"
+
+    def least(self, material: Material, index: int) -> int:
+        """See :meth:`RulerTask.least`."""
+        return material.questions[self.name].own_documents(index)
+
+    def most(self, material: Material, index: int, length: int) -> int:
+        """See :meth:`RulerTask.most`."""
+        return material.questions[self.name].num_documents
+
+    def build(
+        self, units: int, length: int, index: int, streams: Streams, material: Material
+    ) -> Sample:
+        """See :meth:`RulerTask.build`."""
+        text, documents, answers = material.questions[self.name].ask(index, units, streams)
+        context = "\n\n".join(f"Document {i}:\n{one}" for i, one in enumerate(documents, start=1))
+        return Sample(
+            question=_QUESTION.format(context=context, query=text),
+            answer_prefix=" Answer:",
+            references=tuple(answers),
+            answer=answers[0],
+            notes={"query": text, "documents": len(documents)},
+        )
+
+
+@lru_cache(maxsize=2)
+def read_squad(path: str) -> QuestionFile:
+    """Answerable questions of a SQuAD file (1.1 or 2.0) in its original JSON format.
+
+    Raises:
+        ConfigError: The file is missing, not JSON, or of another format.
+    """
+    value = _json(path)
+    try:
+        articles = [
+            [
+                (p["context"], [q for q in p["qas"] if not q.get("is_impossible", False)])
+                for p in a["paragraphs"]
+            ]
+            for a in value["data"]
+        ]
+        documents = tuple(sorted({text for article in articles for text, _ in article}))
+        number = {text: i for i, text in enumerate(documents)}
+        questions = tuple(
+            _Question(
+                one["question"],
+                tuple(dict.fromkeys(answer["text"] for answer in one["answers"])),
+                (number[text],),
+                tuple(sorted({number[other] for other, _ in article} - {number[text]})),
+            )
+            for article in articles
+            for text, asked in article
+            for one in asked
+            if one["answers"]
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{path}: must be a SQuAD file (data, paragraphs, context, qas, question, answers), "
+            f"got {_reason(error)}."
+        ) from error
+    return _checked(QuestionFile(path, documents, questions), "SQuAD")
+
+
+@lru_cache(maxsize=2)
+def read_hotpotqa(path: str) -> QuestionFile:
+    """Questions of a HotpotQA file (distractor setting) in its original JSON format.
+
+    Raises:
+        ConfigError: The file is missing, not JSON, or of another format.
+    """
+    value = _json(path)
+    try:
+        if isinstance(value, Mapping):
+            raise TypeError
+        entries = [
+            (one["question"], one["answer"], [f"{t}\n{''.join(p)}" for t, p in one["context"]])
+            for one in value
+        ]
+        documents = tuple(sorted({text for *_, texts in entries for text in texts}))
+        number = {text: i for i, text in enumerate(documents)}
+        questions = tuple(
+            _Question(question, (answer,), tuple(dict.fromkeys(number[text] for text in texts)), ())
+            for question, answer, texts in entries
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"{path}: must be a HotpotQA file (a list of question, answer, context), "
+            f"got {_reason(error)}."
+        ) from error
+    return _checked(QuestionFile(path, documents, questions), "HotpotQA")
+
+
+def _reason(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else "values of other types"
+
+
+def _checked(found: QuestionFile, kind: str) -> QuestionFile:
+    """Raise unless there are questions, all of them text with an answer."""
+    for one in found.questions:
+        texts = (one.text, *one.answers)
+        if not all(isinstance(text, str) and text for text in texts):
+            raise ConfigError(
+                f"{found.path}: questions and answers must be text, got {texts[:2]!r}."
+            )
+    if not found.questions:
+        raise ConfigError(f"{found.path}: must hold {kind} questions with answers, got none.")
+    return found
+
+
+def _json(path: str) -> Any:
+    files.require_path(Path(path))
+    text = files.read_text(Path(path))
+    try:
+        return json.loads(text if text is not None else "")
+    except ValueError as error:
+        raise ConfigError(f"{path}: must be JSON, got: {error}.") from error

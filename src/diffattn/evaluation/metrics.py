@@ -1,0 +1,68 @@
+"""The metrics of a summary: every interval enters a record here, with its level and its method."""
+
+import math
+from typing import Any
+
+from diffattn.records.evaluations import Metric
+from diffattn.stats.intervals import Interval
+
+
+def metric(
+    name: str,
+    interval: Interval,
+    *,
+    unit: str = "share",
+    where: dict[str, Any] | None = None,
+    headline: bool = False,
+    higher_is_better: bool | None = True,
+) -> Metric:
+    """A mean with the interval it came with.
+
+    Args:
+        name: Of the metric.
+        interval: Its mean, ends, level, method and number of independent items.
+        unit: ``"share"`` (0 to 1), ``"nats per token"``, ...
+        where: Which part of the protocol. Default: all of it.
+        headline: Whether a table of the paper would print it.
+        higher_is_better: ``None`` if neither.
+    """
+    return Metric(
+        name=name,
+        value=interval.mean,
+        low=interval.low,
+        high=interval.high,
+        n=interval.n,
+        level=interval.level,
+        method=interval.method,
+        unit=unit,
+        where=where or {},
+        headline=headline,
+        higher_is_better=higher_is_better,
+    )
+
+
+def loss_metric(
+    name: str,
+    interval: Interval,
+    where: dict[str, Any] | None = None,
+    *,
+    headline: bool = False,
+    unit: str = "nats per token",
+) -> Metric:
+    """A mean loss: lower is better."""
+    return metric(name, interval, unit=unit, where=where, headline=headline, higher_is_better=False)
+
+
+def perplexity_metric(
+    name: str, interval: Interval, where: dict[str, Any] | None = None, *, headline: bool = True
+) -> Metric:
+    """exp of a mean loss in nats, as the number to be printed; the ends of its interval likewise.
+
+    A loss above 700 nats, of which the exponential is no number, counts as 700.
+    """
+    ends = (interval.mean, interval.low, interval.high)
+    mean, low, high = (None if end is None else math.exp(min(end, 700.0)) for end in ends)
+    assert mean is not None
+    method = interval.method if low is None else f"exp of the loss's: {interval.method}"
+    exponential = Interval(mean, low, high, interval.level, interval.n, method)
+    return loss_metric(name, exponential, where, headline=headline, unit="perplexity")

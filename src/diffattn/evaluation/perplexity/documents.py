@@ -1,0 +1,110 @@
+"""Documents for perplexities: boilerplate removed, encoded, long enough."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from diffattn.data.corpora import Document, load_corpus
+from diffattn.data.gutenberg import strip_gutenberg
+from diffattn.errors import ConfigError
+from diffattn.inference.language_model import LanguageModel
+
+_CUT_TOKENS = 16
+"""Tokens left out before a cut in the text, which may have changed them."""
+
+
+def open_texts(source: str, text_field: str) -> Iterator[Document]:
+    """Documents of a corpus without what Project Gutenberg put around them.
+
+    Args:
+        source: See :func:`diffattn.data.corpora.load_corpus`.
+        text_field: Key or column of the text.
+
+    Raises:
+        ConfigError: The source is unknown, missing, empty or damaged.
+    """
+    for document in load_corpus(source, text_field=text_field):
+        yield Document(name=document.name, text=strip_gutenberg(document.text))
+
+
+def long_texts(
+    protocol: str,
+    model: LanguageModel,
+    source: str,
+    text_field: str,
+    *,
+    least: int,
+    most: int,
+    documents: int | None,
+) -> dict[str, np.ndarray]:
+    """The first tokens of every document that has enough.
+
+    Args:
+        protocol: Its name, for errors.
+        model: Whose tokenizer it is.
+        source: See :func:`diffattn.data.corpora.load_corpus`.
+        text_field: Key or column of the text.
+        least: Tokens a document must have.
+        most: Tokens that are kept of it.
+        documents: How many to take, in the order of the corpus. Default: all.
+
+    Returns:
+        int64 ``[n]`` by name of the document, ``least <= n <= most``.
+
+    Raises:
+        ConfigError: The corpus cannot be read, or no document is long enough.
+    """
+    found: dict[str, np.ndarray] = {}
+    longest: Document | None = None
+    count = 0
+    for document in open_texts(source, text_field):
+        count += 1
+        if longest is None or len(document.text) > len(longest.text):
+            longest = document
+        if len(document.text.encode()) < least:  # a token has a byte or more
+            continue
+        ids = first_tokens(model, document.text, most)
+        if len(ids) >= least:
+            found[document.name] = np.array(ids)
+        if len(found) == documents:
+            break
+    if not found:
+        assert longest is not None  # every source raises rather than end without a document
+        size = len(model.encode(longest.text))
+        raise ConfigError(
+            f"{protocol}: one document or more must have {least} tokens, got none of {count} in "
+            f"{source!r}; the longest, {longest.name!r}, has {size}."
+        )
+    return found
+
+
+def first_tokens(model: LanguageModel, text: str, count: int) -> list[int]:
+    """The first ``count`` tokens of a text, or all; no more of it is encoded than needed."""
+    size = 6 * count + 256  # characters: most tokenizers need fewer
+    while size < len(text):
+        ids = model.encode(text[:size])
+        if len(ids) >= count + _CUT_TOKENS:
+            return ids[:count]
+        size *= 2
+    return model.encode(text)[:count]
+
+
+def require_window(protocol: str, field: str, length: int, model: LanguageModel) -> None:
+    """Raise unless the model takes so many tokens.
+
+    Raises:
+        ConfigError: It takes fewer.
+    """
+    if length > model.max_length:
+        raise ConfigError(
+            f"{protocol}: {field} must be at most the {model.max_length} tokens of "
+            f"{model.label}, got {length}. Set {protocol}.{field} lower, or --max-length higher if "
+            "the model was trained for it."
+        )
+
+
+def text_bytes(model: LanguageModel, tokens: np.ndarray) -> int:
+    """UTF-8 bytes of the text of some tokens; a character cut by a border counts as three."""
+    options: dict[str, Any] = {"clean_up_tokenization_spaces": False}
+    return len(model.tokenizer.decode(tokens.tolist(), **options).encode())

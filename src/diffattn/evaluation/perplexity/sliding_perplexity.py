@@ -1,0 +1,106 @@
+"""Perplexity by sliding windows, as papers on context extension report it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.evaluation.metrics import loss_metric, perplexity_metric
+from diffattn.evaluation.perplexity.documents import long_texts, require_window
+from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.token_losses import sliding_losses
+from diffattn.stats.bootstrap import bootstrap_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlidingPerplexity(Protocol):
+    """exp of the mean loss per token, every token seen through a window that slides by a stride.
+
+    Source: arXiv:2108.12409, section 2 and appendix B (sliding windows); arXiv:2309.00071,
+    section 4.3.1 (stride 256).
+    """
+
+    name = "sliding_perplexity"
+    version = 1
+    source = "ALiBi, arXiv:2108.12409; YaRN, arXiv:2309.00071, section 4.3.1"
+    summary = "perplexity of long documents by windows that slide by 256 tokens"
+    choices = {
+        "texts": "the corpus that is named; the papers use Proof-pile, GovReport and PG-19",
+        "documents": "the first that have `tokens` tokens, cut there; the papers draw ten",
+        "first window": "predicts all its tokens, also those with little context",
+        "first token": "BOS before every window if the tokenizer has one; it takes a place in "
+        "the window",
+        "mean": "over all tokens of a document, then over documents, which have equally many",
+        "interval": "bootstrap over documents, of the loss",
+    }
+    quick = {"windows": (128, 512), "stride": 64, "tokens": 1_024, "documents": 2}
+
+    windows: tuple[int, ...] = (2_048,)
+    """Tokens of a window; one result each, on the same tokens."""
+    stride: int = 256
+    tokens: int = 131_072
+    """Tokens of each document."""
+    texts: str = "stdlib"
+    """Documents: a file, a folder, JSON lines, ``hub:NAME``, or ``stdlib``."""
+    text_field: str = "text"
+    documents: int | None = 10
+    """How many are taken, in the order of the corpus. None: all that are long enough."""
+
+    def __post_init__(self) -> None:
+        if not self.windows or not 1 <= self.stride < min(self.windows):
+            raise ConfigError(
+                "sliding_perplexity: stride must be 1 or more and below every window, "
+                f"got {self.stride} and {self.windows}."
+            )
+        if self.tokens < max(self.windows) or (self.documents or 1) < 1:
+            raise ConfigError(
+                "sliding_perplexity: tokens must be at least the longest window and documents "
+                f"1 or more, got {self.tokens}, {self.documents}."
+            )
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """One document and window per item."""
+        require_window(self.name, "windows", max(self.windows), model)
+        texts = long_texts(
+            self.name, model, self.texts, self.text_field,
+            least=self.tokens, most=self.tokens, documents=self.documents,
+        )  # fmt: skip
+        return [
+            [Item(id=f"{name}:{window}", payload=(tokens, window), cluster=name)]
+            for name, tokens in texts.items()
+            for window in self.windows
+        ]
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Mean loss of each document."""
+        rows = []
+        for item in items:
+            tokens, window = item.payload
+            given = model.start()
+            losses = sliding_losses(
+                model, tokens, window=window - len(given), stride=self.stride, given=given
+            )
+            loss = float(losses.mean())
+            rows.append(
+                {"window": window, "tokens": len(losses), "scores": {f"nll_window_{window}": loss}}
+            )
+        return rows
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Perplexity and loss of each window."""
+        metrics = []
+        for window in self.windows:
+            own = [row for row in rows if row["window"] == window]
+            if not own:
+                continue
+            losses = [row["scores"][f"nll_window_{window}"] for row in own]
+            interval = bootstrap_mean(losses, [row["cluster"] for row in own])
+            where = {"window": window}
+            metrics += [
+                perplexity_metric("sliding_perplexity", interval, where),
+                loss_metric("nll", interval, where),
+            ]
+        return Summary(
+            metrics=metrics, tables={"documents": sorted({row["cluster"] for row in rows})}
+        )

@@ -1,0 +1,1 @@
+"""A causal language model being read: above the models, below every protocol."""

@@ -1,0 +1,53 @@
+"""Evaluation results as rows of a table."""
+
+from collections.abc import Sequence
+
+from diffattn.records.evaluations import Comparison, EvalResult, Metric
+from diffattn.report.page.wording import number
+
+
+def metric_rows(results: Sequence[EvalResult]) -> list[dict[str, str]]:
+    """The headline metrics, one row per protocol and metric, one column per model."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for result in results:
+        for metric in result.headline():
+            name = "; ".join([metric.name, *(f"{k} {v}" for k, v in metric.where.items())])
+            row = rows.setdefault(
+                (result.variant, name), {"protocol": result.variant, "metric": name}
+            )
+            row[str(result.model["label"])] = value_with_interval(metric)
+    labels = list(dict.fromkeys(str(result.model["label"]) for result in results))
+    return [
+        row | {label: row.get(label, "not measured") for label in labels} for row in rows.values()
+    ]
+
+
+def difference_rows(comparison: Comparison) -> list[dict[str, str]]:
+    """Paired differences, one row each."""
+    return [
+        {
+            "protocol": one.variant,
+            "score": one.score,
+            "difference": f"{one.model} − {one.baseline}",
+            "value": number(one.difference, signed=True),
+            "95 % interval": "unknown"
+            if one.low is None or one.high is None
+            else f"{number(one.low, signed=True)} to {number(one.high, signed=True)}",
+            "p": "" if one.p_value is None else f"{one.p_value:.3g}",
+            "test": one.test,
+            "n": str(one.n),
+        }
+        for one in comparison.differences
+    ]
+
+
+def value_with_interval(metric: Metric) -> str:
+    """``0.840 (0.715 to 0.917)``; whole numbers where digits after the point mean nothing."""
+    size = abs(metric.value)
+    digits = 0 if metric.unit == "tokens" or size >= 1_000 else 1 if size >= 100 else 3
+    bounds = [one for one in (metric.low, metric.high) if one is not None]
+    huge = max(map(abs, [metric.value, *bounds])) >= 1e7
+    value, *ends = (
+        f"{one:.3g}" if huge else number(one, digits) for one in (metric.value, *bounds)
+    )
+    return f"{value} ({ends[0]} to {ends[1]})" if len(ends) == 2 else value

@@ -1,0 +1,1 @@
+"""What every page shares: charts, cells, wording, provenance."""

@@ -1,0 +1,112 @@
+"""Where every number came from: hashes, commits, versions, hardware, files."""
+
+import json
+from typing import Any
+
+from diffattn.report.page.cells import table
+from diffattn.report.page.wording import count, esc
+from diffattn.report.study.files import Study, StudyRun
+
+_NOT_RECORDED = "not recorded"
+
+
+def provenance(study: Study) -> str:
+    """Facts of a study, one table of its runs, and its resolved config."""
+    config = json.dumps(study.info["config"], indent=2, ensure_ascii=False)
+    return (
+        _facts(study)
+        + _runs_table(study)
+        + f"<details><summary>Resolved config</summary><pre>{esc(config)}</pre></details>\n"
+    )
+
+
+def protocol(study: Study) -> str:
+    """Name and version of the protocol that made the results."""
+    found = (study.results or {}).get("protocol") or {}
+    if not found:
+        return _NOT_RECORDED
+    return f"{found.get('name')}, version {found.get('version')}"
+
+
+def _facts(study: Study) -> str:
+    info, data = study.info, study.info.get("data") or {}
+    facts: list[tuple[str, Any]] = [
+        ("Study created", info.get("created")),
+        ("Scale", info.get("scale")),
+        ("Matched by", info.get("match")),
+        ("Seeds", ", ".join(str(seed) for seed in info["seeds"])),
+        ("Protocol", protocol(study)),
+        ("Config hash", info.get("config_hash")),
+    ]
+    if info.get("kind") == "recall":
+        facts.append(("Data", "made while training, from the seed and the step"))
+    else:
+        facts += [
+            ("Data", data.get("source")),
+            ("Data hash", data.get("corpus_hash")),
+            ("Training tokens in the data", count(data.get("train_tokens"))),
+            ("Validation data", _validation(data)),
+            ("Vocabulary", count(data.get("vocab_size"))),
+            ("Python of the data", data.get("python")),
+        ]
+    for name, values in (
+        ("Commit", [_commit(run) for run in study.runs]),
+        ("Versions", [_pairs(run.record.versions) for run in study.runs]),
+        ("Hardware", [_pairs(run.record.hardware) for run in study.runs]),
+    ):
+        facts += [(name, text) for text in _grouped(study, values)]
+    rows = [
+        [f'<th scope="row">{esc(name)}</th>', f"<td>{esc(value or _NOT_RECORDED)}</td>"]
+        for name, value in facts
+    ]
+    return table("The study.", ["", ""], rows)
+
+
+def _runs_table(study: Study) -> str:
+    rows = []
+    for run in study.runs:
+        record = run.record
+        cells = [
+            record.seed,
+            record.created,
+            record.device,
+            _pairs(record.backends) or "none",
+            (record.commit or _NOT_RECORDED)[:12],
+            _dirty(run),
+            "yes" if run.results is not None else "no",
+            f"runs/{record.name}/run.json",
+        ]
+        head = f'<th scope="row">{esc(record.name)}</th>'
+        rows.append([head, *(f"<td>{esc(cell)}</td>" for cell in cells)])
+    headers = ["Run", "Seed", "Created", "Device", "Backends", "Commit", "Changed source"]
+    return table("The runs.", [*headers, "Finished", "Record"], rows)
+
+
+def _grouped(study: Study, values: list[str]) -> list[str]:
+    """Each distinct value once; names its runs if there is more than one."""
+    names: dict[str, list[str]] = {}
+    for run, value in zip(study.runs, values, strict=True):
+        names.setdefault(value, []).append(run.name)
+    if len(names) == 1:
+        return list(names)
+    return [f"{value} ({', '.join(runs)})" for value, runs in names.items()]
+
+
+def _commit(run: StudyRun) -> str:
+    if run.record.commit is None:
+        return "not recorded: the package did not run from a checkout"
+    changed = {"yes": " with uncommitted changes", "no": ", source unchanged", "unknown": ""}
+    return run.record.commit + changed[_dirty(run)]
+
+
+def _dirty(run: StudyRun) -> str:
+    return "unknown" if run.record.dirty is None else "yes" if run.record.dirty else "no"
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _validation(data: dict[str, Any]) -> str:
+    tokens, size = data.get("validation_tokens"), data.get("validation_bytes")
+    return f"{count(tokens)} tokens, {count(size)} bytes"

@@ -1,0 +1,266 @@
+"""Tables of a recall study, in HTML and, for a README, in Markdown."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from diffattn.report.page.cells import number_cell, per_run, table, type_cell, word_cell
+from diffattn.report.page.wording import MISSING, count, esc, number, type_name
+from diffattn.report.recall.files import read_recall_study
+from diffattn.report.study.files import BASELINE, Study
+
+TASK_NAMES = {"noisy_recall": "Noisy recall", "multi_needle": "Multi-needle", "mqar": "MQAR"}
+CEILING_NAMES = {
+    "values": "any value",
+    "pairs": "a value of the context",
+    "elimination": "a value not answered before",
+}
+
+
+def task_name(task: str) -> str:
+    """Human name of a task; an unknown one keeps its own name. Not escaped."""
+    return TASK_NAMES.get(task, task)
+
+
+def task_in_words(settings: dict[str, Any]) -> str:
+    """What a task asks, from its resolved settings. Not escaped."""
+    task = settings.get("task", {})
+    pairs, queries = task.get("num_pairs"), task.get("num_queries")
+    length = settings["train"].get("seq_len")
+    if task.get("name") == "noisy_recall":
+        drawn = "with replacement" if task.get("replacement") else "each key at most once"
+        noise = f"{100 * task.get('noise_ratio', 0):.0f} % of the context is noise"
+        text = f"{pairs} pairs, {noise}, {queries} queries {drawn}"
+    elif task.get("name") == "multi_needle":
+        text = f"{pairs} needles in {task.get('context_len')} tokens, {queries} of them asked for"
+    else:
+        text = f"{pairs} pairs, each asked for once"
+    return f"{text}; sequences of {length} tokens"
+
+
+def ceilings_in_words(ceilings: dict[str, float]) -> str:
+    """Every ceiling with its value. Not escaped."""
+    return ", ".join(
+        f"{CEILING_NAMES.get(name, name)} {number(value, 3)}" for name, value in ceilings.items()
+    )
+
+
+def solved_table(study: Study, task: str) -> str:
+    """Solved shares with their intervals, and the spread of steps and of test accuracy."""
+    rows = []
+    for name, found in _entry(study, task)["types"].items():
+        values = [
+            f"{found['learning_rate']:g}",
+            f"{found['solved']} of {found['trials']}",
+            _interval(found),
+            _spread(found["solved_steps"], max(found["steps"])),
+            _range(found["test_accuracy"]),
+        ]
+        rows.append([type_cell(name), *(number_cell(value, found["runs"]) for value in values)])
+    headers = [
+        "Model",
+        "Learning rate",
+        "Solved",
+        "95 % interval of the share",
+        "Median step (range)",
+        "Test accuracy",
+    ]
+    goal = study.info["tasks"][task].get("solved_accuracy", MISSING)
+    caption = f"{task_name(task)}. Solved: validation accuracy {goal} at two evaluations in a row."
+    return table(caption, headers, rows)
+
+
+def trials_table(study: Study, task: str) -> str:
+    """Steps and test accuracy of every trial of a task."""
+    rows = []
+    for name, found in _entry(study, task)["types"].items():
+        steps = zip(found["runs"], found["solved_steps"], found["steps"], strict=True)
+        accuracy = zip(found["runs"], found["test_accuracy"], strict=True)
+        rows.append(
+            [
+                type_cell(name),
+                per_run((run, _step(solved, spent)) for run, solved, spent in steps),
+                per_run((run, number(value, 3)) for run, value in accuracy),
+            ]
+        )
+    return table("Every trial.", ["Model", "Solved at step", "Test accuracy"], rows)
+
+
+def tests_table(study: Study, task: str) -> str:
+    """p-values between every two types: of the solved shares, and of the steps taken."""
+    rows = [
+        [
+            f'<th scope="row">{esc(" and ".join(map(type_name, found["types"])))}</th>',
+            *(number_cell(_p_value(found[key])) for key in ("fisher_exact", "log_rank")),
+        ]
+        for found in _entry(study, task)["tests"]
+    ]
+    caption = "Two-sided p-values between types, not adjusted for their number."
+    headers = ["Types", "Solved share (Fisher's exact)", "Solved sooner (log-rank)"]
+    return table(caption, headers, rows)
+
+
+def by_query_table(study: Study, task: str) -> str:
+    """Test accuracy of each query in the order asked, and by depth where there are depths."""
+    types = _entry(study, task)["types"]
+    first = next(iter(types.values()))
+    depths = list(first.get("test_by_depth", {}))
+    rows = []
+    for name, found in types.items():
+        values = [*found["test_by_query"], *found.get("test_by_depth", {}).values()]
+        rows.append([type_cell(name), *(number_cell(number(v, 3), found["runs"]) for v in values)])
+    headers = [f"query {i + 1}" for i in range(len(first["test_by_query"]))]
+    headers += [f"depth {100 * float(depth):.0f} %" for depth in depths]
+    caption = "Test accuracy by query position, mean over trials."
+    if depths:
+        caption += " By depth: of the first query."
+    return table(caption, ["Model", *headers], rows)
+
+
+def sweep_table(study: Study, task: str) -> str:
+    """What every learning rate of the sweep led to; the chosen one is named."""
+    entry = _entry(study, task)
+    rates = study.info["learning_rates"]
+    rows = []
+    for name, found in entry["types"].items():
+        row = [type_cell(name)]
+        for rate in rates:
+            runs = [run for run in found["sweep"] if run["learning_rate"] == rate]
+            row.append(
+                per_run(
+                    (
+                        run["run"],
+                        f"{_step(run['solved_step'], run['steps'])}, validation loss "
+                        f"{number(run['validation_loss'], 3)}",
+                    )
+                    for run in runs
+                )
+            )
+        row.append(number_cell(f"{found['learning_rate']:g}"))
+        rows.append(row)
+    headers = ["Model", *(f"rate {rate:g}" for rate in rates), "Chosen"]
+    caption = (
+        "Learning-rate sweep on seeds of its own. Chosen: most runs solved, then fewest steps, "
+        "then smallest validation loss."
+    )
+    return table(caption, headers, rows)
+
+
+def recall_markdown(study: Path) -> str:
+    """Results of a recall study as a Markdown table that names its runs.
+
+    Args:
+        study: Study folder.
+
+    Returns:
+        One row per task and attention type, ending in a newline.
+
+    Raises:
+        CheckpointError: A file of the study is damaged or foreign.
+    """
+    files = read_recall_study(study)
+    lines = [
+        "| Task | Model | Learning rate | Solved | 95 % interval | Median step (range) "
+        "| p to softmax: share, steps | Test accuracy | Guess | Runs |",
+        "| --- | --- | ---: | ---: | ---: | ---: | --- | --- | ---: | --- |",
+    ]
+    for task, entry in (files.results or {"tasks": {}})["tasks"].items():
+        p_values = {
+            tuple(found["types"]): f"{_p_value(found['fisher_exact'])}, "
+            f"{_p_value(found['log_rank'])}"
+            for found in entry["tests"]
+        }
+        for name, found in entry["types"].items():
+            cells = [
+                task_name(task),
+                type_name(name),
+                f"{found['learning_rate']:g}",
+                f"{found['solved']} of {found['trials']}",
+                _interval(found),
+                _spread(found["solved_steps"], max(found["steps"])),
+                p_values.get((BASELINE, name), MISSING),
+                _range(found["test_accuracy"]),
+                number(entry["ceilings"]["pairs"], 3),
+                ", ".join(brief_names(found["runs"])),
+            ]
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _p_value(p: float) -> str:
+    """Three digits: no test of so few runs knows more."""
+    return "below 0.001" if p < 0.001 else number(p, 3)
+
+
+def _spread(solved: Sequence[int | None], most: int) -> str:
+    """Median and range of the steps; a run that was not solved is slower than any other."""
+    steps = sorted(math.inf if step is None else step for step in solved)
+
+    def words(step: float) -> str:
+        return count(step) if math.isfinite(step) else f"over {count(most)}"
+
+    # Of an even number the later one: a mean with an unsolved run would be no step.
+    middle, low, high = words(steps[len(steps) // 2]), words(steps[0]), words(steps[-1])
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{number(min(values), 3)} to {number(max(values), 3)}"
+
+
+def brief_names(runs: Sequence[str]) -> list[str]:
+    """Names of runs that differ in the seed alone as one, e.g. ``"mqar-diff-seed0 to 7"``."""
+    seeds: dict[str, list[int]] = {}
+    others = []
+    for run in runs:
+        stem, _, seed = run.rpartition("seed")
+        if seed.isdecimal():
+            seeds.setdefault(stem, []).append(int(seed))
+        else:
+            others.append(run)
+    return [f"{stem}seed{_run_of(numbers)}" for stem, numbers in seeds.items()] + others
+
+
+def _run_of(seeds: Sequence[int]) -> str:
+    """``"0 to 7"`` for neighbours, else all of them."""
+    numbers = sorted(seeds)
+    if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]} to {numbers[-1]}"
+    return ", ".join(str(seed) for seed in numbers)
+
+
+def unfinished_note() -> str:
+    """In place of tables that count what is not all there."""
+    return '<p class="gap">The study has not finished: nothing is counted yet.</p>\n'
+
+
+def settings_table(study: Study) -> str:
+    """What each task asks and how long it is trained."""
+    rows = []
+    for task, settings in study.info["tasks"].items():
+        train, model = settings["train"], settings["model"]
+        values: Sequence[Any] = (
+            esc(task_in_words(settings)),
+            f"{count(train.get('num_steps'))} steps of "
+            f"{count(train['batch_tokens'] // train['seq_len'])} sequences",
+            f"{count(model.get('num_hidden_layers'))} layers, "
+            f"{count(model.get('hidden_size'))} channels",
+        )
+        head = f'<th scope="row">{esc(task_name(task))}</th>'
+        rows.append([head, *(word_cell(str(value)) for value in values)])
+    return table("Tasks.", ["Task", "What is asked", "Trained at most", "Models"], rows)
+
+
+def _entry(study: Study, task: str) -> dict[str, Any]:
+    assert study.results is not None
+    return dict(study.results["tasks"][task])
+
+
+def _interval(found: dict[str, Any]) -> str:
+    share = found["solved_share"]
+    return f"{number(share['low'], 2)} to {number(share['high'], 2)}"
+
+
+def _step(solved: int | None, spent: int) -> str:
+    return f"not in {count(spent)}" if solved is None else count(solved)

@@ -1,0 +1,1 @@
+"""The page of a study of models on text."""

@@ -1,0 +1,1 @@
+"""Which attention types learn to recall, and when."""

@@ -1,0 +1,144 @@
+"""The recall study: which attention types learn to recall, and after how many steps."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.models.known_names import check_known
+from diffattn.records.io import is_empty_folder, read_json, write_json
+from diffattn.records.run import config_hash, require_schema
+from diffattn.report.build import build_report
+from diffattn.studies.recall.config import (
+    RecallMember,
+    RecallStudyConfig,
+    choose_learning_rates,
+)
+from diffattn.studies.recall.summary import recall_results
+from diffattn.studies.workers import Events, run_members, unfinished
+
+Say = Callable[[str], None]
+
+
+def reproduce_recall(
+    scale: str = "laptop",
+    *,
+    out: str | Path | None = None,
+    seeds: Sequence[int] | None = None,
+    match: str = "params",
+    workers: int | None = None,
+    say: Say = print,
+    tell: Events = lambda name, event: None,
+) -> Path:
+    """Train four attention types on recall tasks, and count which of them are solved.
+
+    A sweep chooses each type's learning rate by one rule, on seeds of its own; the trials at that
+    rate count. The same call again continues what was interrupted.
+
+    Args:
+        scale: ``"smoke"``, ``"laptop"`` or ``"study"``; see :mod:`diffattn.recipes.recall`.
+        out: Study folder. Default: ``runs/recall-<scale>``.
+        seeds: Seeds of the trials: initial weights and sequences. Default: the scale's.
+        match: What the models keep equal; see :func:`diffattn.models.twins.twin`.
+        workers: One-thread processes side by side; with 1 the runs are made in this process, which
+            saves the start-up of one per run. Default: CPU cores, at most 2; 1 on a GPU.
+        say: Given one line per stage.
+        tell: Given progress of each run: its name, and ``step`` and ``loss``.
+
+    Returns:
+        The path of ``report.html``; beside it lie ``study.json``, ``results.json``,
+        ``costs.json`` and ``runs/``.
+
+    Raises:
+        ConfigError: An unknown scale, or ``out`` holds another configuration.
+        CheckpointError: ``out`` holds foreign or damaged files.
+        DiffAttnError: A run failed.
+    """
+    from diffattn.studies.text.reproduce import default_workers
+
+    config = recall_study(scale, seeds=seeds, match=match)
+    workers = default_workers() if workers is None else workers
+    if workers < 1:
+        raise ConfigError(f"reproduce: workers must be 1 or more, got {workers}.")
+    folder = Path(out) if out is not None else Path("runs") / f"recall-{scale}"
+    _claim(folder, config)
+
+    def train(members: Sequence[RecallMember], what: str) -> dict[str, Any]:
+        waiting = unfinished(members, folder / "runs")
+        if waiting:
+            say(f"{what}: training {len(waiting)} of {len(members)} models")
+        if workers == 1:
+            _run_here(waiting, folder / "runs", tell)
+        else:
+            run_members(waiting, None, folder / "runs", workers=workers, tell=tell)
+        names = [member.config.name for member in members]
+        return {name: read_json(folder / "runs" / name / "results.json") for name in names}
+
+    results = train(config.sweep(), "learning rates")
+    trials = config.trials(choose_learning_rates(config, results))
+    results |= train(trials, "trials")
+    costs = {name: read_json(folder / "runs" / name / "costs.json") for name in results}
+    write_json(folder / "results.json", recall_results(config, results))
+    write_json(folder / "costs.json", {"schema": 1, "runs": costs})
+    return build_report(folder)
+
+
+def recall_study(
+    scale: str, *, seeds: Sequence[int] | None = None, match: str = "params"
+) -> RecallStudyConfig:
+    """The resolved configuration of :func:`reproduce_recall`.
+
+    Raises:
+        ConfigError: An unknown scale, or seeds that are not distinct.
+    """
+    from diffattn.recipes.recall import RECALL
+
+    check_known("reproduce", "scale", scale, RECALL)
+    settings = RECALL[scale]()
+    if seeds is not None:
+        settings["seeds"] = tuple(seeds)
+    return RecallStudyConfig(scale=scale, match=match, **settings)
+
+
+def _run_here(members: Sequence[RecallMember], folder: Path, tell: Events) -> None:
+    """Train one after the other in this process, on one thread as a worker would."""
+    import torch
+
+    from diffattn.training.recall import train_recall
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for member in members:
+            name = member.config.name
+
+            def progress(step: int, loss: float | None, name: str = name) -> None:
+                tell(name, {"step": step, "loss": loss})
+
+            train_recall(member.config, folder / name, facts=member.facts, progress=progress)
+            tell(name, {"done": True})
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _claim(folder: Path, config: RecallStudyConfig) -> None:
+    """Write ``study.json``, or check that the folder already holds this very study."""
+    path, resolved = folder / "study.json", config.resolved()
+    if path.exists():
+        found = read_json(path)
+        require_schema(found, path)
+        if found.get("config_hash") != config_hash(resolved):
+            raise ConfigError(
+                f"reproduce: {folder} must hold this configuration to be continued, got another "
+                f"one (scale {found.get('scale')!r}). Choose another --out."
+            )
+        return
+    if folder.exists() and not is_empty_folder(folder):
+        raise CheckpointError(
+            f"{folder}: must be empty or hold a study (study.json), got other files. "
+            "Choose another --out."
+        )
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    head = {"schema": 1, "kind": "recall", "created": created}
+    write_json(path, head | {"config_hash": config_hash(resolved), **resolved})

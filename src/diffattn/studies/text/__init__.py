@@ -1,0 +1,1 @@
+"""Matched models on real text."""

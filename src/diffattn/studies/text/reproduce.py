@@ -1,0 +1,197 @@
+"""The main job: train matched models on real text, compare them, write a report."""
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import diffattn.report
+from diffattn.data.corpora import corpus_hash, load_corpus
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.models.known_names import check_known
+from diffattn.recipes.catalog import SCALES, recipe
+from diffattn.records.io import is_empty_folder, read_json, write_json
+from diffattn.records.run import config_hash, package_versions, require_schema
+from diffattn.report.build import build_report
+from diffattn.studies.text.comparison import ComparisonConfig
+
+PUBLISHED = Path(diffattn.report.__file__).parent / "published" / "text"
+"""What the package carries of the committed study; all of it is in ``published/text``."""
+_DEFAULT_SEEDS = {"smoke": (0,), "laptop": (0, 1, 2), "study": (0, 1, 2)}
+
+Say = Callable[[str], None]
+Events = Callable[[str, dict[str, Any]], None]
+
+
+def reproduce(
+    scale: str = "laptop",
+    *,
+    out: str | Path | None = None,
+    seeds: Sequence[int] | None = None,
+    settings: Sequence[str] = (),
+    match: str = "params",
+    workers: int | None = None,
+    say: Say = print,
+    tell: Events = lambda name, event: None,
+) -> Path:
+    """Train softmax, DIFF V1, DIFF V2 and Shared DIFF models on the same data, and compare them.
+
+    The same call again continues what was interrupted.
+
+    Args:
+        scale: ``"smoke"`` (a minute), ``"laptop"`` (under ten minutes) or ``"study"`` (hours).
+        out: Study folder. Default: ``runs/<scale>``.
+        seeds: Seeds of initial weights and data order. Default: 0, 1, 2; for smoke 0.
+        settings: Changes such as ``"train.num_steps=500"`` or ``"data.source=my_texts"``.
+        match: What the models keep equal; see :func:`diffattn.models.twins.twin`.
+        workers: One-thread processes side by side. Default: CPU cores, at most 2; 1 on a GPU.
+        say: Given one line per stage.
+        tell: Given progress of each run: its name, and ``step`` and ``loss``.
+
+    Returns:
+        The path of ``report.html``; beside it lie ``study.json``, ``results.json``,
+        ``costs.json``, ``maps.json``, ``data/`` and ``runs/``.
+
+    Raises:
+        ConfigError: An unknown scale or setting, or ``out`` holds another configuration.
+        CheckpointError: ``out`` holds foreign or damaged files.
+        DiffAttnError: A run failed.
+    """
+    from diffattn.studies.text.summary import summarise
+    from diffattn.studies.workers import run_members, unfinished
+    from diffattn.training.prepare import prepare_data
+    from diffattn.training.trainer import require_enough
+
+    config = comparison(scale, seeds=seeds, settings=settings, match=match)
+    workers = default_workers() if workers is None else workers
+    if workers < 1:
+        raise ConfigError(f"reproduce: workers must be 1 or more, got {workers}.")
+    folder = Path(out) if out is not None else Path("runs") / scale
+    _check_claim(folder, config)
+    data = prepare_data(config.base.data, folder / "data", say=say)
+    members = config.members()
+    require_enough(config.base, data)
+    _claim(folder, config, data.facts())
+    waiting = unfinished(members, folder / "runs")
+    if waiting:
+        say(f"training {len(waiting)} models of {config.base.train.num_steps:,} steps each")
+    run_members(waiting, data.folder, folder / "runs", workers=workers, tell=tell)
+    say("comparing")
+    summarise(config, data, folder)
+    return build_report(
+        folder, published=published_beside(folder), benchmarks=committed_benchmarks()
+    )
+
+
+def comparison(
+    scale: str,
+    *,
+    seeds: Sequence[int] | None = None,
+    settings: Sequence[str] = (),
+    match: str = "params",
+) -> ComparisonConfig:
+    """The resolved configuration of :func:`reproduce`.
+
+    Raises:
+        ConfigError: An unknown scale or setting.
+    """
+    from diffattn.training.settings import apply_settings
+
+    check_known("reproduce", "scale", scale, SCALES)
+    return ComparisonConfig(
+        scale=scale,
+        base=apply_settings(recipe(scale), settings),
+        seeds=tuple(_DEFAULT_SEEDS[scale] if seeds is None else seeds),
+        match=match,
+    )
+
+
+def published_beside(study: Path) -> Path | None:
+    """The committed study, to be shown beside another one; ``None`` beside itself."""
+    path = Path(study) / "study.json"
+    found = read_json(path)
+    require_schema(found, path)
+    if found.get("scale") == "study":
+        return None
+    return PUBLISHED
+
+
+def committed_benchmarks() -> list[Path]:
+    """Benchmark records of the checkout that runs; none for an installed package."""
+    folder = Path(__file__).parents[4] / "benchmarks" / "results"
+    return sorted(folder.glob("*.json"))
+
+
+def default_workers() -> int:
+    """One process on a GPU, else one per core up to two."""
+    import torch
+
+    return 1 if torch.cuda.is_available() else min(2, os.cpu_count() or 1)
+
+
+def _check_claim(folder: Path, config: ComparisonConfig) -> None:
+    """Refuse a folder of another configuration or text before any work is done."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise ConfigError(f"reproduce: --out must be a folder, got the file {folder}.")
+    path = folder / "study.json"
+    if not path.exists():
+        if not is_empty_folder(folder, besides="data"):
+            raise CheckpointError(
+                f"{folder}: must be empty or hold a study (study.json), got other files. "
+                "Choose another --out."
+            )
+        return
+    found = _read_study(path)
+    if found.get("config_hash") != config_hash(config.resolved()):
+        raise ConfigError(
+            f"reproduce: {folder} must hold this configuration to be continued, got another "
+            f"one (scale {found.get('scale')!r}). Choose another --out."
+        )
+    data = config.base.data
+    documents = load_corpus(data.source, text_field=data.text_field)
+    _require_same_data(folder, found, {"corpus_hash": corpus_hash(documents)})
+
+
+def _claim(folder: Path, config: ComparisonConfig, facts: dict[str, Any]) -> None:
+    """Write ``study.json``, or check that the data is still the same."""
+    path = folder / "study.json"
+    if path.exists():
+        _require_same_data(folder, _read_study(path), facts)
+        return
+    resolved = config.resolved()
+    data = {
+        "source": config.base.data.source,
+        "vocab_size": config.base.data.vocab_size,
+        "python": package_versions()["python"],
+        **facts,
+    }
+    write_json(
+        path,
+        {
+            "schema": 1,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "config_hash": config_hash(resolved),
+            "data": data,
+            **resolved,
+        },
+    )
+
+
+def _read_study(path: Path) -> dict[str, Any]:
+    found = read_json(path)
+    require_schema(found, path)
+    if not isinstance(found.get("data"), dict):
+        raise CheckpointError(f"{path}: data must be a dict, got {found.get('data')!r}.")
+    return dict(found)
+
+
+def _require_same_data(folder: Path, found: dict[str, Any], facts: dict[str, Any]) -> None:
+    changed = [key for key in facts if found["data"].get(key) != facts[key]]
+    if changed:
+        raise ConfigError(
+            f"reproduce: the data of {folder} must be unchanged to continue, got another "
+            f"{changed[0]}. Choose another --out."
+        )

@@ -1,0 +1,65 @@
+"""Labels renamed to numbers, new for every question."""
+
+import pytest
+from icl_files import write_all
+
+from diffattn.errors import ConfigError
+from diffattn.evaluation.icl.data import load_icl_data
+from diffattn.evaluation.icl.remapped_labels import RemappedLabels
+from diffattn.evaluation.runner import Part, evaluate
+from diffattn.records.io import read_jsonl
+
+
+@pytest.fixture
+def files(tmp_path):
+    return str(write_all(tmp_path / "icl"))
+
+
+def test_a_prompt_names_classes_by_numbers_that_change_with_the_question(files):
+    data = load_icl_data("trec", files)
+    protocol = RemappedLabels(data=files)
+    mappings = set()
+    for example in data.test:
+        prompt, number = protocol.prompt(data, example, 12)
+        head, *blocks, last = prompt.split("\n\n")
+        assert head.endswith('Only output "label: {label}" and nothing else. ')
+        assert last == f"{example.text}\nlabel:"
+        shown = {
+            one.label: block.split("\nlabel: ")[1]
+            for block in blocks for one in data.train if one.text == block.split("\nlabel: ")[0]
+        }  # fmt: skip
+        assert len(blocks) == 12
+        assert sorted(shown.values()) == sorted(map(str, range(6)))
+        assert shown[example.label] == number
+        mappings.add(tuple(sorted(shown.items())))
+    assert len(mappings) > 6
+    assert protocol.prompt(data, data.test[0], 12) == protocol.prompt(data, data.test[0], 12)
+
+
+def test_more_demonstrations_than_examples_begin_anew(files):
+    data = load_icl_data("banking77", files)
+    prompt, _ = RemappedLabels(data=files).prompt(data, data.test[0], 60)
+    assert prompt.count("label: ") == 60 + 1  # the instruction names one
+    blocks = prompt.split("\n\n")[1:-1]
+    assert len(set(blocks)) <= len(data.train)
+
+
+def test_every_kind_of_model(model, files, tmp_path):
+    protocol = RemappedLabels(data=files, shots=(6, 12, 900), test_items=3)
+    result = evaluate(model, Part(variant="x", protocol=protocol), tmp_path / "out")
+    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    assert (result.num_items, result.num_failed) == (6, 0)
+    assert result.tables["shots_not_asked"] == [900]
+    assert [m.where for m in result.headline()] == [{"shots": 6}, {"shots": 12}]
+    for row in rows:
+        assert row["among_numbers"] in map(str, range(6))
+        assert row["scores"]["exact_match"] == (row["output"].strip() == row["expected"])
+
+
+def test_what_does_not_fit_or_is_not_there(models, build, files):
+    with pytest.raises(ConfigError, match=r"must be at most \d+, which fit diff's 300 tokens"):
+        RemappedLabels(data=files, test_items=3).batches(build("diff", max_length=300))
+    with pytest.raises(ConfigError, match="test_items must be at most 12, got 500"):
+        RemappedLabels(data=files).batches(models["diff"])
+    with pytest.raises(ConfigError, match="shots and test_items must be 1 or more"):
+        RemappedLabels(shots=(0,))

@@ -1,0 +1,168 @@
+"""An endpoint may be slow, busy, broken or wrong: what is retried, and what is told."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from threading import Event
+
+import pytest
+from judge_server import TRUE, completion, judge_server
+
+from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.evaluation.judge.endpoint import EndpointJudge
+from diffattn.evaluation.judge.judges import JudgeFailure, JudgeSettings
+
+OK = (200, completion(), {})
+BROKEN = (500, {"error": "broken"}, {})
+MESSAGES = [{"role": "user", "content": "Is it — so?"}]
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
+
+
+def judge(url, **settings):
+    values = {"first_wait_seconds": 0.001, "timeout_seconds": 5.0, "max_attempts": 3} | settings
+    return EndpointJudge(JudgeSettings(model="judge", endpoint=url, **values))
+
+
+def ask(url, **settings):
+    return judge(url, **settings).reply("name", MESSAGES, Event())
+
+
+def test_a_reply(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "secret")
+    with judge_server(OK) as (url, asked):
+        reply = ask(url + "/?version=1", key_variable="MY_KEY", temperature=0, max_tokens=9)
+        facts = judge(url + "?key=secret", key_variable="MY_KEY").facts()
+    assert reply.text == TRUE
+    assert reply.details == {
+        "model": "judge-2024", "finish_reason": "stop", "usage": {"total_tokens": 7}, "attempts": 1,
+    }  # fmt: skip
+    (request,) = asked
+    assert request["path"] == "/v1/chat/completions?version=1"
+    assert request["headers"]["Authorization"] == "Bearer secret"
+    assert request["body"] == {
+        "model": "judge", "messages": MESSAGES, "temperature": 0, "max_tokens": 9,
+    }  # fmt: skip
+    assert "secret" not in str(facts)
+    assert facts["endpoint"] == url
+
+
+def test_nothing_is_sent_unasked():
+    with judge_server(OK) as (url, asked):
+        ask(url)
+    assert set(asked[0]["body"]) == {"model", "messages"}
+    assert "Authorization" not in asked[0]["headers"]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        BROKEN,
+        (503, b"<html>busy</html>", {}),
+        (429, {"error": "slow down"}, {"Retry-After": "0"}),
+        (200, b"no json at all", {}),
+        (200, {"choices": []}, {}),
+        (200, {"error": "odd"}, {}),
+        (200, [1], {}),
+    ],
+    ids=str,
+)
+def test_failures_that_may_pass_are_retried(failure):
+    with judge_server(failure, failure, OK) as (url, asked):
+        assert ask(url).details["attempts"] == 3
+    assert len(asked) == 3
+
+
+def test_attempts_end():
+    with judge_server(BROKEN) as (url, asked):
+        with pytest.raises(JudgeFailure, match=r"no reply after 3 attempts, last: HTTP 500 .*brok"):
+            ask(url)
+        assert len(asked) == 3
+    with pytest.raises(JudgeFailure, match="Connection refused"):
+        ask(url)  # the server is gone
+
+
+def test_waits_double_and_keep_to_the_server(monkeypatch):
+    waits = []
+    stop = Event()
+    monkeypatch.setattr(stop, "wait", lambda seconds: waits.append(seconds))
+    busy = (429, {}, {"Retry-After": "7"})
+    later = format_datetime(datetime.now(UTC) + timedelta(hours=2), usegmt=True)
+    script = [BROKEN, BROKEN, busy, (503, {}, {"Retry-After": later}),
+              (429, {}, {"Retry-After": "soon"}), OK]  # fmt: skip
+    with judge_server(*script) as (url, _):
+        settings = {"first_wait_seconds": 2.0, "longest_wait_seconds": 60.0, "max_attempts": 9}
+        reply = judge(url, **settings).reply("name", MESSAGES, stop)
+    assert reply.details["attempts"] == 6
+    assert waits == [2.0, 4.0, 7.0, 60.0, 32.0]
+
+
+@pytest.mark.parametrize("answer", [30.0, "drip"])
+def test_an_endpoint_that_hangs(answer):
+    with judge_server(answer) as (url, _):
+        began = time.monotonic()
+        with pytest.raises(JudgeFailure, match="no reply after 1 attempts, last: "):
+            ask(url, timeout_seconds=0.2, max_attempts=1)
+        assert time.monotonic() - began < 20  # it would have hung for longer
+
+
+def test_a_caller_that_gives_up_does_not_wait():
+    stop = Event()
+    stop.set()
+    with judge_server(BROKEN) as (url, asked):
+        with pytest.raises(JudgeFailure, match="given up, last: HTTP 500"):
+            judge(url, first_wait_seconds=1e6).reply("name", MESSAGES, stop)
+        assert len(asked) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_refusal_ends_everything_and_shows_no_key(status, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-secret")
+    body = {"error": "key sk-secret is wrong"}
+    with judge_server((status, body, {})) as (url, asked):
+        with pytest.raises(DiffAttnError, match=r"must accept the key.*\[key\] is wrong") as raised:
+            ask(url, key_variable="MY_KEY")
+        assert not isinstance(raised.value, JudgeFailure)
+        assert "sk-secret" not in str(raised.value)
+        assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((400, {"error": "too long"}, {}), "HTTP 400 .*too long"),
+        ((307, b"", {"Location": "http://127.0.0.1:1/"}), "HTTP 307"),
+        ((200, completion(None), {}), "a reply without text, finish reason 'stop'"),
+    ],
+)
+def test_failures_of_one_request_are_not_retried(answer, message):
+    with judge_server(answer) as (url, asked):
+        with pytest.raises(JudgeFailure, match=message):
+            ask(url)
+        assert len(asked) == 1
+
+
+def test_text_that_no_file_can_hold():
+    with judge_server((200, completion("a\ud800b"), {})) as (url, _):
+        assert ask(url).text == "a?b"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"endpoint": "api.openai.com/v1"}, "endpoint must be a URL"),
+        ({"endpoint": "ftp://host/v1"}, "endpoint must be a URL"),
+        ({"endpoint": "https://me:secret@host/v1"}, "must be without user and password"),
+        ({"key_variable": "NO_SUCH_KEY"}, "environment variable NO_SUCH_KEY must hold a key"),
+        ({"key_variable": "ODD_KEY"}, "must hold a key in ASCII, got other characters"),
+    ],
+)
+def test_wrong_settings(settings, message, monkeypatch):
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    monkeypatch.setenv("ODD_KEY", "a\nb")
+    with pytest.raises(ConfigError, match=message) as raised:
+        EndpointJudge(JudgeSettings(**({"model": "m", "endpoint": "https://host/v1"} | settings)))
+    assert "secret" not in str(raised.value)

@@ -1,0 +1,59 @@
+"""What a judge is asked, and how its reply is read."""
+
+import pytest
+
+from diffattn.evaluation.judge.prompt import judge_messages, read_verdict
+
+
+@pytest.mark.parametrize(
+    ("reply", "correct"),
+    [
+        ("It says so.\n**Conclusion: True**", True),
+        ("Not so.\n**Conclusion: False**\n**Problematic Spans: [\"a\"]**", False),
+        ("Conclusion: True", True),
+        ("**Conclusion: True** would be wrong here.\n**Conclusion: False**", False),
+        ("**Conclusion: True or False**", None),
+        ("**Conclusion: Truely**", None),
+        ("**Conclusion:** True", None),  # the source's rule: the colon and a space, then the word
+        ("**Conclusion: **", None),
+        ("I cannot say.", None),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_conclusions(reply, correct):
+    assert read_verdict(reply).correct is correct
+
+
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        ('["a b", "c"]', ("a b", "c")),
+        ("['a b', 'c']", ("a b", "c")),
+        ("[a, b]", ("[a, b]",)),
+        ('"one"', ("one",)),
+        ("[]", ()),
+        ("__import__('os').abort()", ("os",)),
+        ("", ()),
+    ],
+)
+def test_problematic_spans_are_read_and_never_run(text, spans):
+    reply = f"**Conclusion: False**\n**Problematic Spans: {text}**"
+    assert read_verdict(reply).problematic_spans == spans
+
+
+def test_the_parts_of_the_request_stand_in_the_order_of_the_source():
+    row = {"kind": "summary", "question": "", "references": ["gold"], "output": "mine"}
+    system, user = judge_messages(row, "the {text}")
+    assert system == {"role": "system", "content": "You are a helpful assistant."}
+    parts = user["content"].split("\n\n")
+    assert parts[1:4] == [
+        "#Document#: the {text}", "#Ground Truth Summary#: gold", "#Proposed Summary#: mine",
+    ]  # fmt: skip
+    for part in (parts[0], parts[4]):
+        assert "**Conclusion: True**" in part
+        assert "**Problematic Spans: [" in part
+    row = {"kind": "answer", "question": "who?", "references": ["a", "b"], "output": "mine"}
+    content = judge_messages(row, "text")[1]["content"]
+    assert "#Document#: text\n#Question#: who?\n\n" in content
+    assert '#Ground Truth Answers (a list of valid answers)#: ["a", "b"]' in content
+    assert "#Proposed Answer#: mine" in content

@@ -1,0 +1,42 @@
+"""Lengths that fit, means over tasks, effective length."""
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.evaluation.long_context.lengths import (
+    effective_length,
+    lengths_that_fit,
+    mean_over_tasks,
+    require_lengths,
+)
+from diffattn.stats.proportions import wilson_interval
+
+
+def test_standard_lengths_are_those_that_fit(build):
+    assert lengths_that_fit("ruler", None, build("diff", max_length=20_000)) == (4096, 8192, 16384)
+    assert lengths_that_fit("ruler", (7, 1024), build("diff")) == (7, 1024)
+    assert lengths_that_fit("x", None, build("diff"), (500, 1000, 2000)) == (500, 1000)
+    with pytest.raises(ConfigError, match=r"--set ruler.lengths=\[1024\]"):
+        lengths_that_fit("ruler", None, build("diff"))
+    with pytest.raises(ConfigError, match="must fit the 1024 tokens of diff, got 1025"):
+        lengths_that_fit("ruler", (4, 1025), build("diff"))
+
+
+@pytest.mark.parametrize("lengths", [(), (0,), (5, 5), (1.5,)])
+def test_lengths_must_be_different_positive_numbers(lengths):
+    require_lengths("ruler", (5, 3))
+    require_lengths("ruler", None)
+    with pytest.raises(ConfigError, match="ruler: lengths must be different numbers"):
+        require_lengths("ruler", lengths)
+
+
+def test_the_effective_length_is_the_longest_above_the_threshold():
+    assert effective_length({4096: 0.9, 8192: 0.856, 16384: 0.8559}, 0.856) == 8192
+    assert effective_length({4096: 0.8, 8192: 0.9}, 0.856) == 8192
+    assert effective_length({4096: 0.1}, 0.856) == 0
+
+
+def test_a_mean_over_tasks_has_a_width_also_where_all_scores_are_equal():
+    assert mean_over_tasks([[1.0, 0.0], [1.0, 1.0, 1.0]]).mean == 0.75
+    assert mean_over_tasks([[1.0], [1.0, 1.0]]) == wilson_interval(3, 3)
+    assert mean_over_tasks([[0.0], [0.0, 0.0]]) == wilson_interval(0, 3)

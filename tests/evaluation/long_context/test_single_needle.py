@@ -1,0 +1,123 @@
+"""One sentence in a text: found, missed or refused, with and without it."""
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.evaluation.long_context import single_needle
+from diffattn.evaluation.long_context.single_needle import PHRASE, SingleNeedle
+from diffattn.evaluation.runner import Part, evaluate
+from diffattn.inference.decoding import Generation
+from diffattn.inference.scoring import Score
+from diffattn.records.io import read_jsonl
+from diffattn.stats.proportions import wilson_interval
+
+SENTENCE = f"The best thing to do in San Francisco is {PHRASE}."
+
+
+@pytest.fixture(scope="module")
+def hay(text, tmp_path_factory):
+    path = tmp_path_factory.mktemp("hay") / "prose.txt"
+    path.write_text(text)
+    return str(path)
+
+
+def protocol(hay, **changes):
+    values = {"lengths": (700, 900), "depths": (0, 50, 100), "samples": 1, "haystack": hay}
+    return SingleNeedle(**(values | changes))
+
+
+def run(model, one, folder):
+    return evaluate(model, Part(variant="single_needle", protocol=one), folder)
+
+
+def test_the_grid():
+    one = SingleNeedle()
+    assert (len(one.lengths), one.lengths[0], one.lengths[-1]) == (15, 1024, 16384)
+    assert (len(one.depths), one.depths[0], one.depths[-1]) == (15, 0, 100)
+
+
+def test_prompts(models, hay):
+    model = models["diff"]
+    prompts = protocol(hay)._prompts(model, 900, 0, [0, 30, 100, None])
+    texts = [model.decode(prompt.ids) for prompt in prompts]
+    assert len({len(prompt.ids) for prompt in prompts}) == 1
+    for prompt, text in zip(prompts, texts, strict=True):
+        assert text.count(SENTENCE) == (prompt.depth is not None)
+        assert text.startswith("Answer the question")
+        assert text.endswith("San Francisco?\nAnswer:")
+    assert f"write UNANSWERABLE.\n\n\n{SENTENCE}" in texts[0]
+    assert f"{SENTENCE}\n\n\nQuestion:" in texts[2]
+    assert texts[1].split(f"\n{SENTENCE}")[0].endswith(".")
+    assert 20 < prompts[1].realised <= 30
+    before, after = texts[1].split(f"\n{SENTENCE}\n")
+    assert texts[3].startswith((before + after).split("\n\nQuestion")[0])
+
+
+def test_every_kind_of_model(model, hay, tmp_path):
+    result = run(model, protocol(hay, lengths=(700,)), tmp_path / "out")
+    assert (result.num_items, result.num_failed) == (4, 0)
+    assert [m.name for m in result.headline()] == ["accuracy", "false_refusal", "refusal"]
+    rows = {row["id"]: row for row in read_jsonl(tmp_path / "out" / "items.jsonl")}
+    assert set(rows) == {"700/0/0", "700/0/50", "700/0/100", "700/0/control"}
+    assert set(rows["700/0/control"]["scores"]) == {"refusal", "control_logprob_per_token"}
+
+
+def test_rates(models, hay, tmp_path, monkeypatch):
+    """A model that finds the needle at depth 50, refuses at 100 and refuses the long control."""
+    answers = iter(
+        [
+            "Go to the museum.", f"You should  {PHRASE.upper()}!", "UNANSWERABLE", "A sandwich.",
+            "", PHRASE, "It is unanswerable.", "Unanswerable",
+        ]
+    )  # fmt: skip
+
+    monkeypatch.setattr(
+        single_needle, "read_each", lambda model, prompts: ((i, None) for i in range(len(prompts)))
+    )
+    monkeypatch.setattr(
+        single_needle, "generate", lambda *a, **k: [Generation((), next(answers), "stop")]
+    )
+    monkeypatch.setattr(single_needle, "score", lambda *a, **k: [Score((-5.0,), (1,), False)])
+    result = run(models["softmax"], protocol(hay), tmp_path / "out")
+    found = {(m.name, *m.where.values()): m for m in result.metrics}
+    assert found["accuracy",].value == pytest.approx(2 / 6)
+    assert found["accuracy",].n == 2  # texts
+    assert found["false_refusal",].value == pytest.approx(2 / 6)
+    assert found["refusal",].value == 0.5
+    assert found["refusal", 900].value == 1
+    assert found["accuracy", 700, 50].low == wilson_interval(1, 1).low
+    assert result.tables["grid"]["accuracy"] == [[0, 0], [1, 1], [0, 0]]
+
+
+def test_a_phrase_with_a_refusal_is_not_found(models, hay, monkeypatch):
+    one, model = protocol(hay, lengths=(700,)), models["diff"]
+    monkeypatch.setattr(
+        single_needle, "generate",
+        lambda *a, **k: [Generation((), f"UNANSWERABLE. {PHRASE}", "stop")],
+    )  # fmt: skip
+    (batch,) = one.batches(model)
+    (row,) = one.ask(model, batch[:1])
+    assert row["scores"]["accuracy"] == 0
+    assert row["scores"]["false_refusal"] == 1
+
+
+def test_items_are_the_same_for_every_model(models, hay):
+    first, second = (protocol(hay).batches(models[kind]) for kind in ("softmax", "diffllama"))
+    assert first == second
+    assert [len(batch) for batch in first] == [4, 4]
+
+
+def test_what_cannot_run_is_told_before_the_first_item(models, hay, tmp_path):
+    model = models["diff"]
+    with pytest.raises(ConfigError, match=r"fit the 1024 tokens of diff, got 16384. Choose others"):
+        SingleNeedle(haystack=hay).batches(model)
+    with pytest.raises(ConfigError, match=r"lengths must hold .* \d+ tokens or more, got 100"):
+        protocol(hay, lengths=(100, 700)).batches(model)
+    (tmp_path / "a.txt").write_text("Much too short.")
+    with pytest.raises(ConfigError, match=r"must hold \d+ tokens"):
+        protocol(str(tmp_path / "a.txt")).batches(model)
+    (tmp_path / "b.txt").write_text(f"They {PHRASE[:14]}\n{PHRASE[14:].strip()}. " * 99)
+    with pytest.raises(ConfigError, match="must not hold the needle"):
+        protocol(str(tmp_path / "b.txt")).batches(model)
+    with pytest.raises(ConfigError, match="samples must be 1 or more"):
+        SingleNeedle(samples=0)

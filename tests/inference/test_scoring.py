@@ -1,0 +1,163 @@
+"""Scores equal an independent forward pass, with and without shared prefixes."""
+
+import copy
+import random
+
+import pytest
+import torch
+from transformers import MambaConfig, MambaForCausalLM
+
+from diffattn.errors import ConfigError
+from diffattn.inference import language_model, scoring
+from diffattn.inference.language_model import ItemError, LanguageModel
+from diffattn.inference.scoring import Continuation, score
+
+
+def continuations(model, seed=0):
+    """Contexts of unequal lengths: some begin with a long text, some share nothing."""
+    generator = random.Random(seed)
+    vocab = len(model.tokenizer)
+
+    def some(n):
+        return tuple(generator.randrange(1, vocab) for _ in range(n))
+
+    long = some(300)
+    found = [Continuation(long + some(generator.randint(1, 9)), some(3)) for _ in range(5)]
+    found += [Continuation(some(n), some(m)) for n, m in ((1, 1), (40, 7), (9, 2))]
+    found += [Continuation(long[:150] + some(4), some(1)), Continuation(long, some(2))]
+    generator.shuffle(found)
+    return found
+
+
+def expected(model, one):
+    """Log-probabilities by one plain forward pass."""
+    ids = torch.tensor([[*one.context, *one.target]])
+    with torch.no_grad():
+        logprobs = model.network(ids).logits[0].log_softmax(-1)
+    at = range(len(one.context) - 1, ids.shape[1] - 1)
+    return [float(logprobs[i, token]) for i, token in zip(at, one.target, strict=True)]
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_scores_equal_a_plain_forward_pass(model, share):
+    asked = continuations(model)
+    for one, found in zip(asked, score(model, asked, share=share), strict=True):
+        # float64: sums of a few hundred terms of size 1, a few thousand times its epsilon.
+        assert found.token_logprobs == pytest.approx(expected(model, one), rel=0, abs=1e-12)
+        assert found.is_greedy == (found.greedy == one.target)
+        assert found.logprob == pytest.approx(sum(found.token_logprobs))
+
+
+def test_models_that_cannot_branch_score_the_same(model, monkeypatch):
+    asked = continuations(model)
+    branched = score(model, asked)
+    monkeypatch.setattr(scoring, "can_branch", lambda model, prefix: False)
+    for a, b in zip(branched, score(model, asked), strict=True):
+        assert a.token_logprobs == pytest.approx(b.token_logprobs, rel=0, abs=1e-12)
+        assert a.greedy == b.greedy
+
+
+def test_layers_with_a_window_score_as_a_plain_forward_pass(build_windowed):
+    model = build_windowed(8)
+    asked = continuations(model)
+    for one, found in zip(asked, score(model, asked), strict=True):
+        assert found.token_logprobs == pytest.approx(expected(model, one), rel=0, abs=1e-12)
+
+
+def test_recurrent_models_are_refused(tokenizer):
+    config = MambaConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1)
+    with pytest.raises(ConfigError, match="must keep keys and values, got LinearAttentionLayer"):
+        LanguageModel(MambaForCausalLM(config), tokenizer)
+
+
+def test_weights_of_any_shape_count_in_the_hash(build):
+    model = build("llama")
+    model.network.register_buffer("scale", torch.tensor(1))
+    before = model.facts()["weights"]
+    changed = build("llama")
+    changed.network.register_buffer("scale", torch.tensor(2))
+    assert changed.facts()["weights"] != before
+
+
+def test_long_rows_run_in_chunks(models, monkeypatch):
+    model = models["diff"]
+    asked = [*continuations(model), Continuation((1, 2, 3), tuple(range(5, 205)))]
+    whole = score(model, asked)
+    monkeypatch.setattr(scoring, "_whole_rows", lambda model: 16)
+    monkeypatch.setattr(language_model, "_CHUNK_TOKENS", 32)
+    for a, b in zip(whole, score(model, asked), strict=True):
+        assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-5)
+        assert (a.greedy, a.is_greedy) == (b.greedy, b.is_greedy)
+
+
+def test_small_batches_change_nothing(models, monkeypatch):
+    model = models["diff_v2"]
+    asked = continuations(model)
+    whole = score(model, asked)
+    monkeypatch.setattr(language_model, "_CACHE_BYTES", 1)
+    for a, b in zip(whole, score(model, asked), strict=True):
+        assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-5)
+
+
+def test_a_shared_context_is_read_once(models, monkeypatch):
+    model = models["softmax"]
+    read = []
+    network = type(model.network).forward
+
+    def counting(self, input_ids, **options):
+        read.append(input_ids.numel())
+        return network(self, input_ids=input_ids, **options)
+
+    monkeypatch.setattr(type(model.network), "forward", counting)
+    context = tuple(range(1, 201))
+    score(model, [Continuation((*context, i), (i,)) for i in range(30)])
+    assert sum(read) < 200 + 30 * 3
+
+
+@pytest.mark.parametrize(
+    ("context", "target", "message"),
+    [
+        ((), (1,), "a token or more"),
+        ((1,), (), "a token or more"),
+        ((1,) * 1024, (1, 2), "1024 tokens, got 1025"),
+    ],
+)
+def test_what_cannot_be_scored(models, context, target, message):
+    with pytest.raises(ItemError, match=message):
+        score(models["diff"], [Continuation(context, target)])
+
+
+def test_what_was_read_before_counts(model, monkeypatch):
+    long = tuple(i % 90 for i in range(270))
+    rows = [Continuation((7,), (1, 2)), Continuation((5,) * 140, (3,)), Continuation((5, 4), (9,))]
+    whole = [Continuation(long + one.context, one.target) for one in rows]
+    wanted = score(model, whole)
+    for longest in (None, 1):
+        if longest:  # every row by chunks
+            monkeypatch.setattr(scoring, "_whole_rows", lambda model: 1)
+        for a, b in zip(wanted, score(model, rows, before=model.read(long)), strict=True):
+            assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-5)
+            assert a.greedy == b.greedy
+    with pytest.raises(ItemError, match="1024 tokens, got 1025"):
+        score(model, [Continuation((1,) * 754, (1, 2))], before=model.read(long))
+
+
+def test_rows_can_run_alone(models, monkeypatch):
+    """Each row in a pass of its own, from its first token, and with the same scores."""
+    model = copy.copy(models["diff"])
+    asked = continuations(model)
+    expected_scores = score(model, asked)
+    model.rows_alone = True
+    passes = []
+    run = LanguageModel.forward_rows
+    monkeypatch.setattr(
+        LanguageModel,
+        "forward_rows",
+        lambda self, prefix, rows, keep=None: (
+            passes.append((prefix.length, list(map(tuple, rows)))) or run(self, prefix, rows, keep)
+        ),
+    )
+    found = score(model, asked)
+    assert sorted(passes) == sorted((0, [(*one.context, *one.target[:-1])]) for one in asked)
+    for a, b in zip(expected_scores, found, strict=True):
+        assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-5)

@@ -1,0 +1,122 @@
+"""Tiny language models of every kind, with a tokenizer trained on generated text."""
+
+import random
+
+import pytest
+import torch
+from transformers import (
+    DiffLlamaConfig,
+    DiffLlamaForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
+
+from diffattn.data.corpora import Document
+from diffattn.data.tokenizer import train_tokenizer
+from diffattn.inference.language_model import LanguageModel
+from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+KINDS = (*ATTENTION_TYPES, "llama", "diffllama")
+_WORDS = [
+    "the", "city", "number", "is", "special", "magic", "for", "what", "a", "question", "answer",
+    "of", "in", "and", "to", "value", "key", "was", "document", "people", "house", "river", "old",
+    "morning", "new", "long", "letter", "word", "ship", "road", "king", "garden", "window",
+]  # fmt: skip
+MAX_LENGTH = 1024
+
+
+def prose(num_sentences, seed=0):
+    """Sentences of random words."""
+    generator = random.Random(seed)
+    sentences = []
+    for _ in range(num_sentences):
+        words = generator.choices(_WORDS, k=generator.randint(4, 12))
+        sentences.append(" ".join(words).capitalize() + ".")
+    return " ".join(sentences)
+
+
+@pytest.fixture(scope="session")
+def text():
+    """About 400 sentences of prose."""
+    return prose(400)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(text):
+    digits = " ".join(str(i) for i in range(200))
+    return train_tokenizer([Document(name="text", text=f"{text}\n{digits}")], vocab_size=320)
+
+
+@pytest.fixture(scope="session")
+def build(tokenizer):
+    """``build("diff", max_length=..., seed=...)``: a :class:`LanguageModel`."""
+
+    def make(kind="diff", *, max_length=MAX_LENGTH, seed=0, add_bos=None, dtype=torch.float32):
+        sizes = {
+            "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 48,
+            "num_hidden_layers": 2, "max_position_embeddings": max_length,
+        }  # fmt: skip
+        torch.manual_seed(seed)
+        network = _network(kind, sizes)
+        with torch.no_grad():
+            for name, parameter in network.named_parameters():
+                if parameter.ndim == 2:  # logits of a few units: answers that differ
+                    parameter.normal_(0.0, 1.4 * parameter.shape[-1] ** -0.5)
+                elif ".lambda_" in name:
+                    parameter.normal_(0.0, 0.3)
+        network.to(dtype)
+        return LanguageModel(network, tokenizer, label=kind, add_bos=add_bos)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def build_windowed(tokenizer):
+    """``build_windowed(8)``: a model whose layers see that many tokens."""
+
+    def make(window):
+        torch.manual_seed(0)
+        network = MistralForCausalLM(
+            MistralConfig(
+                vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48,
+                num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                max_position_embeddings=MAX_LENGTH, sliding_window=window,
+                attn_implementation="sdpa",
+            )
+        ).double()  # fmt: skip
+        with torch.no_grad():
+            for parameter in network.parameters():
+                if parameter.ndim == 2:
+                    parameter.normal_(0.0, 1.4 * parameter.shape[-1] ** -0.5)
+        return LanguageModel(network, tokenizer, label="mistral")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def models(build):
+    """One model per kind, float64: what differs is the algorithm, not the rounding."""
+    return {kind: build(kind, dtype=torch.float64) for kind in KINDS}
+
+
+@pytest.fixture(params=KINDS)
+def model(request, models):
+    """Every kind: our four attention types, and Hugging Face's Llama and DiffLlama."""
+    return models[request.param]
+
+
+def _network(kind, sizes):
+    if kind == "llama":
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+        return LlamaForCausalLM(LlamaConfig(**sizes, **heads))
+    if kind == "diffllama":
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+        return DiffLlamaForCausalLM(DiffLlamaConfig(**sizes, **heads))
+    config = DiffTransformerConfig(
+        attention_type=kind, num_heads=4, num_kv_heads=2, head_dim=8, **sizes
+    )
+    return DiffTransformerForCausalLM(config)

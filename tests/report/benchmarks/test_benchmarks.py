@@ -1,0 +1,101 @@
+"""Benchmark records in a report and in a README, from made-up numbers."""
+
+import pytest
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.records.results import BenchResult
+from diffattn.report.benchmarks import tables as bench_tables
+from diffattn.report.benchmarks.section import benchmark_section
+from diffattn.report.benchmarks.tables import markdown, read_results, replace_tables
+from diffattn.report.benchmarks.wording import targets_in_words
+from diffattn.report.build import build_report
+
+
+def test_markdown_names_t_tc_run_and_every_miss(bench_result):
+    text = markdown(bench_result)
+    lines = text.splitlines()
+    header = next(line for line in lines if line.startswith("| Shape"))
+    row = next(line for line in lines if "N512" in line)
+    cells = dict(zip(header.split(" | "), row.split(" | "), strict=True))
+    assert cells["T (SDPA)"] == "10.0 ms"
+    assert cells["TC"] == "9.00 ms chunked"
+    assert cells["DIFF"] == "9.60 ms chunked"
+    assert cells["DIFF / T"] == "0.96× (0.91 to 1.01)"
+    assert cells["TC / T"] == "0.90×"
+    assert cells["DIFF / TC"] == "1.07× (1.02 to 1.12)"
+    assert cells["Peak memory, DIFF / T"] == "1.50×"
+    assert cells["Targets"] == "pass"
+    assert "short by 0.06: chunked, forward at most 1.05 × T" in text
+    assert "8,000 (chunked)" in text
+    assert "0.977×" in text
+    assert "51,228, 46,811 (0.914×)" in text  # the paper's, beside the same size and length
+    assert lines[-1].startswith("cpu-00c0ffee: Made-up <processor>, 1 thread, torch 0.0")
+    assert lines[-1].endswith("2001-02-03, commit c0ffeec0ffee, with uncommitted files.")
+
+
+def test_marks_choose_and_generate(bench_result, tmp_path):
+    bench_result.write(tmp_path / "results" / "cpu.json")
+    text = (
+        "before\n<!-- bench: results/cpu.json suite=ops N=512,1024 -->\nstale\n<!-- /bench -->\n"
+        "between\n<!-- bench: results/cpu.json suite=models -->\n<!-- /bench -->\nafter\n"
+    )
+    once = replace_tables(text, tmp_path)
+    assert "stale" not in once
+    assert once.count("| B1 H4 d64 N") == 2
+    assert "S4096" not in once
+    assert once.count("| 3b |") == 1
+    assert once.startswith("before\n<!-- bench: results/cpu.json suite=ops N=512,1024 -->\n| Shape")
+    assert once.endswith("<!-- /bench -->\nafter\n")
+    assert replace_tables(once, tmp_path) == once
+    with pytest.raises(ConfigError, match="must hold a case"):
+        replace_tables(text.replace("N=512,1024", "N=7"), tmp_path)
+
+
+def test_targets_are_counted_and_misses_spelled_out(bench_result):
+    text = targets_in_words(bench_result.cases)
+    assert text.startswith("Targets: 1 of 2 kept.\n  short by 0.06: chunked forward")
+    assert "N1024" in text
+    assert targets_in_words([]) == "No target speaks of these shapes."
+
+
+def test_section_shows_everything_and_escapes(bench_result):
+    page = benchmark_section([bench_result])
+    assert page.startswith('<section id="benchmarks">')
+    assert "Made-up &lt;processor&gt;" in page
+    assert "&lt;flex&gt;" in page
+    assert "<flex>" not in page
+    assert "not run: its maps would take about 5.0 GiB" in page
+    assert page.count("charts.push(") == 1  # two lengths of one shape; one length has no curve
+    assert "arXiv:2410.05258v2, Table 7" in page
+    assert "Runs: cpu-00c0ffee." in page
+    assert benchmark_section([]) == ""
+
+
+def test_report_with_and_without_records(bench_result, make_study, tmp_path):
+    path = tmp_path / "records" / "cpu.json"
+    bench_result.write(path)
+    study = make_study()
+    plain = build_report(study).read_text(encoding="utf-8")
+    assert 'href="#benchmarks"' not in plain
+    page = build_report(study, benchmarks=[path.parent]).read_text(encoding="utf-8")
+    assert 'href="#benchmarks"' in page
+    assert page.index('id="benchmarks"') < page.index('id="provenance"')
+
+
+def test_missing_records_are_an_error_and_an_empty_folder_is_none(tmp_path):
+    assert read_results([tmp_path]) == []
+    with pytest.raises(CheckpointError, match="must exist, got none"):
+        read_results([tmp_path / "nothing.json"])
+
+
+def test_command_rewrites_a_file(bench_result, tmp_path):
+    import runpy
+    import sys
+    from unittest import mock
+
+    BenchResult(runs=bench_result.runs, cases=bench_result.cases[:1]).write(tmp_path / "cpu.json")
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- bench: cpu.json -->\n<!-- /bench -->\n", encoding="utf-8")
+    with mock.patch.object(sys, "argv", ["bench_tables", str(readme)]):
+        runpy.run_path(bench_tables.__file__, run_name="__main__")
+    assert "| B1 H4 d64 N512 |" in readme.read_text(encoding="utf-8")

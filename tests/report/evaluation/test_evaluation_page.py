@@ -1,0 +1,113 @@
+"""The page of an evaluation folder, from records alone."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from diffattn.errors import CheckpointError
+from diffattn.records.evaluations import Comparison, EvalResult, Metric, PairedDifference
+from diffattn.records.io import write_json
+from diffattn.records.run import RunRecord
+from diffattn.report.evaluation.page import build_evaluation_report, is_evaluation_folder
+from diffattn.report.evaluation.tables import value_with_interval
+
+
+def result(label, kind, *, version=1, shift=0.0):
+    metrics = [Metric(name="recall", value=0.5 + shift, n=50, low=0.4, high=0.9, headline=True)]
+    metrics += [
+        Metric(name="recall", value=0.1 * i + shift, n=10, where={"length": 2**i, "depth": d})
+        for i in (1, 2, 3)
+        for d in (0, 50)
+    ]
+    metrics += [
+        Metric(name="loss", value=1.0 / i, n=10, unit="nats", where={"task": "a", "length": 4**i})
+        for i in (1, 2, 3)
+    ]
+    return EvalResult(
+        protocol="needle", version=version, source="a paper", variant="needle",
+        model={"label": label, "attention_type": kind, "parameters": 1000, "path": "<b>x</b>"},
+        parameters={"samples": 3}, choices={"prompt": "completion & more"}, metrics=metrics,
+        tables={}, num_items=12, num_failed=2,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    models = {"one": "softmax", "two": "diff"}
+    write_json(
+        tmp_path / "evaluation.json",
+        {"schema": 1, "kind": "evaluation folder", "models": [*models, "three"],
+         "variants": ["needle"]},
+    )  # fmt: skip
+    for shift, (label, kind) in enumerate(models.items()):
+        own = tmp_path / label / "needle"
+        result(label, kind, shift=0.1 * shift).write(own)
+        RunRecord(name=f"{label}/needle", config={}, seed=0).write(own)
+    one = PairedDifference(
+        variant="needle", score="recall", model="two", baseline="one", difference=0.1, low=-0.1,
+        high=0.3, level=0.95, method="bootstrap", p_value=0.4, test="McNemar, exact", n=10,
+        num_items=10, num_unpaired=0,
+    )  # fmt: skip
+    skipped = ["needle: three was not compared: three has no result of needle."]
+    Comparison(baseline="one", differences=[one], skipped=skipped).write(tmp_path)
+    return tmp_path
+
+
+def test_what_is_missing_is_told_once(folder):
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert page.count("three has no result of needle.") == 1
+
+
+def test_a_chart_says_what_its_bars_are(folder):
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert "loss, task a over length. No intervals." in page
+    path = folder / "one" / "needle"
+    kept = EvalResult.read(path)
+    bounds = {"low": 0.2, "high": 2.0, "method": "bootstrap over texts"}
+    metrics = [replace(m, **bounds) if m.where.get("length") == 4 else m for m in kept.metrics]
+    replace(kept, metrics=metrics).write(path)
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert "loss, task a over length. Bars: intervals by bootstrap over texts, 95 %." in page
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"),
+    [
+        (0.5, "share", "0.500 (0.250 to 1.000)"),
+        (182.879, "perplexity", "182.9 (91.4 to 365.8)"),
+        (1_580_333.0, "perplexity", "1,580,333 (790,166 to 3,160,666)"),
+        (38_137_920_067_191.0, "perplexity", "3.81e+13 (1.91e+13 to 7.63e+13)"),
+        (512.0, "tokens", "512 (256 to 1,024)"),
+    ],
+)
+def test_digits_end_where_they_mean_nothing(value, unit, shown):
+    metric = Metric(name="a", value=value, n=9, unit=unit, low=value / 2, high=value * 2)
+    assert value_with_interval(metric) == shown
+
+
+def test_the_page_shows_values_charts_and_what_is_missing(folder):
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert is_evaluation_folder(folder)
+    for text in (
+        "0.500 (0.400 to 0.900)", "0.600 (0.400 to 0.900)", "three has no result of needle.",
+        "one, needle: 2 of 12 items failed.", "McNemar, exact", "+0.1000", "completion &amp; more",
+        "protocol-0-chart-0-1", "protocol-0-chart-1", "&lt;b&gt;x&lt;/b&gt;",
+    ):  # fmt: skip
+        assert text in page, text
+    assert "<b>x</b>" not in page
+    assert build_evaluation_report(folder, folder / "b.html").read_text(encoding="utf-8") == page
+
+
+def test_two_versions_share_no_table(folder):
+    result("two", "diff", version=2).write(folder / "two" / "needle")
+    with pytest.raises(CheckpointError, match="must have one protocol version"):
+        build_evaluation_report(folder)
+
+
+@pytest.mark.parametrize("damage", [{"kind": "x"}, {"schema": 2}, {"metrics": [{"nam": 1}]}])
+def test_damaged_records_are_refused(folder, damage):
+    path = folder / "one" / "needle" / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    with pytest.raises(CheckpointError, match=r"result\.json: must hold"):
+        build_evaluation_report(folder)

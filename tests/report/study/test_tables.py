@@ -1,0 +1,133 @@
+"""Tables and the words and numbers in them."""
+
+import json
+import math
+
+import pytest
+
+from diffattn.errors import CheckpointError
+from diffattn.report.page import wording
+from diffattn.report.study.files import read_study
+from diffattn.report.study.tables import cost_table, loss_table, markdown_table, models_table
+from diffattn.stats.intervals import Interval
+
+
+def interval(mean, low, high, n=3):
+    return Interval(mean, low, high, 0.95, n, "Student t")
+
+
+@pytest.mark.parametrize(
+    ("difference", "words"),
+    [
+        (interval(-0.03, -0.05, -0.01), "lower by 0.0300"),
+        (interval(0.03, 0.01, 0.05), "higher by 0.0300"),
+        (interval(-0.03, -0.07, 0.01), "interval includes 0: no difference shown"),
+        (interval(0.0, 0.0, 0.0), "interval includes 0: no difference shown"),
+        (interval(-0.03, None, None, n=1), "one seed: no interval, no verdict"),
+    ],
+)
+def test_verdict(difference, words):
+    assert wording.verdict(difference) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (3.14159265, "3.1416"),
+        (-0.5, "−0.5000"),
+        (0, "0.0000"),
+        (0.00004, "0.00004"),
+        (-0.0000012, "−0.000001"),
+        (12345.678, "12,345.6780"),
+        (None, "—"),
+        (math.nan, "—"),
+        (True, "—"),
+        ("3", "—"),
+    ],
+)
+def test_number(value, text):
+    assert wording.number(value) == text
+
+
+def test_signed_and_derived_numbers():
+    assert wording.number(0.25, signed=True) == "+0.2500"
+    assert wording.number(0, signed=True) == "0.0000"
+    assert wording.count(-1280, signed=True) == "−1,280"
+    assert wording.percent(-1280, 912_384) == "−0.14 %"
+    assert wording.percent(1, 0) == "—"
+    assert wording.ratio(3, 4) == "0.75×"
+    assert wording.mebibytes(3 * 2**19) == "1.5 MiB"
+    assert wording.listing(["a", "b", "c"]) == "a, b and c"
+
+
+def test_markdown_table(make_study):
+    study = make_study()
+    lines = markdown_table(study).splitlines()
+    assert len(lines) == 2 + 4
+    assert len({line.count("|") for line in lines}) == 1
+    results = json.loads((study / "results.json").read_text(encoding="utf-8"))
+    diff = results["differences"][0]
+    row = next(line for line in lines if line.startswith("| DIFF V1 "))
+    assert "| 912,768 |" in row
+    assert f"| {wording.number(diff['mean'], signed=True)} |" in row
+    assert "| diff-seed0, diff-seed1, diff-seed2 |" in row
+    assert "| baseline |" in lines[2]
+
+
+def test_markdown_table_of_an_interrupted_study(make_study):
+    study = make_study(seeds=(0,), num_steps=10)
+    (study / "results.json").unlink()
+    (study / "runs" / "diff-seed0" / "results.json").unlink()
+    lines = markdown_table(study).splitlines()
+    assert "no finished run" in lines[3]
+    assert "diff_v2-seed0" in lines[4]
+
+
+def test_tables_hold_the_recorded_numbers(make_study):
+    study = read_study(make_study())
+    assert study.results is not None
+    losses = loss_table(study)
+    for entry in study.results["types"].values():
+        summary = entry["validation_loss"]
+        for value in (summary["mean"], summary["low"], summary["high"], *summary["values"]):
+            assert f"{value:.4f}" in losses
+    models = models_table(study)
+    assert "+2,304<br><small>+0.04 %</small>" in models
+    costs = cost_table(study)
+    assert "7,990" in costs
+    assert "0.70×" in costs
+
+
+def test_costs_may_stand_in_the_study_file_alone(make_study):
+    folder = make_study(seeds=(0,), num_steps=10)
+    before = cost_table(read_study(folder))
+    for path in folder.glob("runs/*/costs.json"):
+        path.unlink()
+    assert cost_table(read_study(folder)) == before
+
+
+def test_runs_of_another_study_are_set_aside(make_study):
+    folder = make_study(seeds=(0, 1), num_steps=10)
+    path = folder / "study.json"
+    value = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(value | {"seeds": [0]}), encoding="utf-8")
+    study = read_study(folder)
+    assert "Run diff-seed1 is in the folder but not part of this study." in study.gaps
+    assert [run.name for run in study.runs_of("diff")] == ["diff-seed0"]
+
+
+def test_run_without_attention_type_is_refused(make_study):
+    folder = make_study(seeds=(0,), num_steps=10)
+    path = folder / "runs" / "diff-seed0" / "run.json"
+    value = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(value | {"config": {"model": {}}}), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="attention_type must be a str"):
+        read_study(folder)
+
+
+def test_run_without_finite_loss_is_named(make_study):
+    folder = make_study(seeds=(0,), num_steps=10)
+    path = folder / "runs" / "diff-seed0" / "results.json"
+    value = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(value | {"validation_loss": None}), encoding="utf-8")
+    assert "Run diff-seed0 finished without a finite validation loss." in read_study(folder).gaps

@@ -1,0 +1,68 @@
+"""The committed study: whole, clean, and its summary follows from its runs."""
+
+from pathlib import Path
+
+import pytest
+
+from diffattn.records.io import read_json, read_jsonl
+from diffattn.records.run import RunRecord
+from diffattn.studies.text.reproduce import PUBLISHED, comparison
+from diffattn.studies.text.summary import comparison_results
+
+STUDY = Path(__file__).parents[3] / "published" / "text"
+
+
+@pytest.fixture(scope="module")
+def study():
+    return read_json(STUDY / "study.json")
+
+
+@pytest.fixture(scope="module")
+def config(study):
+    """The recipe, as it was run: if the recipe moves on, the study must be run again."""
+    found = comparison("study", seeds=study["seeds"])
+    assert found.resolved()["config"] == study["config"]
+    return found
+
+
+def test_results_follow_from_the_runs(config):
+    names = [member.config.name for member in config.members()]
+    results = {name: read_json(STUDY / "runs" / name / "results.json") for name in names}
+    assert comparison_results(config, results) == read_json(STUDY / "results.json")
+
+
+def test_every_run_is_whole_and_from_a_clean_commit(config):
+    for member in config.members():
+        record = RunRecord.read(STUDY / "runs" / member.config.name)
+        assert record.commit
+        assert record.dirty is False
+        assert record.config["model"] == member.config.model.settings()
+        rows = read_jsonl(STUDY / "runs" / member.config.name / "metrics.jsonl")
+        steps = [row["step"] for row in rows if "validation_loss" in row]
+        assert steps[0] == 0
+        assert steps[-1] == member.config.train.num_steps
+
+
+def test_members_share_their_data(config):
+    facts = [
+        RunRecord.read(STUDY / "runs" / member.config.name).config["data"]
+        for member in config.members()
+    ]
+    assert all(found == facts[0] for found in facts)
+
+
+def test_records_only():
+    """Weights and tokens stay out: the repository carries these files."""
+    files = [path for path in STUDY.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".json", ".jsonl"}
+    assert sum(path.stat().st_size for path in files) < 2_000_000
+
+
+def test_the_package_carries_a_copy_of_its_summary():
+    carried = [path for path in PUBLISHED.rglob("*") if path.is_file()]
+    assert {path.relative_to(PUBLISHED) for path in carried} >= {
+        Path("study.json"), Path("results.json"), Path("costs.json"),
+    }  # fmt: skip
+    for path in carried:
+        assert path.read_bytes() == (STUDY / path.relative_to(PUBLISHED)).read_bytes()
+    assert sum(path.stat().st_size for path in carried) < 100_000
