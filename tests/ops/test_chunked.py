@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from diffattn.errors import BackendError
-from diffattn.ops.diff_attention import chunk_layout, chunk_memory, chunked
+from diffattn.ops.diff_attention import chunk_layout, chunked
 from diffattn.ops.diff_attention.api import diff_attention
 from diffattn.testing.assertions import assert_close_to_reference
 from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
@@ -29,7 +29,7 @@ LONG = [
 @pytest.fixture(autouse=True)
 def _no_kept_memory():
     """Memory kept from an earlier call would hide a read of what nobody wrote."""
-    chunk_memory.release_memory()
+    chunk_layout.release_memory()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=["fp32", "bf16", "fp64"])

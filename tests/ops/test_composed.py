@@ -5,6 +5,7 @@ import torch
 
 from diffattn.ops.diff_attention import reference
 from diffattn.ops.diff_attention.composed import flash_diff_attn_1, flash_diff_attn_2, one_call
+from diffattn.ops.masking import AttentionMask
 
 FORMS = [one_call, flash_diff_attn_1, flash_diff_attn_2]
 
@@ -28,8 +29,9 @@ def _bound(expected):
 @pytest.mark.parametrize("num_kv_heads", [4, 2, 1])
 def test_form_equals_the_definition(form, causal, num_kv_heads):
     inputs = _inputs(num_kv_heads)
-    expected = reference.forward(*inputs, scale=0.3, causal=causal)
-    found = form(*inputs, scale=0.3, causal=causal)
+    mask = AttentionMask(causal)
+    expected = reference.forward(*inputs, scale=0.3, mask=mask)
+    found = form(*inputs, scale=0.3, mask=mask)
     assert (found - expected).abs().max() <= _bound(expected)
     weights = torch.linspace(-1, 1, expected.numel(), dtype=torch.float64).view_as(expected)
     gradients = torch.autograd.grad((found * weights).sum(), inputs)

@@ -9,9 +9,8 @@ from torch.nn.attention.flex_attention import create_block_mask
 import diffattn
 from diffattn.errors import BackendError, ShapeError
 from diffattn.ops.diff_attention.api import diff_attention
-from diffattn.ops.diff_attention.block_masks import blocks
-from diffattn.ops.diff_attention.flex import flex_diff_attention
-from diffattn.ops.masking import key_ranges, masked_softmax, repeat_heads, visible_keys
+from diffattn.ops.diff_attention.flex import blocks, flex_diff_attention
+from diffattn.ops.masking import AttentionMask, masked_softmax, repeat_heads
 from diffattn.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
 from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
 from diffattn.testing.rounding import rounding_steps
@@ -164,12 +163,12 @@ def test_blocks_hold_what_they_say(case):
     options.pop("scale", None)
     num_keys = case.num_keys or case.num_queries
     device = torch.device("cpu")
-    visible = visible_keys(case.num_queries, num_keys, device=device, **options)
+    mask = AttentionMask(**options)
+    visible = mask.visible_keys(case.num_queries, num_keys, device=device)
     shape = (case.batch, case.num_queries, num_keys)
     visible = torch.ones(shape, dtype=torch.bool) if visible is None else visible.expand(shape)
-    padding = options.pop("key_padding_mask", None)
-    first, last = key_ranges(case.num_queries, num_keys, device=device, **options)
-    some, whole = blocks(first, last, num_keys, padding)
+    first, last = mask.key_ranges(case.num_queries, num_keys, device=device)
+    some, whole = blocks(first, last, num_keys, mask.key_padding_mask)
     assert not (whole & ~some).any()
     exact = create_block_mask(
         lambda b, h, i, j: visible[b, i, j],

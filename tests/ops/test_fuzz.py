@@ -1,6 +1,7 @@
 """Random calls of every backend, and proof that they would notice what is wrong."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -69,13 +70,18 @@ def faulty(change):
     return forward
 
 
+def masked(options, **changes):
+    """The options with another mask."""
+    return options | {"mask": replace(options["mask"], **changes)}
+
+
 FAULTS = {
     "λ rounded": lambda f, q, k, v, lam, o: f(q, k, v, lam.bfloat16().to(lam), **o),
     "window off by one": lambda f, q, k, v, lam, o: f(
-        q, k, v, lam, **(o | {"window": o["window"] and o["window"] + 1})
+        q, k, v, lam, **masked(o, window=o["mask"].window and o["mask"].window + 1)
     ),
     "padding forgotten": lambda f, q, k, v, lam, o: f(
-        q, k, v, lam, **(o | {"key_padding_mask": None})
+        q, k, v, lam, **masked(o, key_padding_mask=None)
     ),
     "λ clamped": lambda f, q, k, v, lam, o: f(q, k, v, lam.clamp(0, 1), **o),
     "no gradient of λ": lambda f, q, k, v, lam, o: f(q, k, v, lam.detach() + 0 * lam, **o),

@@ -16,6 +16,7 @@ from diffattn.ops.diff_attention.gradients import (
     softmax_attention_weight_gradients,
 )
 from diffattn.ops.head_norm import head_norm
+from diffattn.ops.masking import AttentionMask
 from diffattn.testing.assertions import assert_close_to_reference
 from diffattn.testing.inputs import OP_CASES, make_diff_attention_inputs
 from diffattn.testing.marks import require_backend
@@ -192,12 +193,17 @@ def test_operator_equals_autograd(case):
     grad_out = torch.randn_like(out)
     expected = torch.autograd.grad(out, list(inputs.tensors().values()), grad_out)
     with torch.no_grad():
-        actual = diff_attention_gradients(*inputs.tensors().values(), grad_out, **inputs.options)
+        actual = closed_form(*inputs.tensors().values(), grad_out, **inputs.options)
     for name, got, want in zip(inputs.tensors(), actual, expected, strict=True):
         if want.abs().max() > 1e-12:
             assert_near(got, want, name)
         else:  # one visible key: dS = 0
             assert got.abs().max() < 1e-12, name
+
+
+def closed_form(*tensors, scale=None, **options):
+    """The closed form with the options of ``diff_attention``."""
+    return diff_attention_gradients(*tensors, scale=scale, mask=AttentionMask(**options))
 
 
 class WithClosedForm(torch.autograd.Function):
@@ -212,7 +218,7 @@ class WithClosedForm(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_out):
         tensors = ctx.saved_tensors
-        grads = diff_attention_gradients(*tensors, grad_out, **ctx.options)
+        grads = closed_form(*tensors, grad_out, **ctx.options)
         return *(g.to(x.dtype) for g, x in zip(grads, tensors, strict=True)), None
 
 

@@ -1,17 +1,12 @@
 """Which key a query sees, row by row, and the softmax over what it sees."""
 
+from dataclasses import fields, replace
 from itertools import product
 
 import pytest
 import torch
 
-from diffattn.ops.masking import (
-    key_ranges,
-    masked_softmax,
-    query_ranges,
-    repeat_heads,
-    visible_keys,
-)
+from diffattn.ops.masking import AttentionMask, masked_softmax, query_ranges, repeat_heads
 
 CPU = torch.device("cpu")
 
@@ -53,7 +48,7 @@ def bools(*rows):
     ],
 )  # fmt: skip
 def test_visible_keys(sizes, options, expected):
-    mask = visible_keys(*sizes, device=CPU, **options)
+    mask = AttentionMask(**options).visible_keys(*sizes, device=CPU)
     assert mask.dtype == torch.bool
     assert pattern(mask) == expected
 
@@ -64,24 +59,45 @@ def test_visible_keys(sizes, options, expected):
     ids=["non-causal", "one query at the end"],
 )
 def test_no_mask_where_every_query_sees_every_key(sizes, options):
-    assert visible_keys(*sizes, device=CPU, **options) is None
+    assert AttentionMask(**options).visible_keys(*sizes, device=CPU) is None
 
 
 def test_rows_are_rows_of_the_whole_mask():
-    options = {"window": 3, "kv_lengths": int32(6, 4), "device": CPU}
+    mask = AttentionMask(window=3, kv_lengths=int32(6, 4))
     rows = torch.tensor([3, 0, 2])
-    whole = visible_keys(4, 6, **options)
-    assert torch.equal(visible_keys(4, 6, rows=rows, **options), whole[:, rows])
-    assert pattern(visible_keys(4, 4, device=CPU, rows=torch.tensor([1]))) == [["xx.."]]
+    whole = mask.visible_keys(4, 6, device=CPU)
+    assert torch.equal(mask.visible_keys(4, 6, device=CPU, rows=rows), whole[:, rows])
+    row = AttentionMask().visible_keys(4, 4, device=CPU, rows=torch.tensor([1]))
+    assert pattern(row) == [["xx.."]]
 
 
 @pytest.mark.parametrize("sizes", [(0, 3), (3, 0), (0, 0)], ids=str)
 def test_empty_lengths(sizes):
-    options = {
-        "kv_lengths": torch.full((2,), sizes[1], dtype=torch.int32),
-        "key_padding_mask": torch.ones(2, sizes[1], dtype=torch.bool),
-    }
-    assert visible_keys(*sizes, device=CPU, **options).shape == (2, *sizes)
+    mask = AttentionMask(
+        kv_lengths=torch.full((2,), sizes[1], dtype=torch.int32),
+        key_padding_mask=torch.ones(2, sizes[1], dtype=torch.bool),
+    )
+    assert mask.visible_keys(*sizes, device=CPU).shape == (2, *sizes)
+
+
+def test_keys_without_content_are_padding_and_unwritten_cache():
+    padding, lengths = bools("..xxx", "xxxxx"), int32(5, 3)
+    assert AttentionMask(window=2, cu_seqlens=int32(0, 5)).unreal_keys(5) is None
+    assert pattern([AttentionMask(key_padding_mask=padding).unreal_keys(5)]) == [["xx...", "....."]]
+    assert pattern([AttentionMask(kv_lengths=lengths).unreal_keys(5)]) == [[".....", "...xx"]]
+    both = AttentionMask(key_padding_mask=padding, kv_lengths=lengths)
+    assert pattern([both.unreal_keys(5)]) == [["xx...", "...xx"]]
+
+
+def test_flat_options_build_the_same_mask():
+    """The registered operators take them one by one."""
+    options = {"causal": False, "window": 3, "key_padding_mask": bools("x"),
+               "kv_lengths": int32(1), "cu_seqlens": int32(0, 1)}  # fmt: skip
+    mask = AttentionMask(**options)
+    assert [field.name for field in fields(mask)] == list(options)
+    assert all(got is given for got, given in zip(mask.flat(), options.values(), strict=True))
+    for name, option in options.items():
+        assert AttentionMask(**{name: option}).at_most_causal == (name == "causal")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
@@ -143,9 +159,9 @@ def test_ranges_say_the_same_as_the_mask(num_queries, num_keys, options):
         name: torch.tensor(value, dtype=torch.int32) if isinstance(value, tuple) else value
         for name, value in options.items()
     }
-    device = torch.device("cpu")
-    mask = visible_keys(num_queries, num_keys, device=device, **options)
-    first, last = key_ranges(num_queries, num_keys, device=device, **options)
+    options = AttentionMask(**options)
+    mask = options.visible_keys(num_queries, num_keys, device=CPU)
+    first, last = options.key_ranges(num_queries, num_keys, device=CPU)
     keys = torch.arange(num_keys)
     inside = (first[..., None] <= keys) & (keys < last[..., None])
     mask = torch.ones(1, 1, num_keys, dtype=torch.bool) if mask is None else mask
@@ -156,5 +172,5 @@ def test_ranges_say_the_same_as_the_mask(num_queries, num_keys, options):
     queries = torch.arange(num_queries)[:, None]
     seen = (begin[:, None] <= queries) & (queries < end[:, None])
     assert (seen | ~inside).all()
-    if num_queries == num_keys and options["causal"] and len(options) == 2:
+    if num_queries == num_keys and options.causal and replace(options, window=None).at_most_causal:
         assert torch.equal(begin[0], keys.int())  # nor more than needed

@@ -5,7 +5,7 @@ import torch
 
 from diffattn.ops import backends
 from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
-from diffattn.ops.masking import visible_keys
+from diffattn.ops.masking import AttentionMask
 from diffattn.ops.softmax_attention import softmax_attention
 from diffattn.testing.assertions import assert_equal_to_rounding
 from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
@@ -70,7 +70,7 @@ def test_rows_of_the_map_sum_to_one_minus_lambda(case, device):
     maps = diff_attention_maps(inputs.q.detach(), inputs.k.detach(), lam, **inputs.options)
     options = {name: x for name, x in inputs.options.items() if name != "scale"}
     num_queries, num_keys = maps[0].shape[-2:]
-    visible = visible_keys(num_queries, num_keys, device=device, **options)
+    visible = AttentionMask(**options).visible_keys(num_queries, num_keys, device=device)
     sees = torch.ones((), device=device) if visible is None else visible.any(-1)[:, None].float()
     lam = lam.expand(inputs.q.shape[:3]).transpose(1, 2)  # [B, H, T]
     for weights, total in zip(maps, (1.0, 1.0, 1.0 - lam), strict=True):

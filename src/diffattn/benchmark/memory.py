@@ -80,7 +80,7 @@ def _cuda_peak(contender: Contender) -> Peak:
 def _cpu_peak(case: Case, name: str, role: str) -> Peak:
     """In this process; it must be fresh."""
     from diffattn.benchmark.suites import contenders
-    from diffattn.ops.diff_attention.chunk_memory import release_memory
+    from diffattn.ops.diff_attention.chunk_layout import release_memory
 
     torch.set_num_threads(1)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import BackendError
-from diffattn.ops.diff_attention import custom_op, decode_op, hopper_op
+from diffattn.ops import kernel_support
 
 _WIDE_FLOATS = (torch.bfloat16, torch.float32, torch.float64)
 _GPU_WIDTHS = "head_dim in {32, 64, 96, 128} and Dv = head_dim or 2 head_dim"
@@ -95,25 +95,25 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
         Backend(
             name="triton",
             summary="one fused pass for both maps; O, O2 and the row sums saved",
-            devices=custom_op.devices(),
-            dtypes=custom_op.dtypes(),
+            devices=kernel_support.devices(),
+            dtypes=kernel_support.dtypes(),
             widths=_GPU_WIDTHS,
-            accepts_widths=custom_op.accepts_widths,
+            accepts_widths=kernel_support.accepts_widths,
             transforms=False,
-            available=custom_op.available,
+            available=kernel_support.available,
         ),
         Backend(
             name="triton_decode",
             summary="split keys, K1, K2 and V read once; at most 16 queries",
-            devices=custom_op.devices(),
-            dtypes=custom_op.dtypes(),
+            devices=kernel_support.devices(),
+            dtypes=kernel_support.dtypes(),
             widths=_GPU_WIDTHS,
-            accepts_widths=custom_op.accepts_widths,
+            accepts_widths=kernel_support.accepts_widths,
             gradient="none",
-            no_gradient_on=custom_op.devices(),
-            max_queries=decode_op.MAX_QUERIES,
+            no_gradient_on=kernel_support.devices(),
+            max_queries=kernel_support.MAX_DECODE_QUERIES,
             transforms=False,
-            available=custom_op.available,
+            available=kernel_support.available,
         ),
         Backend(
             name="hopper",
@@ -121,9 +121,9 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             devices=("cuda", "meta"),
             dtypes=(torch.float16, torch.bfloat16),
             widths="head_dim in {64, 128} and Dv = head_dim or 2 head_dim",
-            accepts_widths=hopper_op.accepts_widths,
+            accepts_widths=kernel_support.hopper_accepts_widths,
             transforms=False,
-            available=hopper_op.available,
+            available=kernel_support.hopper_available,
         ),
         Backend(
             name="composed",
@@ -161,12 +161,12 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
         Backend(
             name="triton",
             summary="the technique of differential 'triton' with one map: its baseline",
-            devices=custom_op.devices(),
-            dtypes=custom_op.dtypes(),
+            devices=kernel_support.devices(),
+            dtypes=kernel_support.dtypes(),
             widths=_GPU_WIDTHS,
-            accepts_widths=custom_op.accepts_widths,
+            accepts_widths=kernel_support.accepts_widths,
             transforms=False,
-            available=custom_op.available,
+            available=kernel_support.available,
         ),
         Backend(
             name="decode",

@@ -1,67 +1,157 @@
 """Which keys and heads a query may see: one definition for every attention function."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 
-def visible_keys(
-    num_queries: int,
-    num_keys: int,
-    *,
-    device: torch.device,
-    causal: bool = True,
-    window: int | None = None,
-    key_padding_mask: Tensor | None = None,
-    kv_lengths: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
-    rows: Tensor | None = None,
-) -> Tensor | None:
-    """Boolean mask, True where query i may see key j; ``None`` if every query sees every key.
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionMask:
+    """Which keys a query may see: the masking options of one call, kept together.
 
-    With L the row's key length (``kv_lengths``, else ``num_keys``) query i stands at position
-    ``i + L - T``, so that the last query is the last key (bottom-right alignment).
+    With L the row's key length (``kv_lengths``, else S) query i stands at position ``i + L - T``,
+    so that the last query is the last key (bottom-right alignment). The public functions build
+    one; registered operators, whose schemas are flat, take the options in this order and build it
+    again.
 
     Source: the project's definition of the options of ``diff_attention``.
+    """
+
+    causal: bool = True
+    """Hide keys after the query's position."""
+    window: int | None = None
+    """Keep only the last ``window`` keys up to the query's position, in tokens. Default: all."""
+    key_padding_mask: Tensor | None = None
+    """bool ``[B, S]``, True where a key is real. Default: all are."""
+    kv_lengths: Tensor | None = None
+    """int32 ``[B]``, L: keys from L on are unwritten cache. Default: S."""
+    cu_seqlens: Tensor | None = None
+    """int32 ``[num_docs + 1]``, document borders in a packed row; needs T = S. Default: none."""
+
+    def flat(self) -> tuple[bool, int | None, Tensor | None, Tensor | None, Tensor | None]:
+        """The options one by one: the arguments of :class:`AttentionMask`, in order."""
+        tensors = (self.key_padding_mask, self.kv_lengths, self.cu_seqlens)
+        return (self.causal, self.window, *tensors)
+
+    @property
+    def at_most_causal(self) -> bool:
+        """Whether no option besides ``causal`` is set."""
+        return (
+            self.window is None
+            and self.key_padding_mask is None
+            and self.kv_lengths is None
+            and self.cu_seqlens is None
+        )
+
+    def visible_keys(
+        self, num_queries: int, num_keys: int, *, device: torch.device, rows: Tensor | None = None
+    ) -> Tensor | None:
+        """Boolean mask, True where query i may see key j; ``None`` if every query sees every key.
+
+        Args:
+            num_queries: T.
+            num_keys: S.
+            device: Where the mask is made.
+            rows: int64 ``[R]``, the queries asked for. Default: all T.
+
+        Returns:
+            bool ``[B or 1, T or R, S]``, or ``None``; the query axis is 1 if all queries see the
+            same.
+        """
+        keys = torch.arange(num_keys, device=device)  # [S]
+        queries = torch.arange(num_queries, device=device) if rows is None else rows.to(device)
+        conditions = []
+        length: int | Tensor = num_keys
+        if self.kv_lengths is not None:
+            length = self.kv_lengths.to(device)[:, None, None]  # [B, 1, 1]
+            conditions.append(keys < length)
+        if self.causal or self.window is not None:
+            distance = queries[:, None] + (length - num_queries) - keys  # [B or none, T, S]
+            # One query at the end of the keys sees all of them: no mask keeps decoding fast.
+            if self.kv_lengths is not None or num_queries > 1:
+                conditions.append(distance >= 0)
+            if self.window is not None:
+                conditions.append(distance < self.window)
+        if self.key_padding_mask is not None:
+            conditions.append(self.key_padding_mask[:, None, :])
+        if self.cu_seqlens is not None:
+            borders = self.cu_seqlens.to(keys.dtype)[1:]
+            document = torch.bucketize(keys, borders, right=True)  # [S]
+            conditions.append(document[queries][:, None] == document)
+        if not conditions:
+            return None
+        mask = conditions[0]
+        for condition in conditions[1:]:
+            mask = mask & condition
+        return mask if mask.ndim == 3 else mask[None]
+
+    def key_ranges(
+        self, num_queries: int, num_keys: int, *, device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        """The keys a query may see, padding aside, as one interval: ``first <= j < last``.
+
+        Every option but ``key_padding_mask`` leaves an interval, and both its ends never fall from
+        one query to the next. So a kernel needs two integers per query instead of a mask, and can
+        skip blocks of keys, or of queries, as a whole.
+
+        Args:
+            num_queries: T.
+            num_keys: S.
+            device: Where the result is made.
+
+        Returns:
+            ``first`` and ``last``, int32 ``[B or 1, T]`` in [0, S]; no key is seen if
+            ``first >= last``.
+        """
+        queries = torch.arange(num_queries, device=device)[None]  # [1, T]
+        length: int | Tensor = num_keys
+        if self.kv_lengths is not None:
+            length = self.kv_lengths.to(device, torch.int64)[:, None]  # [B, 1]
+        first, last = torch.zeros_like(queries), queries * 0 + length
+        if self.causal or self.window is not None:
+            position = queries + (length - num_queries)
+            last = torch.minimum(last, (position + 1).clamp(min=0))
+            if self.window is not None:
+                first = (position + 1 - self.window).clamp(min=0)
+        if self.cu_seqlens is not None:
+            borders = self.cu_seqlens.to(device, torch.int64)
+            document = torch.bucketize(queries, borders[1:], right=True)
+            first = torch.maximum(first, borders[document])
+            last = torch.minimum(last, borders[document + 1])
+        first, last = torch.broadcast_tensors(first, last)
+        return first.to(torch.int32).contiguous(), last.to(torch.int32).contiguous()
+
+    def unreal_keys(self, num_keys: int) -> Tensor | None:
+        """True ``[B, S]`` at padding and at unwritten cache, or ``None`` if there is none."""
+        unreal = None if self.key_padding_mask is None else ~self.key_padding_mask
+        if self.kv_lengths is not None:
+            keys = torch.arange(num_keys, device=self.kv_lengths.device)
+            tail = keys >= self.kv_lengths[:, None]
+            unreal = tail if unreal is None else unreal | tail
+        return unreal
+
+
+CAUSAL = AttentionMask()
+"""Every key up to the query's position: what all functions do unless told otherwise."""
+
+
+def query_ranges(first: Tensor, last: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:
+    """The queries that may see a key, as one interval: the inverse of ``key_ranges``.
 
     Args:
-        num_queries: T.
+        first: int32 ``[B or 1, T]``, never falling along T.
+        last: int32 ``[B or 1, T]``, never falling along T.
         num_keys: S.
-        device: Where the mask is made.
-        causal: Hide keys after the query's position.
-        window: Keep only the last ``window`` keys up to the query's position, in tokens.
-        key_padding_mask: bool ``[B, S]``, True where a key is real.
-        kv_lengths: int32 ``[B]``, L.
-        cu_seqlens: int32 ``[num_docs + 1]``, document borders in a packed row; needs T = S.
-        rows: int64 ``[R]``, the queries asked for. Default: all T.
 
     Returns:
-        bool ``[B or 1, T or R, S]``, or ``None``; the query axis is 1 if all queries see the same.
+        int32 ``[B or 1, S]`` twice: key j is seen by no query outside ``begin <= i < end``.
     """
-    keys = torch.arange(num_keys, device=device)  # [S]
-    queries = torch.arange(num_queries, device=device) if rows is None else rows.to(device)
-    conditions = []
-    length: int | Tensor = num_keys
-    if kv_lengths is not None:
-        length = kv_lengths.to(device)[:, None, None]  # [B, 1, 1]
-        conditions.append(keys < length)
-    if causal or window is not None:
-        distance = queries[:, None] + (length - num_queries) - keys  # [B or none, T, S]
-        # One query at the end of the keys sees all of them: no mask keeps decoding fast.
-        if kv_lengths is not None or num_queries > 1:
-            conditions.append(distance >= 0)
-        if window is not None:
-            conditions.append(distance < window)
-    if key_padding_mask is not None:
-        conditions.append(key_padding_mask[:, None, :])
-    if cu_seqlens is not None:
-        document = torch.bucketize(keys, cu_seqlens.to(keys.dtype)[1:], right=True)  # [S]
-        conditions.append(document[queries][:, None] == document)
-    if not conditions:
-        return None
-    mask = conditions[0]
-    for condition in conditions[1:]:
-        mask = mask & condition
-    return mask if mask.ndim == 3 else mask[None]
+    keys = torch.arange(num_keys, device=first.device, dtype=torch.int32)
+    keys = keys.expand(first.shape[0], num_keys).contiguous()
+    begin = torch.searchsorted(last, keys, right=True, out_int32=True)  # the first with last > j
+    end = torch.searchsorted(first, keys, right=True, out_int32=True)  # the first with first > j
+    return begin, end
 
 
 def masked_softmax(logits: Tensor, visible: Tensor | None) -> Tensor:
@@ -80,71 +170,3 @@ def repeat_heads(x: Tensor, num_heads: int) -> Tensor:
     """``[B, S, Hkv, ...]`` to ``[B, S, H, ...]``: query head i meets head ``i // (H // Hkv)``."""
     group = num_heads // x.shape[2]
     return x if group == 1 else x.repeat_interleave(group, dim=2)
-
-
-def key_ranges(
-    num_queries: int,
-    num_keys: int,
-    *,
-    device: torch.device,
-    causal: bool = True,
-    window: int | None = None,
-    kv_lengths: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The keys a query may see, padding aside, as one interval: ``first <= j < last``.
-
-    Every option but ``key_padding_mask`` leaves an interval, and both its ends never fall from one
-    query to the next. So a kernel needs two integers per query instead of a mask, and can skip
-    blocks of keys, or of queries, as a whole.
-
-    Source: :func:`visible_keys`, the same definition.
-
-    Args:
-        num_queries: T.
-        num_keys: S.
-        device: Where the result is made.
-        causal: As in :func:`visible_keys`, likewise the other options.
-        window: In tokens.
-        kv_lengths: int32 ``[B]``.
-        cu_seqlens: int32 ``[num_docs + 1]``.
-
-    Returns:
-        ``first`` and ``last``, int32 ``[B or 1, T]`` in [0, S]; no key is seen if
-        ``first >= last``.
-    """
-    queries = torch.arange(num_queries, device=device)[None]  # [1, T]
-    length: int | Tensor = num_keys
-    if kv_lengths is not None:
-        length = kv_lengths.to(device, torch.int64)[:, None]  # [B, 1]
-    first, last = torch.zeros_like(queries), queries * 0 + length
-    if causal or window is not None:
-        position = queries + (length - num_queries)
-        last = torch.minimum(last, (position + 1).clamp(min=0))
-        if window is not None:
-            first = (position + 1 - window).clamp(min=0)
-    if cu_seqlens is not None:
-        borders = cu_seqlens.to(device, torch.int64)
-        document = torch.bucketize(queries, borders[1:], right=True)
-        first = torch.maximum(first, borders[document])
-        last = torch.minimum(last, borders[document + 1])
-    first, last = torch.broadcast_tensors(first, last)
-    return first.to(torch.int32).contiguous(), last.to(torch.int32).contiguous()
-
-
-def query_ranges(first: Tensor, last: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:
-    """The queries that may see a key, as one interval: the inverse of :func:`key_ranges`.
-
-    Args:
-        first: int32 ``[B or 1, T]``, never falling along T.
-        last: int32 ``[B or 1, T]``, never falling along T.
-        num_keys: S.
-
-    Returns:
-        int32 ``[B or 1, S]`` twice: key j is seen by no query outside ``begin <= i < end``.
-    """
-    keys = torch.arange(num_keys, device=first.device, dtype=torch.int32)
-    keys = keys.expand(first.shape[0], num_keys).contiguous()
-    begin = torch.searchsorted(last, keys, right=True, out_int32=True)  # the first with last > j
-    end = torch.searchsorted(first, keys, right=True, out_int32=True)  # the first with first > j
-    return begin, end

@@ -1,11 +1,9 @@
-"""Softmax attention with the options of ``diff_attention``: the baseline, and a building block."""
+"""Softmax attention with the options of ``diff_attention``: the matched baseline."""
 
 from collections.abc import Callable
-from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from diffattn.errors import ShapeError
 from diffattn.ops import backends
@@ -14,22 +12,12 @@ from diffattn.ops.diff_attention.validation import (
     validate_floating,
     validate_heads,
     validate_like,
-    validate_options,
+    validate_mask,
     validate_rows,
     validate_values,
 )
-from diffattn.ops.masking import masked_softmax, repeat_heads, visible_keys
-
-
-class AttentionOptions(TypedDict, total=False):
-    """Options shared by every attention function; see :func:`diffattn.diff_attention`."""
-
-    scale: float
-    causal: bool
-    window: int | None
-    key_padding_mask: Tensor | None
-    kv_lengths: Tensor | None
-    cu_seqlens: Tensor | None
+from diffattn.ops.masking import CAUSAL, AttentionMask, masked_softmax, repeat_heads
+from diffattn.ops.sdpa import attend
 
 
 def softmax_attention(
@@ -73,17 +61,12 @@ def softmax_attention(
     """
     where = "softmax_attention"
     _validate(where, q, k, v)
-    validate_options(
-        where, q, k, window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
-        cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
+    validate_mask(where, q, k, mask)
     name = backends.resolve(where, backend, backends.describe(q, k, v))
     forward = _FORWARD[name] if q.numel() and k.numel() else attend
-    return forward(
-        q, k, v, scale=q.shape[-1] ** -0.5 if scale is None else scale, causal=causal,
-        window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
-        cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return forward(q, k, v, scale=scale, mask=mask)
 
 
 def softmax_attention_maps(
@@ -121,24 +104,19 @@ def softmax_attention_maps(
     """
     where = "softmax_attention_maps"
     _validate(where, q, k, k)
-    validate_options(
-        where, q, k, window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
-        cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
+    validate_mask(where, q, k, mask)
     if rows is not None:
         validate_rows(where, rows, q.shape[1])
-    return _maps(
-        q, k, rows=rows, scale=q.shape[-1] ** -0.5 if scale is None else scale, causal=causal,
-        window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
-        cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return _maps(q, k, rows=rows, scale=scale, mask=mask)
 
 
 def _maps(
-    q: Tensor, k: Tensor, *, scale: float, rows: Tensor | None = None, **masks: Any
+    q: Tensor, k: Tensor, *, scale: float, mask: AttentionMask, rows: Tensor | None = None
 ) -> Tensor:
     """:func:`softmax_attention_maps` without checks."""
-    visible = visible_keys(q.shape[1], k.shape[1], device=q.device, rows=rows, **masks)
+    visible = mask.visible_keys(q.shape[1], k.shape[1], device=q.device, rows=rows)
     if rows is not None:
         q = q[:, rows]
     k = repeat_heads(k, q.shape[2])
@@ -146,57 +124,12 @@ def _maps(
     return masked_softmax(logits, None if visible is None else visible[:, None])
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    scale: float,
-    causal: bool = True,
-    window: int | None = None,
-    key_padding_mask: Tensor | None = None,
-    kv_lengths: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
-) -> Tensor:
-    """:func:`softmax_attention` on ``scaled_dot_product_attention``; inputs are valid.
-
-    Source: arXiv:1706.03762, Eq. (1).
-    """
-    if scale <= 0:  # PyTorch's CPU kernel scales after it masks: a hidden key's -inf becomes inf
-        q, scale = (-q, -scale) if scale < 0 else (q * 0.0, 1.0)
-    num_queries, num_keys = q.shape[1], k.shape[1]
-    masks = (window, key_padding_mask, kv_lengths, cu_seqlens)
-    # Only this form is known to the flash kernels; every other mask is passed as a tensor.
-    # A comparison of traced lengths is symbolic; the kernel takes a plain bool.
-    is_causal = bool(
-        causal and num_queries == num_keys and num_queries > 1 and all(m is None for m in masks)
-    )
-    visible = sees_none = None
-    if not is_causal:
-        visible = visible_keys(
-            num_queries, num_keys, device=q.device, causal=causal, window=window,
-            key_padding_mask=key_padding_mask, kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
-        )  # fmt: skip
-    if visible is not None:
-        visible = visible[:, None]  # [B or 1, 1, T, S]
-        # Kernels differ in a row without keys (0 or NaN): let it see all, then clear it.
-        sees_none = ~visible.any(-1, keepdim=True)
-        visible = visible | sees_none
-    out = F.scaled_dot_product_attention(
-        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=visible,
-        is_causal=is_causal, scale=scale, enable_gqa=bool(q.shape[2] != k.shape[2]),
-    )  # fmt: skip
-    if sees_none is not None:
-        out = out.masked_fill(sees_none, 0.0)
-    return out.transpose(1, 2).to(q.dtype)
-
-
-def eager(q: Tensor, k: Tensor, v: Tensor, **options: Unpack[AttentionOptions]) -> Tensor:
+def eager(q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask = CAUSAL) -> Tensor:
     """:func:`softmax_attention` as the formula says, map and all; inputs are valid.
 
     Source: arXiv:1706.03762, Eq. (1).
     """
-    weights = _maps(q, k, **options)
+    weights = _maps(q, k, scale=scale, mask=mask)
     v = repeat_heads(v, q.shape[2]).transpose(1, 2)  # [B, H, S, Dv]
     return torch.matmul(weights.to(v.dtype), v).transpose(1, 2).to(q.dtype)
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from diffattn.ops.diff_attention import reference
-from diffattn.ops.masking import repeat_heads
+from diffattn.ops.masking import AttentionMask, repeat_heads
 from diffattn.testing.inputs import DiffAttentionInputs
 
 
@@ -59,7 +59,7 @@ def term_magnitudes(inputs: DiffAttentionInputs, weights: Tensor) -> dict[str, T
     options = dict(inputs.options)
     scale = options.pop("scale", exact.q.shape[-1] ** -0.5)
     q, k, v, lam = exact.tensors().values()
-    map_1, map_2, _ = reference.maps(q, k, lam, scale=scale, **options)
+    map_1, map_2, _ = reference.maps(q, k, lam, scale=scale, mask=AttentionMask(**options))
     maps = torch.stack([map_1, map_2], dim=2)  # [B, H, 2, T, S]
     num_heads, num_kv_heads = q.shape[2], k.shape[2]
     factor = lam.abs().expand(q.shape[:3]).transpose(1, 2)[:, :, None, :, None]

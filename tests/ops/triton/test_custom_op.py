@@ -1,8 +1,6 @@
 """The kernels as PyTorch operators: schema, tracing, checkpointing, and what they refuse."""
 
-import importlib.util
 import re
-from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
@@ -10,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from diffattn.errors import BackendError
 from diffattn.ops.diff_attention import custom_op
+from diffattn.ops.masking import AttentionMask
 from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
 
 pytest.importorskip("triton")
@@ -25,6 +24,11 @@ def arguments(case, device="cpu"):
     """Tensors and all options by name, as the two functions take them."""
     inputs = make_diff_attention_inputs(case, device=device)
     return list(inputs.tensors().values()), {"scale": 0.2} | inputs.options
+
+
+def triton_diff_attention(*tensors, scale, **options):
+    """The backend, its mask made of options as the public function makes it."""
+    return custom_op.diff_attention(*tensors, scale=scale, mask=AttentionMask(**options))
 
 
 def positional(case, op):
@@ -67,10 +71,10 @@ def gradients(function, tensors, options):
 def test_compiles_to_one_graph(case):
     torch.compiler.reset()
     tensors, options = arguments(case)
-    compiled = torch.compile(custom_op.diff_attention, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(triton_diff_attention, fullgraph=True, backend="aot_eager")
     for got, want in zip(
         gradients(compiled, tensors, options),
-        gradients(custom_op.diff_attention, tensors, options),
+        gradients(triton_diff_attention, tensors, options),
         strict=True,
     ):
         assert torch.equal(got, want)
@@ -80,7 +84,7 @@ def test_compiles_to_one_graph(case):
 def test_export(strict):
     class Operator(torch.nn.Module):
         def forward(self, q, k, v, lam, options):
-            return custom_op.diff_attention(q, k, v, lam, scale=0.2, **options)
+            return triton_diff_attention(q, k, v, lam, scale=0.2, **options)
 
     tensors, options = arguments(CASE)
     del options["scale"]
@@ -93,11 +97,11 @@ def test_activation_checkpointing():
     tensors, options = arguments(CASE)
 
     def recomputed(*tensors, **options):
-        return checkpoint(custom_op.diff_attention, *tensors, use_reentrant=False, **options)
+        return checkpoint(triton_diff_attention, *tensors, use_reentrant=False, **options)
 
     for got, want in zip(
         gradients(recomputed, tensors, options),
-        gradients(custom_op.diff_attention, tensors, options),
+        gradients(triton_diff_attention, tensors, options),
         strict=True,
     ):
         assert torch.equal(got, want)
@@ -105,7 +109,7 @@ def test_activation_checkpointing():
 
 def test_meta_tensors_give_the_shape():
     tensors, options = arguments(CASE, device="meta")
-    out = custom_op.diff_attention(*tensors, **options)
+    out = triton_diff_attention(*tensors, **options)
     assert out.is_meta
     assert out.shape == (2, 3, 2, 64)
 
@@ -126,7 +130,8 @@ def test_a_second_derivative_is_refused_by_name(op):
     tensors, options = arguments(PACKED)
     if op == "softmax_attention":
         tensors = [tensors[0].detach()[:, :, :, 0].requires_grad_(), *tensors[1:3]]
-    out = getattr(custom_op, op)(*tensors, **options)
+    scale = options.pop("scale")
+    out = getattr(custom_op, op)(*tensors, scale=scale, mask=AttentionMask(**options))
     (first,) = torch.autograd.grad(out.square().sum(), tensors[0], create_graph=True)
     with raises(
         f"{op}: backend 'triton' gives gradients of first order, got a second differentiation. "
@@ -141,66 +146,10 @@ def test_functional_transforms_are_refused_by_name(transform):
     q, *rest = (x.detach() for x in tensors)
 
     def loss(q):
-        return custom_op.diff_attention(q, *rest, **options).sum()
+        return triton_diff_attention(q, *rest, **options).sum()
 
     with raises(
         "diff_attention: backend 'triton' must be called outside torch.func transforms (vmap, "
         "grad, jvp), got a transformed call. Use backend 'composed' or 'reference'."
     ):
         torch.vmap(loss)(q[None]) if transform == "vmap" else torch.func.grad(loss)(q)
-
-
-@pytest.fixture
-def fresh_look():
-    """Nothing remembered of the installed triton, before and after."""
-    custom_op.installed_version.cache_clear()
-    yield
-    custom_op.installed_version.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("installed", "reason"),
-    [
-        (None, "needs triton 3.6 to 3.9, which is not installed"),
-        ("3.5.1", "needs triton 3.6 to 3.9, got 3.5.1"),
-        ("3.10.0", "needs triton 3.6 to 3.9, got 3.10.0"),
-        ("3.6.0", None),
-        ("3.9.1+cu130", None),
-    ],
-)
-def test_available_names_what_is_missing(installed, reason, monkeypatch, fresh_look):
-    def version(name):
-        if installed is None:
-            raise PackageNotFoundError(name)
-        return installed
-
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(custom_op, "version", version)
-    assert custom_op.available() == reason
-
-
-def test_available_sees_a_blocked_package(monkeypatch, fresh_look):
-    def blocked(name):
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr(importlib.util, "find_spec", blocked)
-    assert custom_op.available() == "needs triton 3.6 to 3.9, which is not installed"
-
-
-def test_cpu_tensors_need_the_interpreter(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setenv("TRITON_INTERPRET", "0")
-    assert custom_op.available() == (
-        "needs a CUDA device, or TRITON_INTERPRET=1 set before Python starts, got neither"
-    )
-    assert "cpu" not in custom_op.devices()
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert custom_op.available() is None
-    assert "cpu" in custom_op.devices()
-
-
-def test_widths():
-    assert custom_op.accepts_widths(64, 128)
-    assert custom_op.accepts_widths(96, 96)
-    assert not custom_op.accepts_widths(80, 160)
-    assert not custom_op.accepts_widths(64, 32)

@@ -6,6 +6,7 @@ import torch
 from diffattn import diff_attention
 from diffattn.errors import BackendError
 from diffattn.ops.diff_attention import decode_op, reference
+from diffattn.ops.masking import AttentionMask
 from diffattn.testing.assertions import assert_close_to_reference
 from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
 
@@ -42,7 +43,8 @@ CASES = [
 def run(q, k, v, lam, *, backend, scale=None, **options):
     """The shape of ``diff_attention``, for two backends that need not be registered."""
     forward = decode_op.forward if backend == "decode" else reference.forward
-    return forward(q, k, v, lam, scale=q.shape[-1] ** -0.5 if scale is None else scale, **options)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return forward(q, k, v, lam, scale=scale, mask=AttentionMask(**options))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -71,8 +73,8 @@ def test_the_number_of_parts_changes_rounding_only(num_splits, device):
     def split(q, k, v, lam, *, backend, **options):
         if backend == "reference":
             return run(q, k, v, lam, backend=backend, **options)
-        scale = q.shape[-1] ** -0.5
-        return decode.decode(q, k, v, lam, scale=scale, num_splits=num_splits, **options)
+        scale, mask = q.shape[-1] ** -0.5, AttentionMask(**options)
+        return decode.decode(q, k, v, lam, scale=scale, mask=mask, num_splits=num_splits)
 
     assert_close_to_reference(split, inputs, backend="decode", gradients=False)
 

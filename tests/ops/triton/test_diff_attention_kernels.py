@@ -6,17 +6,18 @@ import pytest
 import torch
 
 from diffattn.ops.diff_attention import custom_op, reference
+from diffattn.ops.masking import AttentionMask
 from diffattn.testing.assertions import assert_close_to_reference
 from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
 
 pytest.importorskip("triton")
 
 
-def op(*tensors, backend, **options):
+def op(*tensors, backend, scale=None, **options):
     """The kernels or the reference, without the public function's checks."""
-    options.setdefault("scale", tensors[0].shape[-1] ** -0.5)
+    scale = tensors[0].shape[-1] ** -0.5 if scale is None else scale
     forward = custom_op.diff_attention if backend == "triton" else reference.forward
-    return forward(*tensors, **options)
+    return forward(*tensors, scale=scale, mask=AttentionMask(**options))
 
 
 def in_kernel_widths(case):

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from diffattn.errors import BackendError
-from diffattn.ops.diff_attention import custom_op, hopper_op, reference
-from diffattn.ops.masking import repeat_heads
+from diffattn.ops import kernel_support
+from diffattn.ops.diff_attention import hopper_op, reference
+from diffattn.ops.masking import AttentionMask, repeat_heads
 from diffattn.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
 from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.testing.rounding import rounding_steps
@@ -36,7 +37,8 @@ CASES = [
     OpCase(name="d128-full-T<S", num_queries=10, num_keys=333, causal=False, **D128),
 ]  # fmt: skip
 on_hopper = pytest.mark.skipif(
-    hopper_op.available() is not None, reason=f"the Hopper kernel {hopper_op.available()}"
+    kernel_support.hopper_available() is not None,
+    reason=f"the Hopper kernel {kernel_support.hopper_available()}",
 )
 
 
@@ -46,16 +48,18 @@ def run(q, k, v, lam, *, backend, scale=None, **options):
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     if backend == "hopper":
         return hopper.forward(q, k, v, lam, scale=scale, **options)[0]
-    return reference.forward(q, k, v, lam, scale=scale, **options)
+    return reference.forward(q, k, v, lam, scale=scale, mask=AttentionMask(**options))
 
 
 def assert_saved_tensors(inputs):
     """O2 and the row sums, which the backward needs, against float64."""
     q, k, v, _ = inputs.tensors().values()
-    options = {"scale": q.shape[-1] ** -0.5} | inputs.options
-    _, out_2, lse = hopper.forward(**inputs.tensors(), **options)
+    scale, causal = q.shape[-1] ** -0.5, inputs.options.get("causal", True)
+    scale = inputs.options.get("scale", scale)
+    _, out_2, lse = hopper.forward(**inputs.tensors(), scale=scale, causal=causal)
     exact = inputs.map_tensors(torch.Tensor.double)
-    _, map_2, _ = reference.maps(exact.q, exact.k, exact.lam, **options)
+    mask = AttentionMask(causal)
+    _, map_2, _ = reference.maps(exact.q, exact.k, exact.lam, scale=scale, mask=mask)
     expected = torch.matmul(map_2, repeat_heads(exact.v, q.shape[2]).transpose(1, 2))
     # The weights and the result are rounded to the dtype of q: two roundings of at most |V|.
     assert_equal_to_rounding(
@@ -65,8 +69,8 @@ def assert_saved_tensors(inputs):
     keys = exact.k if k.ndim == 5 else exact.k[:, :, :, None]
     keys = repeat_heads(keys, q.shape[2])
     logits = torch.einsum("bihmd,bjhmd->bhmij", exact.q, keys.expand(-1, -1, -1, 2, -1))
-    logits = logits * options["scale"]
-    if options.get("causal", True):
+    logits = logits * scale
+    if causal:
         num_queries, num_keys = logits.shape[-2:]
         hidden = torch.ones(num_queries, num_keys, dtype=torch.bool, device=q.device)
         logits = logits.masked_fill(hidden.triu(num_keys - num_queries + 1), -math.inf)
@@ -177,7 +181,10 @@ def test_saved_tensors_equal_those_of_the_triton_forward():
 
 @pytest.mark.parametrize(
     ("option", "message"),
-    [({"scale": -1.0}, "got scale -1.0"), ({"window": 3}, "got a mask besides causal, window")],
+    [
+        ({"scale": -1.0}, "got scale -1.0"),
+        ({"mask": AttentionMask(window=3)}, "got a mask besides causal, window"),
+    ],
 )
 def test_what_the_kernel_is_not_built_for(option, message):
     inputs = make_diff_attention_inputs(OpCase(name="", num_queries=2, **D64), dtype=torch.bfloat16)
@@ -186,7 +193,7 @@ def test_what_the_kernel_is_not_built_for(option, message):
 
 
 def test_available_names_the_pinned_version(monkeypatch):
-    monkeypatch.setattr(custom_op, "installed_version", lambda: "3.9.0")
+    monkeypatch.setattr(kernel_support, "installed_version", lambda: "3.9.0")
     monkeypatch.setattr(hopper.triton, "__version__", "3.9.0")
-    assert hopper_op.available() == "needs triton 3.6.0, got 3.9.0"
+    assert kernel_support.hopper_available() == "needs triton 3.6.0, got 3.9.0"
     assert hopper.aot_cases(90) == []

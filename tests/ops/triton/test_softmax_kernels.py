@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from diffattn.ops.diff_attention import custom_op
+from diffattn.ops.masking import AttentionMask
 from diffattn.ops.softmax_attention import softmax_attention
 from diffattn.testing.assertions import assert_equal_to_rounding
 from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
@@ -38,7 +39,8 @@ def test_equals_softmax_attention(case):
     options = {"scale": case.head_dim**-0.5} | inputs.options
     exact = [x.detach().double().requires_grad_() for x in tensors]
     expected = softmax_attention(*exact, **options)
-    actual = custom_op.softmax_attention(*tensors, **options)
+    scale = options.pop("scale")
+    actual = custom_op.softmax_attention(*tensors, scale=scale, mask=AttentionMask(**options))
     steps, magnitude = rounding_steps(inputs)
     assert_equal_to_rounding(actual, expected, steps=steps, magnitude=magnitude)
 

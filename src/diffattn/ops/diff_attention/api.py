@@ -17,11 +17,12 @@ from diffattn.ops.diff_attention import (
 )
 from diffattn.ops.diff_attention.validation import (
     validate_lambda,
-    validate_options,
+    validate_mask,
     validate_queries_keys,
     validate_rows,
     validate_values,
 )
+from diffattn.ops.masking import AttentionMask
 
 _FORWARD: dict[str, Callable[..., Tensor]] = {
     "reference": reference.forward,
@@ -88,18 +89,13 @@ def diff_attention(
     validate_queries_keys(where, q, k)
     validate_values(where, q, k, v)
     validate_lambda(where, q, lam)
-    validate_options(
-        where, q, k, window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
-        cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
+    validate_mask(where, q, k, mask)
     name = backends.resolve(where, backend, backends.describe(q, k, v, lam))
     # Nothing to compute: kernels differ in what they do with empty inputs, the definition does not.
     forward = _FORWARD[name] if q.numel() and k.numel() else reference.forward
-    return forward(
-        q, k, v, lam, scale=q.shape[-1] ** -0.5 if scale is None else scale, causal=causal,
-        window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
-        cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return forward(q, k, v, lam, scale=scale, mask=mask)
 
 
 def diff_attention_maps(
@@ -146,14 +142,9 @@ def diff_attention_maps(
     where = "diff_attention_maps"
     validate_queries_keys(where, q, k)
     validate_lambda(where, q, lam)
-    validate_options(
-        where, q, k, window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
-        cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
+    validate_mask(where, q, k, mask)
     if rows is not None:
         validate_rows(where, rows, q.shape[1])
-    return reference.maps(
-        q, k, lam, rows=rows, scale=q.shape[-1] ** -0.5 if scale is None else scale,
-        causal=causal, window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
-        cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return reference.maps(q, k, lam, rows=rows, scale=scale, mask=mask)

@@ -3,14 +3,15 @@
 The cache decides. Rows per chunk and heads per group follow one rule, measured in docs/log.md.
 """
 
+import math
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from diffattn.ops.diff_attention.chunk_memory import Memory
-from diffattn.ops.masking import key_ranges
+from diffattn.ops.masking import AttentionMask
 
 MatrixProduct = Callable[[Tensor, Tensor, float, float, Tensor], Tensor]
 """``(a, b, alpha, beta, out)``: ``out = alpha * a @ b + beta * out``, batched, in place."""
@@ -19,6 +20,8 @@ _GROUP_BYTES = 8 * 1024 * 1024
 """Scores, keys and values of the heads computed together: small enough to stay in a cache."""
 _PIECE = 128 * 1024
 """Elements copied or summed at a time where the whole is not needed at once."""
+_KEPT_BYTES = 8 * 1024 * 1024
+"""The largest single piece of memory that a thread keeps for its next call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,11 +37,7 @@ class Problem:
     lam: Tensor | None
     """λ ``[B, T, H]``, any strides; ``None`` for one map."""
     scale: float
-    causal: bool
-    window: int | None
-    key_padding_mask: Tensor | None
-    kv_lengths: Tensor | None
-    cu_seqlens: Tensor | None
+    mask: AttentionMask
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +53,54 @@ class Chunk:
     """Columns of the chunk's scores, and their limits ``[batch rows or 1, 1, C or 1, columns]``."""
     blind: Tensor | None
     """True ``[batch rows or 1, 1, C, 1]`` at rows that see no key, if there are any."""
+
+
+class _Kept(threading.local):
+    """What a thread keeps from call to call."""
+
+    def __init__(self) -> None:
+        self.pieces: dict[tuple[str, torch.dtype], Tensor] = {}
+
+
+def release_memory() -> None:
+    """Give back what this thread keeps for its next call."""
+    Memory.kept.pieces.clear()
+
+
+class Memory:
+    """Named memory, written over by every chunk. Small pieces are kept for the thread's next call.
+
+    The system hands out fresh memory page by page on first touch, which can take as long as the
+    arithmetic done in it.
+    """
+
+    kept = _Kept()
+
+    def __init__(self, like: Tensor):
+        self._like = like
+        self._views: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+        self._held: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def __call__(
+        self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Unwritten memory; of the input dtype, unless said."""
+        view = self._views.get((name, shape))
+        if view is None:
+            flat = self._flat(name, math.prod(shape), dtype or self._like.dtype)
+            view = self._views[name, shape] = flat.view(shape)
+        return view
+
+    def _flat(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
+        kept = self.kept.pieces
+        held = self._held.get((name, dtype), kept.get((name, dtype)))
+        if held is None or held.numel() < size:
+            with torch.inference_mode(False):  # else no later call could write to it
+                held = torch.empty(size, dtype=dtype)
+            if held.nbytes <= _KEPT_BYTES:
+                kept[name, dtype] = held
+        self._held[name, dtype] = held
+        return held[:size]
 
 
 class Group:
@@ -75,7 +122,7 @@ class Group:
         keys = problem.k[batch, :, heads].expand(-1, -1, -1, problem.q.shape[3], -1)
         values = problem.v[batch, :, heads, None]
         self._num_rows, self.size = len(values), values.shape[0] * values.shape[2]
-        unreal = _unreal_keys(problem)
+        unreal = problem.mask.unreal_keys(keys.shape[1])
         # One head in float32 is read where it lies. Otherwise packing pays: oneDNN is up to three
         # times slower on strided bfloat16, and several heads have no common stride.
         self._in_place = self.size == 1 and keys.dtype != torch.bfloat16 and unreal is None
@@ -86,7 +133,7 @@ class Group:
         self.keys = self._packed("keys", keys)  # [maps * G, S, D]
         if unreal is not None:  # whatever lies there must not overflow
             own = self.keys.view(keys.shape[3], len(keys), -1, *self.keys.shape[1:])
-            own.masked_fill_(unreal[batch], 0.0)
+            own.masked_fill_(unreal[batch, None, :, None], 0.0)
         self.keys_t = self.transposed("keysT", self.keys)  # [maps * G, D, S]
         self.values = self._packed("product", values)  # [G, S, Dv], until the first product
 
@@ -187,11 +234,8 @@ def groups(problem: Problem, product: MatrixProduct) -> Iterator[Group]:
     width = (maps + 1) * chunk_rows * repeat + 2 * maps * head_dim + 2 * problem.v.shape[-1]
     size = max(1, _GROUP_BYTES // (width * num_keys * problem.q.element_size()))
     rows_at_once, heads_at_once = max(1, size // num_kv_heads), min(size, num_kv_heads)
-    ranges = key_ranges(
-        num_queries, num_keys, device=problem.q.device, causal=problem.causal,
-        window=problem.window, kv_lengths=problem.kv_lengths, cu_seqlens=problem.cu_seqlens,
-    )  # fmt: skip
-    same_for_all = problem.kv_lengths is None and problem.key_padding_mask is None
+    ranges = problem.mask.key_ranges(num_queries, num_keys, device=problem.q.device)
+    same_for_all = problem.mask.kv_lengths is None and problem.mask.key_padding_mask is None
     memory = Memory(problem.q)
     chunks: list[Chunk] = []
     for row in range(0, batch, rows_at_once):
@@ -223,7 +267,7 @@ def _chunks(
     if len(first) > 1:
         first, last = first[batch], last[batch]
     blind = first >= last  # [batch rows or 1, T]
-    real = problem.key_padding_mask
+    real = problem.mask.key_padding_mask
     if real is not None:
         real = real[batch]
         counts = torch.nn.functional.pad(real.cumsum(-1), (1, 0))  # [batch rows, S + 1]
@@ -259,14 +303,3 @@ def _limit(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     """−inf where hidden, else inf: ``[batch rows or 1, 1, C or 1, columns]``."""
     limit = torch.full(hidden.shape, torch.inf, dtype=dtype)
     return limit.masked_fill_(hidden, -torch.inf)[:, None]
-
-
-def _unreal_keys(problem: Problem) -> Tensor | None:
-    """True ``[B, 1, S, 1]`` at padding and at unwritten cache, or ``None`` if there is none."""
-    unreal = None
-    if problem.key_padding_mask is not None:
-        unreal = ~problem.key_padding_mask
-    if problem.kv_lengths is not None:
-        tail = torch.arange(problem.k.shape[1]) >= problem.kv_lengths[:, None]
-        unreal = tail if unreal is None else unreal | tail
-    return None if unreal is None else unreal[:, None, :, None]

@@ -13,24 +13,30 @@ from torch import Tensor
 
 from diffattn.ops.diff_attention.chunk_layout import MatrixProduct, Problem, groups
 from diffattn.ops.diff_attention.validation import refuse_second_order, refuse_transforms
+from diffattn.ops.masking import CAUSAL, AttentionMask
 
 
-def diff_attention(q: Tensor, k: Tensor, v: Tensor, lam: Tensor, **options: Any) -> Tensor:
+def diff_attention(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
+) -> Tensor:
     """:func:`diffattn.diff_attention` by chunks; inputs are valid and not empty.
 
     Source: arXiv:2410.05258v2, Eq. (1).
     """
     refuse_transforms("diff_attention", "chunked")
-    return _chunked(q, k if k.ndim == 5 else k[:, :, :, None], v, lam, **options)
+    k = k if k.ndim == 5 else k[:, :, :, None]
+    return _chunked(q, k, v, lam, scale, *mask.flat())
 
 
-def softmax_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+def softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
+) -> Tensor:
     """:func:`diffattn.softmax_attention` by the same chunks, with one map instead of two.
 
     Source: arXiv:1706.03762, Eq. (1).
     """
     refuse_transforms("softmax_attention", "chunked")
-    return _chunked(q[:, :, :, None], k[:, :, :, None], v, None, **options)
+    return _chunked(q[:, :, :, None], k[:, :, :, None], v, None, scale, *mask.flat())
 
 
 def forward(problem: Problem, product: MatrixProduct) -> Tensor:
@@ -136,7 +142,7 @@ def batched_product(a: Tensor, b: Tensor, alpha: float, beta: float, out: Tensor
 
 
 # Registered operators: compilers and exporters see one call with known shapes, not its loops.
-# Both schemas take the fields of Problem, λ in its own shape.
+# Both schemas take the fields of Problem and of its mask, λ in its own shape.
 
 
 @torch.library.custom_op("diffattn::chunked", mutates_args=(), device_types="cpu")
@@ -152,11 +158,9 @@ def _chunked(
     kv_lengths: Tensor | None,
     cu_seqlens: Tensor | None,
 ) -> Tensor:
-    problem = Problem(
-        q=q, k=k, v=v, lam=None if lam is None else lam.expand(q.shape[:3]), scale=scale,
-        causal=causal, window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
-        cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    lam_of_rows = None if lam is None else lam.expand(q.shape[:3])
+    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
+    problem = Problem(q=q, k=k, v=v, lam=lam_of_rows, scale=scale, mask=mask)
     return forward(problem, batched_product)
 
 
@@ -175,11 +179,9 @@ def _chunked_backward(
     cu_seqlens: Tensor | None,
     needs_lambda: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    problem = Problem(
-        q=q, k=k, v=v, lam=None if lam is None else lam.expand(q.shape[:3]), scale=scale,
-        causal=causal, window=window, key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
-        cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    lam_of_rows = None if lam is None else lam.expand(q.shape[:3])
+    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
+    problem = Problem(q=q, k=k, v=v, lam=lam_of_rows, scale=scale, mask=mask)
     grad_q, grad_k, grad_v, grad_lam = backward(problem, grad_out, needs_lambda, batched_product)
     if needs_lambda and lam is not None:
         grad_lam = grad_lam.sum_to_size(lam.shape).to(lam.dtype, copy=True)

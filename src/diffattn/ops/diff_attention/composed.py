@@ -1,19 +1,18 @@
 """Differential attention composed of softmax-attention calls: what the papers' users have."""
 
-from typing import Unpack
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from diffattn.ops.softmax_attention import AttentionOptions, attend
+from diffattn.ops.masking import CAUSAL, AttentionMask
+from diffattn.ops.sdpa import attend
 
 # Each form reads O1 = A1 V and O2 = A2 V from scaled_dot_product_attention and subtracts them,
 # so A V is done twice; a fused kernel does it once. See docs/numerics.md.
 
 
 def flash_diff_attn_1(
-    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, **options: Unpack[AttentionOptions]
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
 ) -> Tensor:
     r"""Two attention calls whose values are as wide as V: O = attend₁(V) − λ attend₂(V).
 
@@ -26,19 +25,19 @@ def flash_diff_attn_1(
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
         v: ``[B, S, Hkv, Dv]``.
         lam: λ, broadcastable to ``[B, T, H]``.
-        options: ``scale``, ``causal``, ``window``, ``key_padding_mask``, ``kv_lengths``,
-            ``cu_seqlens`` as in :func:`diffattn.diff_attention`.
+        scale: s.
+        mask: Which keys a query sees.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``.
     """
     maps = _split_maps(q, k)
-    out_1, out_2 = (attend(q_i, k_i, v, **options) for q_i, k_i in maps)
+    out_1, out_2 = (attend(q_i, k_i, v, scale=scale, mask=mask) for q_i, k_i in maps)
     return _subtract(out_1, out_2, lam, q.dtype)
 
 
 def flash_diff_attn_2(
-    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, **options: Unpack[AttentionOptions]
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
 ) -> Tensor:
     r"""Four calls of equal widths: each map attends to the left and to the right half of V.
 
@@ -51,21 +50,22 @@ def flash_diff_attn_2(
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
         v: ``[B, S, Hkv, 2 D]``.
         lam: λ, broadcastable to ``[B, T, H]``.
-        options: As in :func:`flash_diff_attn_1`.
+        scale: s.
+        mask: Which keys a query sees.
 
     Returns:
         ``[B, T, H, 2 D]``, dtype of ``q``.
     """
     halves = v.chunk(2, dim=-1)
     out_1, out_2 = (
-        torch.cat([attend(q_i, k_i, half, **options) for half in halves], dim=-1)
+        torch.cat([attend(q_i, k_i, half, scale=scale, mask=mask) for half in halves], dim=-1)
         for q_i, k_i in _split_maps(q, k)
     )
     return _subtract(out_1, out_2, lam, q.dtype)
 
 
 def one_call(
-    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, **options: Unpack[AttentionOptions]
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
 ) -> Tensor:
     r"""One call of 2H heads: the keys of both maps lie side by side, each query reads its half.
 
@@ -80,7 +80,8 @@ def one_call(
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
         v: ``[B, S, Hkv, Dv]``.
         lam: λ, broadcastable to ``[B, T, H]``.
-        options: As in :func:`flash_diff_attn_1`.
+        scale: s.
+        mask: Which keys a query sees.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``.
@@ -91,7 +92,7 @@ def one_call(
         q = torch.stack([F.pad(q_1, (0, head_dim)), F.pad(q_2, (head_dim, 0))], dim=3)
         k = k.flatten(3)  # [B, S, Hkv, 2D]
     # Heads 2i and 2i + 1 are the maps of head i, so grouped queries still meet their own keys.
-    out = attend(q.flatten(2, 3), k, v, **options)  # [B, T, 2H, Dv]
+    out = attend(q.flatten(2, 3), k, v, scale=scale, mask=mask)  # [B, T, 2H, Dv]
     out_1, out_2 = out.unflatten(2, (-1, 2)).unbind(3)
     return _subtract(out_1, out_2, lam, q.dtype)
 

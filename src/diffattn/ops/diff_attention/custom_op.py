@@ -1,60 +1,13 @@
 """The Triton kernels as PyTorch operators: schema, shapes without values, gradients, refusals."""
 
 import functools
-import importlib.util
-import os
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from diffattn.ops.diff_attention.validation import refuse_second_order, refuse_transforms
-
-TRITON_VERSIONS = ((3, 6), (3, 9))
-"""First and last minor version the kernels are tested with."""
-HEAD_DIMS = (32, 64, 96, 128)
-
-
-def available() -> str | None:
-    """Why the Triton kernels cannot run on this machine, or ``None``."""
-    (major, first), (_, last) = TRITON_VERSIONS
-    wanted = f"needs triton {major}.{first} to {major}.{last}"
-    found = installed_version()
-    if found is None:
-        return f"{wanted}, which is not installed"
-    numbers = tuple(int(part) for part in found.split(".")[:2])
-    if not (major, first) <= numbers <= (major, last):
-        return f"{wanted}, got {found}"
-    if not (_interpreted() or torch.cuda.is_available()):
-        return "needs a CUDA device, or TRITON_INTERPRET=1 set before Python starts, got neither"
-    return None
-
-
-@functools.cache  # asked on every call, and a search of the file system each time
-def installed_version() -> str | None:
-    """The version of triton, or ``None``."""
-    try:
-        # A module that is blocked, or there without its package, counts as missing.
-        return version("triton") if importlib.util.find_spec("triton") else None
-    except (ModuleNotFoundError, PackageNotFoundError):
-        return None
-
-
-def devices() -> tuple[str, ...]:
-    """Device types the kernels take here: CPU tensors only in Triton's interpreter."""
-    return ("cpu", "cuda", "meta") if _interpreted() else ("cuda", "meta")
-
-
-def dtypes() -> tuple[torch.dtype, ...]:
-    """What the kernels compute right: Triton's interpreter multiplies bfloat16 as integers."""
-    floats = (torch.float16, torch.float32)
-    return floats if _interpreted() else (torch.bfloat16, *floats)
-
-
-def accepts_widths(head_dim: int, value_dim: int) -> bool:
-    """Whether the kernels take these widths."""
-    return head_dim in HEAD_DIMS and value_dim in (head_dim, 2 * head_dim)
+from diffattn.ops.masking import CAUSAL, AttentionMask
 
 
 def diff_attention(
@@ -64,11 +17,7 @@ def diff_attention(
     lam: Tensor,
     *,
     scale: float,
-    causal: bool = True,
-    window: int | None = None,
-    key_padding_mask: Tensor | None = None,
-    kv_lengths: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
+    mask: AttentionMask = CAUSAL,
 ) -> Tensor:
     r"""Differential attention in one pass over the keys; V is read once for both maps.
 
@@ -82,16 +31,12 @@ def diff_attention(
         v: ``[B, S, Hkv, Dv]``, ``Dv`` D or 2D.
         lam: λ, float32, broadcastable to ``[B, T, H]``.
         scale: s.
-        causal: See :func:`diffattn.diff_attention`, likewise the other options.
-        window: In tokens.
-        key_padding_mask: bool ``[B, S]``.
-        kv_lengths: int32 ``[B]``.
-        cu_seqlens: int32 ``[num_docs + 1]``.
+        mask: Which keys a query sees.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``. Gradients of first order, deterministic.
     """
-    options = (scale, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
+    options = (scale, *mask.flat())
     return call("diff_attention", "triton", _diff_attention, q, k, v, lam, *options)
 
 
@@ -101,11 +46,7 @@ def softmax_attention(
     v: Tensor,
     *,
     scale: float,
-    causal: bool = True,
-    window: int | None = None,
-    key_padding_mask: Tensor | None = None,
-    kv_lengths: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
+    mask: AttentionMask = CAUSAL,
 ) -> Tensor:
     """Softmax attention by kernels of the same make: the baseline of the same technique.
 
@@ -116,16 +57,12 @@ def softmax_attention(
         k: ``[B, S, Hkv, D]``.
         v: ``[B, S, Hkv, Dv]``, ``Dv`` D or 2D.
         scale: s.
-        causal: See :func:`diffattn.diff_attention`, likewise the other options.
-        window: In tokens.
-        key_padding_mask: bool ``[B, S]``.
-        kv_lengths: int32 ``[B]``.
-        cu_seqlens: int32 ``[num_docs + 1]``.
+        mask: Which keys a query sees.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``.
     """
-    options = (scale, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
+    options = (scale, *mask.flat())
     return call("softmax_attention", "triton", _softmax_attention, q, k, v, *options)
 
 
@@ -145,12 +82,10 @@ def _diff_attention(
     """O, O2 and the logarithms of the sums."""
     from diffattn.ops.diff_attention.triton import forward, launch
 
+    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     with torch.cuda.device_of(q):
-        mask = launch.key_mask(
-            q, k, causal=causal, window=window, key_padding_mask=key_padding_mask,
-            kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
-        )  # fmt: skip
-        return forward.forward(q, k, v, lam, scale=scale, mask=mask)
+        seen = launch.key_mask(q, k, mask)
+        return forward.forward(q, k, v, lam, scale=scale, mask=seen)
 
 
 @torch.library.custom_op("diffattn::triton_diff_attention_backward", mutates_args=())
@@ -173,12 +108,10 @@ def diff_attention_backward(
     """Gradients of q, k, v and λ."""
     from diffattn.ops.diff_attention.triton import backward, launch
 
+    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     with torch.cuda.device_of(q):
-        mask = launch.key_mask(
-            q, k, causal=causal, window=window, key_padding_mask=key_padding_mask,
-            kv_lengths=kv_lengths, cu_seqlens=cu_seqlens, gradient=True,
-        )  # fmt: skip
-        return backward.backward(grad, q, k, v, lam, o, o2, lse, scale=scale, mask=mask)
+        seen = launch.key_mask(q, k, mask, gradient=True)
+        return backward.backward(grad, q, k, v, lam, o, o2, lse, scale=scale, mask=seen)
 
 
 @torch.library.custom_op("diffattn::triton_softmax_attention", mutates_args=())
@@ -196,12 +129,10 @@ def _softmax_attention(
     """O and the logarithms of the sums."""
     from diffattn.ops.diff_attention.triton import launch, softmax
 
+    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     with torch.cuda.device_of(q):
-        mask = launch.key_mask(
-            q, k, causal=causal, window=window, key_padding_mask=key_padding_mask,
-            kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
-        )  # fmt: skip
-        return softmax.forward(q, k, v, scale=scale, mask=mask)
+        seen = launch.key_mask(q, k, mask)
+        return softmax.forward(q, k, v, scale=scale, mask=seen)
 
 
 @torch.library.custom_op("diffattn::triton_softmax_attention_backward", mutates_args=())
@@ -222,12 +153,10 @@ def _softmax_attention_backward(
     """Gradients of q, k and v."""
     from diffattn.ops.diff_attention.triton import launch, softmax
 
+    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     with torch.cuda.device_of(q):
-        mask = launch.key_mask(
-            q, k, causal=causal, window=window, key_padding_mask=key_padding_mask,
-            kv_lengths=kv_lengths, cu_seqlens=cu_seqlens, gradient=True,
-        )  # fmt: skip
-        return softmax.backward(grad, q, k, v, o, lse, scale=scale, mask=mask)
+        seen = launch.key_mask(q, k, mask, gradient=True)
+        return softmax.backward(grad, q, k, v, o, lse, scale=scale, mask=seen)
 
 
 @_diff_attention.register_fake
@@ -274,8 +203,8 @@ def _register_gradient(where: str, forward: Any, backward: Any, num_tensors: int
         no_gradients = (None,) * 6  # of the options
         if grad is None:
             return (None,) * num_tensors + no_gradients
-        found = backward(grad, *saved, *ctx.options, padding, lengths, borders)
-        return *found, *no_gradients
+        gradients = backward(grad, *saved, *ctx.options, padding, lengths, borders)
+        return *gradients, *no_gradients
 
     forward.register_autograd(differentiate, setup_context=keep)
     backward.register_autograd(functools.partial(refuse_second_order, where, "triton"))
@@ -289,7 +218,3 @@ def call(where: str, backend: str, op: Any, *args: Any) -> Tensor:
     """The first result of a registered operator, outside ``torch.func`` transforms."""
     refuse_transforms(where, backend)
     return op(*args)[0]
-
-
-def _interpreted() -> bool:
-    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")

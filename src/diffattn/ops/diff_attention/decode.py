@@ -5,12 +5,10 @@ reads as much. So keys and values are neither copied nor repeated: the query hea
 key/value head, and the queries of one call, become the rows of one product.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from diffattn.ops.masking import masked_softmax, visible_keys
+from diffattn.ops.masking import CAUSAL, AttentionMask, masked_softmax
 
 
 def forward(
@@ -20,11 +18,7 @@ def forward(
     lam: Tensor,
     *,
     scale: float,
-    causal: bool = True,
-    window: int | None = None,
-    key_padding_mask: Tensor | None = None,
-    kv_lengths: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
+    mask: AttentionMask = CAUSAL,
 ) -> Tensor:
     r"""Differential attention of few queries, by one product with K per map and one with V.
 
@@ -36,36 +30,31 @@ def forward(
         v: ``[B, S, Hkv, Dv]``, likewise.
         lam: λ, broadcastable to ``[B, T, H]``.
         scale: s.
-        causal: See :func:`diffattn.diff_attention`, likewise the other options.
-        window: In tokens.
-        key_padding_mask: bool ``[B, S]``.
-        kv_lengths: int32 ``[B]``.
-        cu_seqlens: int32 ``[num_docs + 1]``.
+        mask: Which keys a query sees.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0.
     """
-    return _attend(
-        q, k, v, lam, scale=scale, causal=causal, window=window, key_padding_mask=key_padding_mask,
-        kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    return _attend(q, k, v, lam, scale=scale, mask=mask)
 
 
-def softmax_attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float, **masks: Any) -> Tensor:
+def softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
+) -> Tensor:
     """:func:`diffattn.ops.softmax_attention.softmax_attention` of few queries, the same way.
 
     Source: arXiv:1706.03762, Eq. (1).
     """
-    return _attend(q[:, :, :, None], k, v, None, scale=scale, **masks)
+    return _attend(q[:, :, :, None], k, v, None, scale=scale, mask=mask)
 
 
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *, scale: float, **masks: Any
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *, scale: float, mask: AttentionMask
 ) -> Tensor:
     """q ``[B, T, H, maps, D]``; without λ there is one map."""
     batch, num_queries, num_heads = q.shape[:3]
     num_kv_heads = k.shape[2]
-    visible = visible_keys(num_queries, k.shape[1], device=q.device, **masks)
+    visible = mask.visible_keys(num_queries, k.shape[1], device=q.device)
     # Rows: query heads that share a key/value head, then positions.
     q = (q * scale).unflatten(2, (num_kv_heads, -1)).permute(0, 2, 4, 3, 1, 5)
     scores = _scores(q.flatten(3, 4), k.transpose(1, 2))  # [B, Hkv, maps, R, S]

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from diffattn.errors import BackendError
 from diffattn.ops.diff_attention.validation import refuse_transforms
+from diffattn.ops.masking import CAUSAL, AttentionMask
 
-MAX_QUERIES = 16
 _NO_GRADIENT = "must run under torch.no_grad(): it has no gradient, got inputs that require one"
 
 
@@ -17,11 +17,7 @@ def forward(
     lam: Tensor,
     *,
     scale: float,
-    causal: bool = True,
-    window: int | None = None,
-    key_padding_mask: Tensor | None = None,
-    kv_lengths: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
+    mask: AttentionMask = CAUSAL,
 ) -> Tensor:
     r"""Differential attention of at most 16 queries against a long cache, without a gradient.
 
@@ -35,11 +31,7 @@ def forward(
         v: ``[B, S, Hkv, Dv]``, Dv in {D, 2D}.
         lam: λ, float32, broadcastable to ``[B, T, H]``.
         scale: s.
-        causal: See :func:`diffattn.diff_attention`, likewise the other options.
-        window: In tokens.
-        key_padding_mask: bool ``[B, S]``.
-        kv_lengths: int32 ``[B]``.
-        cu_seqlens: Refused: a packed row is no cache.
+        mask: Which keys a query sees; ``cu_seqlens`` is refused: a packed row is no cache.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``.
@@ -51,9 +43,9 @@ def forward(
     refuse_transforms("diff_attention", "triton_decode")
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, lam)):
         raise BackendError(f"{where} {_NO_GRADIENT}.")
-    if cu_seqlens is not None:
+    if mask.cu_seqlens is not None:
         raise BackendError(f"{where} needs a cache without document borders, got cu_seqlens.")
-    return triton_decode(q, k, v, lam, scale, causal, window, key_padding_mask, kv_lengths)
+    return triton_decode(q, k, v, lam, scale, *mask.flat()[:-1])
 
 
 @torch.library.custom_op("diffattn::triton_decode", mutates_args=())
@@ -71,10 +63,8 @@ def triton_decode(
     """The operator behind :func:`forward`; opaque to the compiler, so the kernel is not traced."""
     from diffattn.ops.diff_attention.triton import decode
 
-    return decode.decode(
-        q, k, v, lam, scale=scale, causal=causal, window=window,
-        key_padding_mask=key_padding_mask, kv_lengths=kv_lengths,
-    )  # fmt: skip
+    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths)
+    return decode.decode(q, k, v, lam, scale=scale, mask=mask)
 
 
 @triton_decode.register_fake

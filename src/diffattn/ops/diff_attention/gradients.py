@@ -4,14 +4,12 @@ They restate Appendix G of the paper, and are a second oracle beside automatic d
 """
 
 from dataclasses import dataclass
-from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from diffattn.ops.diff_attention import reference
-from diffattn.ops.masking import masked_softmax, repeat_heads, visible_keys
-from diffattn.ops.softmax_attention import AttentionOptions
+from diffattn.ops.masking import CAUSAL, AttentionMask, masked_softmax, repeat_heads
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +55,9 @@ def diff_attention_gradients(
     v: Tensor,
     lam: Tensor,
     grad_out: Tensor,
-    **options: Unpack[AttentionOptions],
+    *,
+    scale: float | None = None,
+    mask: AttentionMask = CAUSAL,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""Gradients of the operator with respect to ``q``, ``k``, ``v`` and λ.
 
@@ -79,16 +79,16 @@ def diff_attention_gradients(
         v: ``[B, S, Hkv, Dv]``.
         lam: λ, broadcastable to ``[B, T, H]``.
         grad_out: ``[B, T, H, Dv]``, gradient of the output.
-        options: ``scale``, ``causal``, ``window``, ``key_padding_mask``, ``kv_lengths``,
-            ``cu_seqlens`` as in :func:`diffattn.diff_attention`.
+        scale: s. Default ``D ** -0.5``.
+        mask: Which keys a query sees.
 
     Returns:
         Gradients of ``q``, ``k``, ``v``, ``lam`` in their shapes, float32 (float64 for float64
         ``q``): everything after the two maps is computed and kept at that width.
     """
     num_heads, num_kv_heads = q.shape[2], k.shape[2]
-    scale = options.setdefault("scale", q.shape[-1] ** -0.5)
-    map_1, map_2, signed = reference.maps(q, k, lam, **options)  # [B, H, T, S]
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    map_1, map_2, signed = reference.maps(q, k, lam, scale=scale, mask=mask)  # [B, H, T, S]
     wide = signed.dtype
     per_pair = lam.to(wide).expand(q.shape[:3]).transpose(1, 2)[..., None]  # [B, H, T, 1]
     grad = grad_out.to(wide).transpose(1, 2)  # [B, H, T, Dv]
@@ -246,7 +246,7 @@ def _project(x: Tensor, weights: AttentionWeights) -> tuple[Tensor, Tensor, Tens
 def _maps(logits: Tensor, causal: bool) -> Tensor:
     """Attention maps of ``[..., N, N]`` scores."""
     num_queries, num_keys = logits.shape[-2:]
-    visible = visible_keys(num_queries, num_keys, device=logits.device, causal=causal)
+    visible = AttentionMask(causal).visible_keys(num_queries, num_keys, device=logits.device)
     return masked_softmax(logits, None if visible is None else visible[0]).to(logits.dtype)
 
 

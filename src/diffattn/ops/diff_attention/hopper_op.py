@@ -1,5 +1,6 @@
 """The Hopper forward as an operator of PyTorch; its backward is that of the Triton kernels."""
 
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -7,27 +8,7 @@ from torch import Tensor
 
 from diffattn.errors import BackendError
 from diffattn.ops.diff_attention import custom_op
-
-TRITON_VERSION = "3.6.0"
-"""Gluon changes from release to release, so the kernel names its own."""
-
-
-def available() -> str | None:
-    """Why the Hopper kernel cannot run on this machine, or ``None``."""
-    missing = custom_op.available()
-    if missing:
-        return missing
-    found = custom_op.installed_version()
-    if found != TRITON_VERSION:
-        return f"needs triton {TRITON_VERSION}, got {found}"
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
-        return "needs a CUDA device of compute capability 9.0"
-    return None
-
-
-def accepts_widths(head_dim: int, value_dim: int) -> bool:
-    """Whether the kernel takes these widths."""
-    return head_dim in (64, 128) and value_dim in (head_dim, 2 * head_dim)
+from diffattn.ops.masking import CAUSAL, AttentionMask
 
 
 def diff_attention(
@@ -37,8 +18,7 @@ def diff_attention(
     lam: Tensor,
     *,
     scale: float,
-    causal: bool = True,
-    **masks: Any,
+    mask: AttentionMask = CAUSAL,
 ) -> Tensor:
     r"""Differential attention on Hopper: one warpgroup per map, each tile of V shared.
 
@@ -52,8 +32,7 @@ def diff_attention(
         v: ``[B, S, Hkv, Dv]``, ``Dv`` D or 2D.
         lam: λ, float32, broadcastable to ``[B, T, H]``.
         scale: s, above 0.
-        causal: Bottom-right aligned.
-        **masks: The other options of :func:`diffattn.diff_attention`; refused unless ``None``.
+        mask: ``causal`` or nothing; every other option is refused.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``. Gradients of first order, deterministic.
@@ -61,14 +40,14 @@ def diff_attention(
     Raises:
         BackendError: The kernel is not built for these inputs.
     """
-    given = [name for name, value in masks.items() if value is not None]
-    if given or not scale > 0:
+    if not (mask.at_most_causal and scale > 0):
+        given = [f.name for f in fields(mask)[1:] if getattr(mask, f.name) is not None]
         wrong = f"a mask besides causal, {', '.join(given)}" if given else f"scale {scale}"
         raise BackendError(
             "diff_attention: backend 'hopper' needs a scale above 0 and no mask besides causal, "
             f"got {wrong}."
         )
-    return custom_op.call("diff_attention", "hopper", _forward, q, k, v, lam, scale, causal)
+    return custom_op.call("diff_attention", "hopper", _forward, q, k, v, lam, scale, mask.causal)
 
 
 @torch.library.custom_op("diffattn::hopper_diff_attention", mutates_args=())
@@ -99,10 +78,10 @@ def _differentiate(ctx: Any, grad: Tensor | None, *others: Any) -> tuple[Tensor 
     if grad is None:
         return (None,) * 6
     scale, causal = ctx.options
-    found = custom_op.diff_attention_backward(
+    gradients = custom_op.diff_attention_backward(
         grad, *ctx.saved_tensors, scale, causal, None, None, None, None
     )
-    return *found, None, None
+    return *gradients, None, None
 
 
 _forward.register_autograd(_differentiate, setup_context=_keep)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from diffattn.ops.masking import masked_softmax, repeat_heads, visible_keys
+from diffattn.ops.masking import CAUSAL, AttentionMask, masked_softmax, repeat_heads
 
 
 def forward(
@@ -13,11 +13,7 @@ def forward(
     lam: Tensor,
     *,
     scale: float,
-    causal: bool = True,
-    window: int | None = None,
-    key_padding_mask: Tensor | None = None,
-    kv_lengths: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
+    mask: AttentionMask = CAUSAL,
 ) -> Tensor:
     r"""Differential attention, written as the paper writes it.
 
@@ -33,19 +29,12 @@ def forward(
         v: ``[B, S, Hkv, Dv]``.
         lam: λ, broadcastable to ``[B, T, H]``.
         scale: s.
-        causal: See :func:`diffattn.diff_attention`, likewise the other options.
-        window: In tokens.
-        key_padding_mask: bool ``[B, S]``.
-        kv_lengths: int32 ``[B]``.
-        cu_seqlens: int32 ``[num_docs + 1]``.
+        mask: Which keys a query sees.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``.
     """
-    _, _, signed = maps(
-        q, k, lam, scale=scale, causal=causal, window=window, key_padding_mask=key_padding_mask,
-        kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    _, _, signed = maps(q, k, lam, scale=scale, mask=mask)
     v = repeat_heads(v, q.shape[2]).transpose(1, 2)  # [B, H, S, Dv]
     return torch.matmul(signed.to(v.dtype), v).transpose(1, 2).to(q.dtype)
 
@@ -56,12 +45,8 @@ def maps(
     lam: Tensor,
     *,
     scale: float,
+    mask: AttentionMask = CAUSAL,
     rows: Tensor | None = None,
-    causal: bool = True,
-    window: int | None = None,
-    key_padding_mask: Tensor | None = None,
-    kv_lengths: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     r"""The two attention maps and their signed difference :math:`A_1 - \lambda A_2`.
 
@@ -72,12 +57,8 @@ def maps(
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
         lam: λ, broadcastable to ``[B, T, H]``.
         scale: s.
+        mask: Which keys a query sees.
         rows: int64 ``[R]``, the queries wanted. Default: all T.
-        causal: See :func:`diffattn.diff_attention`, likewise the other options.
-        window: In tokens.
-        key_padding_mask: bool ``[B, S]``.
-        kv_lengths: int32 ``[B]``.
-        cu_seqlens: int32 ``[num_docs + 1]``.
 
     Returns:
         A1, A2 and A1 − λA2, each ``[B, H, T or R, S]``, float32 (float64 for float64 ``q``).
@@ -86,10 +67,7 @@ def maps(
     lam = lam.expand(q.shape[:3])  # [B, T, H]
     if rows is not None:
         q, lam = q[:, rows], lam[:, rows]
-    visible = visible_keys(
-        num_queries, k.shape[1], device=q.device, rows=rows, causal=causal, window=window,
-        key_padding_mask=key_padding_mask, kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    visible = mask.visible_keys(num_queries, k.shape[1], device=q.device, rows=rows)
     if k.ndim == 4:
         k = k[:, :, :, None]  # both maps share keys: [B, S, Hkv, 1, D]
     k = repeat_heads(k, num_heads)

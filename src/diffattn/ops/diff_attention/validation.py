@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import BackendError, ShapeError
+from diffattn.ops.masking import AttentionMask
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -80,17 +81,9 @@ def validate_like(where: str, name: str, x: Tensor, q: Tensor) -> None:
         raise ShapeError(f"{where}: {name} must be on {q.device} like q, got {x.device}.")
 
 
-def validate_options(
-    where: str,
-    q: Tensor,
-    k: Tensor,
-    *,
-    window: int | None,
-    key_padding_mask: Tensor | None,
-    kv_lengths: Tensor | None,
-    cu_seqlens: Tensor | None,
-) -> None:
+def validate_mask(where: str, q: Tensor, k: Tensor, mask: AttentionMask) -> None:
     """Raise ShapeError unless the masking options fit ``q`` and ``k``."""
+    _, window, key_padding_mask, kv_lengths, cu_seqlens = mask.flat()
     batch, num_queries = q.shape[:2]
     num_keys = k.shape[1]
     whole = isinstance(window, int) and not isinstance(window, bool)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from diffattn.ops.diff_attention.triton.configs import AotCase
 from diffattn.ops.diff_attention.triton.launch import LOG2_E
+from diffattn.ops.masking import CAUSAL, AttentionMask
 
 _KEYS_PER_SPLIT = 128
 """A part of the keys shorter than this costs more to merge than it saves."""
@@ -30,7 +31,7 @@ _LARGE_SHARED_BYTES, _SMALL_SHARED_BYTES = 166_912, 101_376
 def _seen_keys(
     i_t, length, num_queries, window, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr
 ):  # fmt: skip
-    """The keys ``first <= j < last`` that query ``i_t`` sees, as :func:`masking.key_ranges` says.
+    """The keys ``first <= j < last`` that query ``i_t`` sees, as the mask's ``key_ranges`` says.
 
     Worked out here because the small kernels that would fill a table take longer than this one.
     """
@@ -212,10 +213,7 @@ def decode(
     lam: Tensor,
     *,
     scale: float,
-    causal: bool = True,
-    window: int | None = None,
-    key_padding_mask: Tensor | None = None,
-    kv_lengths: Tensor | None = None,
+    mask: AttentionMask = CAUSAL,
     num_splits: int | None = None,
 ) -> Tensor:
     r"""Differential attention of at most 16 queries per row, forward only.
@@ -233,10 +231,7 @@ def decode(
         v: ``[B, S, Hkv, Dv]``, Dv in {D, 2D}; likewise.
         lam: λ, float32, broadcastable to ``[B, T, H]``.
         scale: s.
-        causal: See :func:`diffattn.diff_attention`, likewise the other options.
-        window: In tokens.
-        key_padding_mask: bool ``[B, S]``.
-        kv_lengths: int32 ``[B]``.
+        mask: Which keys a query sees; ``cu_seqlens`` must be ``None``.
         num_splits: Parts of the keys. Default: enough programs for every multiprocessor.
 
     Returns:
@@ -261,12 +256,13 @@ def decode(
     row_max = torch.empty(partials, dtype=torch.float32, device=q.device)
     row_sum = torch.empty(partials, dtype=torch.float32, device=q.device)
     out = torch.empty(batch, num_queries, num_heads, value_dim, dtype=q.dtype, device=q.device)
-    if key_padding_mask is not None:
-        key_padding_mask = key_padding_mask.contiguous().view(torch.int8)
+    causal, window, padding, kv_lengths, _ = mask.flat()
+    if padding is not None:
+        padding = padding.contiguous().view(torch.int8)
     if kv_lengths is not None:
         kv_lengths = kv_lengths.contiguous()
     _diff_attention_decode_kernel[(batch * num_kv_heads, row_blocks, num_splits)](
-        q, k, v, kv_lengths, key_padding_mask, acc, row_max, row_sum,
+        q, k, v, kv_lengths, padding, acc, row_max, row_sum,
         *q.stride()[:4],
         *k.stride()[:3], 0 if shared_keys else k.stride(3),
         *v.stride()[:3],
@@ -274,7 +270,7 @@ def decode(
         num_queries, num_keys, num_kv_heads, num_splits,
         GROUP=group, HEAD_DIM=head_dim, VALUE_DIM=value_dim, SHARED_KEYS=shared_keys,
         CAUSAL=causal, WINDOWED=window is not None, HAS_LENGTHS=kv_lengths is not None,
-        HAS_PADDING=key_padding_mask is not None,
+        HAS_PADDING=padding is not None,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32", **tiles,
     )  # fmt: skip
     _diff_attention_combine_kernel[(batch * num_queries * num_heads,)](

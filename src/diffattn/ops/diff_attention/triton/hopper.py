@@ -34,8 +34,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from diffattn.ops.diff_attention import hopper_op
 from diffattn.ops.diff_attention.triton.configs import AotCase
+from diffattn.ops.kernel_support import HOPPER_TRITON_VERSION
 
 _LOG2_E = 1.4426950408889634
 _BLOCK_QUERIES = 64
@@ -387,7 +387,7 @@ def _descriptor(x: Tensor, block_shape: list[int]) -> TensorDescriptor:
 
 def aot_cases(capability: int) -> list[AotCase]:
     """Every width, with and without the causal mask; none off Hopper or the pinned version."""
-    if capability != 90 or triton.__version__ != hopper_op.TRITON_VERSION:
+    if capability != 90 or triton.__version__ != HOPPER_TRITON_VERSION:
         return []
     cases = [
         _aot_case(head_dim, value_dim, causal, shared_keys)

@@ -8,7 +8,7 @@ import triton
 from torch import Tensor
 
 from diffattn.ops.diff_attention.triton.configs import interpreted
-from diffattn.ops.masking import key_ranges, query_ranges
+from diffattn.ops.masking import AttentionMask, query_ranges
 
 LOG2_E = 1.4426950408889634
 """exp(x) = exp2(x · log2 e), and GPUs have an instruction for exp2 alone."""
@@ -49,29 +49,15 @@ class KeyMask:
         return _batch_stride(self.begin)
 
 
-def key_mask(
-    q: Tensor,
-    k: Tensor,
-    *,
-    causal: bool,
-    window: int | None,
-    key_padding_mask: Tensor | None,
-    kv_lengths: Tensor | None,
-    cu_seqlens: Tensor | None,
-    gradient: bool = False,
-) -> KeyMask:
+def key_mask(q: Tensor, k: Tensor, mask: AttentionMask, *, gradient: bool = False) -> KeyMask:
     """Turn the options of ``diff_attention`` into what the kernels read.
 
-    Source: :func:`diffattn.ops.masking.key_ranges`.
+    Source: :meth:`diffattn.ops.masking.AttentionMask.key_ranges`.
 
     Args:
         q: ``[B, T, ...]``; its length and device count.
         k: ``[B, S, ...]``; its length counts.
-        causal: See :func:`diffattn.diff_attention`, likewise the other options.
-        window: In tokens.
-        key_padding_mask: bool ``[B, S]``.
-        kv_lengths: int32 ``[B]``.
-        cu_seqlens: int32 ``[num_docs + 1]``.
+        mask: The options of the call.
         gradient: Also find the queries that see a key, which the backward kernels need.
 
     Returns:
@@ -79,14 +65,11 @@ def key_mask(
     """
     num_queries, num_keys = q.shape[1], k.shape[1]
     padding = None
-    if key_padding_mask is not None:
-        padding = key_padding_mask.contiguous().view(torch.uint8)
-    if window is None and kv_lengths is None and cu_seqlens is None:
-        return KeyMask(causal=causal, padding=padding)
-    first, last = key_ranges(
-        num_queries, num_keys, device=q.device, causal=causal, window=window,
-        kv_lengths=kv_lengths, cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    if mask.key_padding_mask is not None:
+        padding = mask.key_padding_mask.contiguous().view(torch.uint8)
+    if mask.window is None and mask.kv_lengths is None and mask.cu_seqlens is None:
+        return KeyMask(causal=mask.causal, padding=padding)
+    first, last = mask.key_ranges(num_queries, num_keys, device=q.device)
     begin = end = None
     if gradient:
         begin, end = query_ranges(first, last, num_keys)
