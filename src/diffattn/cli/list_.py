@@ -83,7 +83,7 @@ def _backends() -> list[dict[str, Any]]:
             "backend": backend.name,
             "what": backend.summary,
             "devices": "all" if backend.devices is None else ", ".join(backend.devices),
-            "dtypes": ", ".join(str(dtype).removeprefix("torch.") for dtype in backend.dtypes),
+            "dtypes": ", ".join(backend.dtypes),
             "widths": backend.widths,
             "gradient": ", none on ".join([backend.gradient, *backend.no_gradient_on]),
         }
