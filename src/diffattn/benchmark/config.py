@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from diffattn.benchmark.contender_names import contender_names
 from diffattn.errors import ConfigError
 from diffattn.models.known_names import check_known
 
@@ -18,7 +19,12 @@ ATTENTIONS = ("v1", "v2")
 
 
 def check_names(
-    suite: str, scale: str, device: str | None, attention: str, dtypes: Iterable[str]
+    suite: str,
+    scale: str,
+    device: str | None,
+    attention: str,
+    dtypes: Iterable[str],
+    only: Iterable[str],
 ) -> None:
     """Check the names of one call, without torch.
 
@@ -32,6 +38,8 @@ def check_names(
     check_known("bench", "attention", attention, ATTENTIONS)
     for name in dtypes:
         check_known("bench", "dtype", name, DTYPES)
+    for name in only:
+        check_known("bench", "contender", name, contender_names(suite))
 
 
 def torch_dtype(name: str) -> "torch.dtype":
@@ -71,7 +79,7 @@ class BenchConfig:
     """Time after which a case starts no further round."""
 
     def __post_init__(self) -> None:
-        check_names(self.suite, self.scale, self.device, self.attention, self.dtypes)
+        check_names(self.suite, self.scale, self.device, self.attention, self.dtypes, self.only)
         for length in self.lengths:
             if length < 1:
                 raise ConfigError(f"bench: length must be 1 or more, got {length}.")

@@ -46,7 +46,7 @@ def bench(
     from diffattn.benchmark.config import BenchConfig, check_names
 
     lengths = _numbers(length)
-    check_names(suite, scale, device, attention, _words(dtype))
+    check_names(suite, scale, device, attention, _words(dtype), _words(only))
 
     import torch  # after every name is known to be right
 
