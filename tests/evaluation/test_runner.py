@@ -226,7 +226,7 @@ def test_settings_that_cannot_run_leave_the_folder_free(models, tmp_path):
         (["key_value"], [], "Unknown protocol 'key_value'. Did you mean 'key_values'?"),
         (["key_values"], ["samples=3"], "must be PROTOCOL.KEY=VALUE"),
         (["key_values"], ["needle.samples=3"], "'needle' must be a protocol of this run"),
-        (["key_values"], ["key_values.sampels=3"], "Did you mean 'samples'?"),
+        (["key_values"], ["key_values.sampels=3"], "Did you mean 'key_values.samples'?"),
         (["key_values"], ["key_values.samples=0"], "must be 1 or more"),
         (["key_values"], ["key_values.samples=many"], "must be a whole number"),
     ],

@@ -71,7 +71,7 @@ def test_folders_of_somebody_else_are_left_alone(settings, tmp_path):
         ("file", ConfigError, "--out must be a folder, got the file"),
         ("damaged", CheckpointError, "must be JSON"),
         ("list", CheckpointError, "schema must be 1"),
-        ("data", CheckpointError, "must be an empty folder or hold packed data"),
+        ("data", CheckpointError, "must be empty or hold packed data"),
     ):
         with pytest.raises(kind, match=message):
             reproduce("smoke", out=tmp_path / name, settings=settings, say=lambda line: None)

@@ -79,7 +79,7 @@ def test_folders_of_somebody_else_are_left_alone(config, tmp_path):
     (tmp_path / "file").write_text("text")
     for name in ("mine", "file"):
         before = contents(tmp_path)
-        with pytest.raises(CheckpointError, match=f"{name}: must be an empty folder or hold"):
+        with pytest.raises(CheckpointError, match=f"{name}: must be empty or hold packed data"):
             prepare_data(config, tmp_path / name)
         assert contents(tmp_path) == before
 

@@ -182,7 +182,7 @@ def test_a_finished_run_is_not_made_again(tmp_path, monkeypatch):
     monkeypatch.setattr(recall, "_run", None)
     assert train_recall(config, tmp_path / "run") == first
     other = replace(config, train=replace(config.train, learning_rate=2e-3))
-    with pytest.raises(CheckpointError, match="with the same settings, got another run"):
+    with pytest.raises(CheckpointError, match="with the same settings to be continued, got"):
         train_recall(other, tmp_path / "run")
 
 

@@ -246,12 +246,12 @@ def test_a_folder_of_another_run_is_left_alone(finished, make_run, data, tmp_pat
     folder = shutil.copytree(finished / "diff", tmp_path / "run")
     before = snapshot(folder)
     others = [
-        make_run("diff", learning_rate=2e-2),
-        make_run("diff", seed=1),
-        make_run("diff_v2"),
+        (make_run("diff", learning_rate=2e-2), r"train.learning_rate 0.02 where .* is recorded"),
+        (make_run("diff", seed=1), r"seed 1 where 0 is recorded"),
+        (make_run("diff_v2"), r"model\.\w+ .* where .* is recorded"),
     ]
-    for config in others:
-        with pytest.raises(CheckpointError, match=r"must hold run .* got another run"):
+    for config, difference in others:
+        with pytest.raises(CheckpointError, match=rf"must hold run .* got .*{difference}"):
             train(config, data, folder)
     assert snapshot(folder) == before
 
@@ -266,8 +266,8 @@ def test_foreign_damaged_and_busy_folders_are_left_alone(finished, make_run, dat
     before = snapshot(tmp_path)
     with sole_writer(busy):
         for name, message in (
-            ("foreign", "must be empty or a run directory"),
-            ("file", "must be empty or a run directory"),
+            ("foreign", "must be empty or hold run .*, got other files"),
+            ("file", "must be empty or hold run .*, got a file"),
             ("damaged", "must be JSON"),
             ("busy", "one process at a time"),
         ):

@@ -53,7 +53,7 @@ def reproduce(
     from diffattn.models.known_names import check_known
     from diffattn.models.twins import MATCHES
     from diffattn.recipes.catalog import SCALES
-    from diffattn.training.settings import read_settings
+    from diffattn.training.settings import read_changes
 
     # Before torch loads, which takes seconds.
     check_known("reproduce", "study", study, STUDIES)
@@ -62,7 +62,7 @@ def reproduce(
     where = "ComparisonConfig" if study == "text" else "RecallStudyConfig"
     check_known(where, "match", match, MATCHES)
     if study == "text":
-        read_settings(set_ or [])
+        read_changes(set_ or [])
         _text(scale, out, numbers, set_ or [], match, workers, dry_run, json_)
     elif set_:
         raise ConfigError(f"reproduce recall: --set must be left out, got {set_[0]!r}.")

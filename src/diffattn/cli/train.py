@@ -35,10 +35,10 @@ def train(
     from diffattn.errors import ConfigError
     from diffattn.models.attention_types import attention_facts
     from diffattn.recipes.catalog import plan
-    from diffattn.training.settings import apply_settings, read_settings
+    from diffattn.training.settings import apply_settings, read_changes
 
     planned = plan(recipe)
-    read_settings(set_ or [])
+    read_changes(set_ or [])
     if attention is not None:
         attention_facts("twin", attention)
     # torch loads from here on, after every name is known to be right.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.data import files
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, did_you_mean
 
 # Test data is not prose or code anyone wrote to be read; encodings and pydoc_data are tables.
 _STDLIB_SKIPPED_FOLDERS = frozenset(
@@ -198,7 +198,7 @@ def load_corpus(source: str = "stdlib", *, text_field: str = "text") -> Iterator
         if not source or not path.exists():
             raise ConfigError(
                 f"load_corpus: source must be 'stdlib', 'hub:NAME' or an existing file or folder, "
-                f"got {source!r}.{files.did_you_mean(path, 'stdlib')}"
+                f"got {source!r}.{files.near_path(path, 'stdlib')}"
             )
         documents = text_files([path], text_field=text_field)
     first = next(documents)  # every source raises rather than end without a document
@@ -273,7 +273,7 @@ def _text_of(row: Any, text_field: str, where: str) -> str:
     if not isinstance(row, Mapping):
         raise ConfigError(f"{where}: must be a JSON object, got {type(row).__name__}.")
     if text_field not in row:
-        hint = files.suggest(text_field, map(str, row))
+        hint = did_you_mean(text_field, map(str, row))
         raise ConfigError(f"{where}: must have field {text_field!r}, got {sorted(row)}.{hint}")
     text = row[text_field]
     if not isinstance(text, str):

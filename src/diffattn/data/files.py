@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from diffattn.errors import ConfigError
@@ -37,10 +37,10 @@ def read_text(path: Path) -> str | None:
 def require_path(path: Path) -> None:
     """Raise unless the path exists, with a near miss if there is one."""
     if not path.exists():
-        raise ConfigError(f"{path}: file or folder must exist, got none.{did_you_mean(path)}")
+        raise ConfigError(f"{path}: file or folder must exist, got none.{near_path(path)}")
 
 
-def did_you_mean(path: Path, *others: str) -> str:
+def near_path(path: Path, *others: str) -> str:
     """Suggest a neighbour of a missing path, or one of ``others``."""
     folder = path.parent
     readable = folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)
@@ -50,12 +50,6 @@ def did_you_mean(path: Path, *others: str) -> str:
     if not close:
         return ""
     return f" Did you mean {close[0] if close[0] in others else str(folder / close[0])!r}?"
-
-
-def suggest(name: str, candidates: Iterable[str]) -> str:
-    """Sentence that offers the closest candidate; empty if none is close."""
-    close = difflib.get_close_matches(name, list(candidates), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def unicode_name(name: str) -> str:

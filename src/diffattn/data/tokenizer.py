@@ -96,7 +96,7 @@ def load_tokenizer(name_or_path: str) -> Any:
     if is_path and not path.is_dir():
         raise ConfigError(
             f"load_tokenizer: {str(path)!r} must be a folder with a tokenizer, "
-            f"got {'a file' if path.exists() else 'none'}.{files.did_you_mean(path)}"
+            f"got {'a file' if path.exists() else 'none'}.{files.near_path(path)}"
         )
     try:
         return AutoTokenizer.from_pretrained(
@@ -107,7 +107,7 @@ def load_tokenizer(name_or_path: str) -> Any:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(" .:")
         raise ConfigError(
             f"load_tokenizer: {str(name_or_path)!r} must be a folder with a tokenizer or a name "
-            f"on the hub, got: {reason}.{'' if path.is_dir() else files.did_you_mean(path)}"
+            f"on the hub, got: {reason}.{'' if path.is_dir() else files.near_path(path)}"
         ) from error
 
 

@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, did_you_mean
 from diffattn.evaluation.protocol import Protocol
 from diffattn.evaluation.runner import Part
 from diffattn.evaluation.setting_values import setting_value
+from diffattn.records.settings import read_settings
 
 # Name -> module and class. Loaded on first use: some need optional packages.
 PROTOCOLS: dict[str, tuple[str, str]] = {
@@ -84,8 +84,7 @@ def protocol_class(name: str) -> type[Protocol]:
         ConfigError: No protocol has this name.
     """
     if name not in PROTOCOLS:
-        near = get_close_matches(name, [*PROTOCOLS, *PRESETS], n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, [*PROTOCOLS, *PRESETS])
         raise ConfigError(f"Unknown protocol {name!r}.{hint} See 'diffattn list protocols'.")
     module, attribute = PROTOCOLS[name]
     found: type[Protocol] = getattr(import_module(module), attribute)
@@ -122,27 +121,22 @@ def parts(names: Iterable[str], settings: Sequence[str] = (), *, quick: bool = F
 
 
 def _read(settings: Sequence[str], protocols: set[str]) -> dict[str, dict[str, Any]]:
+    """Values by protocol and field."""
     changes: dict[str, dict[str, Any]] = {}
     for setting in settings:
-        key, separator, text = setting.partition("=")
-        protocol, dot, field = key.strip().partition(".")
-        if not separator or not dot:
+        protocol = setting.partition("=")[0].strip().partition(".")[0]
+        if "=" not in setting or "." not in setting.partition("=")[0]:
             raise ConfigError(f"--set: must be PROTOCOL.KEY=VALUE, got {setting!r}.")
         if protocol not in protocols:
             raise ConfigError(
                 f"--set: {protocol!r} must be a protocol of this run "
                 f"({', '.join(sorted(protocols))}), got {setting!r}."
             )
-        fields = [f.name for f in dataclasses.fields(protocol_class(protocol))]
-        if field not in fields:
-            near = get_close_matches(field, fields, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(
-                f"--set: unknown key {field!r} of {protocol}.{hint} Keys: {', '.join(fields)}."
-            )
-        changes.setdefault(protocol, {})[field] = setting_value(
-            protocol_class(protocol), field, key.strip(), text.strip()
-        )
+        kind = protocol_class(protocol)
+        known = [f"{protocol}.{field.name}" for field in dataclasses.fields(kind)]
+        for key, text in read_settings([setting], known, form="PROTOCOL.KEY=VALUE").items():
+            field = key.partition(".")[2]
+            changes.setdefault(protocol, {})[field] = setting_value(kind, field, key, text)
     return changes
 
 

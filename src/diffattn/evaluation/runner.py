@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.errors import DiffAttnError
 from diffattn.evaluation.protocol import Item, Protocol
 from diffattn.inference.language_model import LanguageModel
+from diffattn.records.claim import claim_run
 from diffattn.records.evaluations import EvalResult
 from diffattn.records.io import append_jsonl, cut_jsonl, read_json, read_jsonl, write_json
 from diffattn.records.lock import sole_writer
@@ -52,7 +53,15 @@ def evaluate(
         "protocol": protocol.name, "version": protocol.version, "variant": part.variant,
         "parameters": _plain(protocol.parameters()), "model": model.facts(),
     }  # fmt: skip
-    _claim(folder, config, model)
+    record = RunRecord(
+        name=f"{model.label}/{part.variant}",
+        config=config,
+        seed=int(config["parameters"].get("seed", 0)),
+        device=model.device.type,
+        versions=package_versions(),
+    )
+    # Where the weights lie does not matter: their hash says whether they are the same.
+    claim_run(folder, record, "an evaluation", free=["model.path"])
     with sole_writer(folder):
         if (folder / "result.json").exists():
             result = EvalResult.read(folder)
@@ -144,41 +153,6 @@ def _writable(row: dict[str, Any]) -> dict[str, Any]:
     except ValueError as error:  # a UnicodeEncodeError is one
         return {"id": row["id"], "error": f"{type(error).__name__}: {error}"}
     return row
-
-
-def _claim(folder: Path, config: dict[str, Any], model: LanguageModel) -> None:
-    """Write ``run.json``, or check that the folder already holds this very evaluation."""
-    if (folder / "run.json").exists():
-        found = RunRecord.read(folder).config
-        for key in config:
-            fault = _difference(key, found.get(key), config[key])
-            if fault:
-                raise CheckpointError(
-                    f"{folder}: must hold the same evaluation to be continued, got {fault}. "
-                    "Choose another --out."
-                )
-        return
-    if folder.exists() and any(folder.iterdir()):
-        raise CheckpointError(f"{folder}: must be empty or hold an evaluation, got other files.")
-    RunRecord(
-        name=f"{model.label}/{config['variant']}",
-        config=config,
-        seed=int(config["parameters"].get("seed", 0)),
-        device=model.device.type,
-        versions=package_versions(),
-    ).write(folder)
-
-
-def _difference(key: str, before: Any, now: Any) -> str | None:
-    """What differs between a record and what is asked for, down to the first setting."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        # Where the weights lie does not matter: their hash says whether they are the same. The
-        # hash comes last, since it follows from the dtype, which says more.
-        names = [name for name in [*before, *now] if (key, name) != ("model", "path")]
-        names.sort(key=lambda name: name == "weights")
-        faults = (_difference(f"{key}.{n}", before.get(n), now.get(n)) for n in names)
-        return next((fault for fault in faults if fault), None)
-    return None if before == now else f"{key} {now!r} where {before!r} is recorded"
 
 
 def _add_costs(folder: Path, seconds: float, items: int) -> None:

@@ -9,8 +9,9 @@ from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.evaluation.compare import compare
 from diffattn.evaluation.runner import Part, evaluate
 from diffattn.inference.language_model import LanguageModel
+from diffattn.records.claim import is_claimed
 from diffattn.records.evaluations import EVAL_SCHEMA_VERSION, Comparison, EvalResult, require_kind
-from diffattn.records.io import is_empty_folder, read_json, write_json
+from diffattn.records.io import read_json, write_json
 
 _MARKER = "evaluation.json"
 
@@ -111,17 +112,13 @@ def run_evaluation(
 
 
 def _read_marker(folder: Path) -> dict[str, Any]:
-    path = folder / _MARKER
-    if path.exists():
+    if is_claimed(folder, _MARKER, "an evaluation"):
+        path = folder / _MARKER
         return {
             "schema": EVAL_SCHEMA_VERSION,
             "kind": "evaluation folder",
             **require_kind(read_json(path), "evaluation folder", path),
         }
-    if folder.exists() and not is_empty_folder(folder):
-        raise CheckpointError(
-            f"{folder}: must be empty or hold an evaluation ({_MARKER}), got other files."
-        )
     return {
         "schema": EVAL_SCHEMA_VERSION,
         "kind": "evaluation folder",

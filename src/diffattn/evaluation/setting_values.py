@@ -1,10 +1,10 @@
 """Values of ``--set`` and whether they are of the type their parameter declares."""
 
-import json
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from diffattn.errors import ConfigError
+from diffattn.records.settings import parse_value
 
 _WORDS: dict[Any, str] = {
     bool: "true or false",
@@ -28,22 +28,12 @@ def setting_value(owner: type, name: str, key: str, text: str) -> Any:
         ConfigError: The value is not of the field's declared type, or no finite number.
     """
     wanted = get_type_hints(owner)[name]
-    value = _parsed(key, text)
+    value = _tuples(parse_value(key, text))
     if not isinstance(value, str) and value is not None and str in _choices(wanted):
         return text  # a folder may be called 2024
     if not _fits(value, wanted):
         raise ConfigError(f"--set: {key} must be {_wording(wanted)}, got {text!r}.{_hint(text)}")
     return value
-
-
-def _parsed(key: str, text: str) -> Any:
-    def refuse(number: str) -> Any:
-        raise ConfigError(f"--set: {key} must be finite, got {number}.")
-
-    try:
-        return _tuples(json.loads(text, parse_constant=refuse))
-    except json.JSONDecodeError:
-        return text
 
 
 def _tuples(value: Any) -> Any:

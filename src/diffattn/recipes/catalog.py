@@ -1,9 +1,8 @@
 """Every recipe by name."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, did_you_mean
 from diffattn.recipes.diff_transformer_3b import diff_transformer_3b
 from diffattn.recipes.diff_transformer_scaling import SCALING
 from diffattn.recipes.laptop import laptop
@@ -19,8 +18,6 @@ RECIPES: dict[str, Callable[[], RunPlan]] = {
     "diff-transformer-3b": diff_transformer_3b,
     **SCALING,
 }
-
-
 SCALES = ("smoke", "laptop", "study")
 """Recipes of softmax models, whose twins ``diffattn reproduce`` compares."""
 
@@ -32,8 +29,7 @@ def plan(name: str) -> RunPlan:
         ConfigError: No such recipe.
     """
     if name not in RECIPES:
-        near = get_close_matches(name, RECIPES, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, RECIPES)
         raise ConfigError(f"Unknown recipe {name!r}.{hint} See 'diffattn list recipes'.")
     return RECIPES[name]()
 

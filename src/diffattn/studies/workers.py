@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from diffattn.errors import DiffAttnError
+from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.studies.worker import job
 
 Events = Callable[[str, dict[str, Any]], None]
@@ -31,6 +31,21 @@ class Member(Protocol):
 
 
 AnyMember = TypeVar("AnyMember", bound=Member)
+
+
+def worker_count(workers: int | None) -> int:
+    """Processes side by side: by default one on a GPU, else one per core up to two.
+
+    Raises:
+        ConfigError: Fewer than one.
+    """
+    import torch
+
+    if workers is None:
+        return 1 if torch.cuda.is_available() else min(2, os.cpu_count() or 1)
+    if workers < 1:
+        raise ConfigError(f"reproduce: workers must be 1 or more, got {workers}.")
+    return workers
 
 
 def unfinished(members: Sequence[AnyMember], folder: Path) -> list[AnyMember]:

@@ -10,7 +10,8 @@ from diffattn.data.corpora import Document, corpus_hash, load_corpus
 from diffattn.data.tokenizer import load_tokenizer, train_tokenizer
 from diffattn.data.tokens import PackedTokens, pack
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.records.io import is_empty_folder, read_json, write_json
+from diffattn.records.claim import is_claimed
+from diffattn.records.io import read_json, write_json
 from diffattn.records.lock import sole_writer
 from diffattn.records.run import require_schema
 from diffattn.training.config import DataConfig
@@ -112,16 +113,10 @@ def open_data(folder: Path) -> PreparedData:
 
 def _check_claim(folder: Path, wanted: dict[str, Any]) -> None:
     """Refuse a folder of other data or of somebody else before anything is written."""
-    if (folder / _MARKER).exists():
-        if read_json(folder / _MARKER) != wanted:
-            raise CheckpointError(
-                f"{folder}: must hold data of this corpus and tokenizer, got another one's "
-                f"(the corpus or its settings changed). Choose another folder."
-            )
-    elif folder.exists() and not is_empty_folder(folder):
+    if is_claimed(folder, _MARKER, "packed data") and read_json(folder / _MARKER) != wanted:
         raise CheckpointError(
-            f"{folder}: must be an empty folder or hold packed data ({_MARKER}), got something "
-            "else. Choose another folder."
+            f"{folder}: must hold data of this corpus and tokenizer, got another one's "
+            f"(the corpus or its settings changed). Choose another folder."
         )
 
 

@@ -19,6 +19,7 @@ from diffattn.errors import ShapeError
 from diffattn.models.loading import without_bars
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
+from diffattn.records.claim import claim_run
 from diffattn.records.io import read_json, read_jsonl, write_json
 from diffattn.records.lock import sole_writer
 from diffattn.training.callbacks import CostCallback, MetricsCallback, Progress, diverged
@@ -27,7 +28,6 @@ from diffattn.training.recall_config import RecallConfig
 from diffattn.training.schedule import optimizer_and_scheduler
 from diffattn.training.trainer import (
     OrderedTrainer,
-    claim,
     record,
     require_one_process,
     training_arguments,
@@ -69,7 +69,8 @@ def train_recall(
     """
     folder = Path(folder)
     require_one_process()
-    claim(folder, record(config.name, config.model, config.train, config.resolved(), facts or {}))
+    run = record(config.name, config.model, config.train, config.resolved(), facts or {})
+    claim_run(folder, run, f"run {config.name!r}", besides="data")
     with sole_writer(folder), without_bars():
         if not (folder / "results.json").exists():
             _run(config, folder, progress)

@@ -1,14 +1,12 @@
 """``KEY=VALUE`` changes to a run's configuration."""
 
 import dataclasses
-import json
-import math
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.models.settings import ModelSettings
+from diffattn.records.settings import parse_value, read_settings
 from diffattn.training.config import DataConfig, RunConfig, TrainConfig
 
 _SECTIONS: dict[str, type] = {"model": ModelSettings, "train": TrainConfig, "data": DataConfig}
@@ -33,7 +31,7 @@ def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
     """
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
-    changed = read_settings(settings)
+    changed = read_changes(settings)
     values: dict[str, dict[str, Any]] = {
         "model": config.model.settings(),
         "train": dataclasses.asdict(config.train),
@@ -57,41 +55,22 @@ def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
     )
 
 
-def read_settings(settings: Iterable[str]) -> dict[str, Any]:
-    """Keys and parsed values, in the order given; the last of equal keys counts.
+def read_changes(settings: Iterable[str]) -> dict[str, Any]:
+    """Keys and parsed values of changes to a run, checked without torch.
 
     Raises:
-        ConfigError: No ``=``, or an unknown key.
+        ConfigError: No ``=``, an unknown key, or a number that is not finite.
     """
     known = [
         f"{section}.{field.name}"
         for section, kind in _SECTIONS.items()
         for field in dataclasses.fields(kind)
     ]
-    changed: dict[str, Any] = {}
-    for setting in settings:
-        key, separator, text = setting.partition("=")
-        key = key.strip()
-        if not separator:
-            raise ConfigError(f"--set: must be KEY=VALUE, got {setting!r}.")
-        if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"--set: unknown key {key!r}.{hint} Keys: {', '.join(known)}.")
-        changed[key] = _parse(key, text.strip())
-    return changed
+    return {key: _value(key, text) for key, text in read_settings(settings, known).items()}
 
 
-def _parse(key: str, text: str) -> Any:
-    def finite(number: str) -> float:
-        if math.isfinite(float(number)):
-            return float(number)
-        raise ConfigError(f"--set: {key} must be finite, got {number}.")
-
-    try:
-        value = json.loads(text, parse_float=finite, parse_constant=finite)
-    except json.JSONDecodeError:
-        return text
+def _value(key: str, text: str) -> Any:
+    value = parse_value(key, text)
     # A folder may be called 2024, and true is a word.
     is_text = key in ("data.source", "data.text_field", "data.tokenizer")
     return value if value is None or not is_text or isinstance(value, str) else text

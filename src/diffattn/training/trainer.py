@@ -13,14 +13,15 @@ from torch.utils.data import Dataset, SequentialSampler, Subset
 from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
 
 from diffattn.data.tokens import TokenDataset
-from diffattn.errors import CheckpointError, ConfigError, ShapeError
+from diffattn.errors import ConfigError, ShapeError
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.cached_attention import chosen_backend
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.loading import without_bars
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
-from diffattn.records.io import is_empty_folder, read_json, write_json
+from diffattn.records.claim import claim_run
+from diffattn.records.io import read_json, write_json
 from diffattn.records.lock import sole_writer
 from diffattn.records.run import RunRecord
 from diffattn.training.callbacks import (
@@ -76,7 +77,8 @@ def train(
     require_one_process()
     resolved = config.resolved()
     resolved["data"] |= data.facts()
-    claim(folder, record(config.name, config.model, config.train, resolved, facts or {}))
+    run = record(config.name, config.model, config.train, resolved, facts or {})
+    claim_run(folder, run, f"run {config.name!r}", besides="data")
     with sole_writer(folder), without_bars():
         if not (folder / "results.json").exists():
             _run(config, data, folder, progress)
@@ -269,21 +271,6 @@ def _device() -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def claim(folder: Path, record: RunRecord) -> None:
-    """Write ``run.json``, or check that the folder already holds this very run."""
-    if (folder / "run.json").exists():
-        found = RunRecord.read(folder)
-        if (found.config, found.seed) != (record.config, record.seed):
-            raise CheckpointError(
-                f"{folder}: must hold run {record.name!r} with the same settings, got another "
-                f"run ({found.name!r}). Choose another folder."
-            )
-    elif folder.exists() and not is_empty_folder(folder, besides="data"):
-        raise CheckpointError(f"{folder}: must be empty or a run directory, got other files.")
-    else:
-        record.write(folder)
 
 
 def _spread(dataset: TokenDataset, count: int) -> Subset[Any]:

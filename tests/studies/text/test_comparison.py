@@ -11,7 +11,8 @@ from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.recipes.catalog import recipe
 from diffattn.studies.text.comparison import ComparisonConfig
-from diffattn.studies.text.reproduce import comparison, default_workers
+from diffattn.studies.text.reproduce import comparison
+from diffattn.studies.workers import worker_count
 
 
 def parameters_on_meta(config):
@@ -61,7 +62,7 @@ def test_defaults_of_the_scales():
     assert comparison("smoke").seeds == (0,)
     assert comparison("laptop").seeds == comparison("study").seeds == (0, 1, 2)
     assert len(comparison("laptop").members()) == 12
-    assert default_workers() in (1, 2)
+    assert worker_count(None) in (1, 2)
 
 
 def test_resolved_is_plain_and_changes_with_every_choice():

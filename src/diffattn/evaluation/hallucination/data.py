@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.data import files
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, did_you_mean
 from diffattn.evaluation.hallucination.generated_articles import generated_rows
 from diffattn.evaluation.hallucination.tasks import Columns, Task
 
@@ -160,7 +160,7 @@ def _columns(task: Task, row: Mapping[str, Any], where: str) -> Columns:
     layouts = " or ".join(", ".join(_names(columns)) for columns in task.columns)
     raise ConfigError(
         f"{where}: a row of {task.name} must have the columns {layouts}, got "
-        f"{', '.join(sorted(map(str, row))) or 'none'}.{files.suggest(missing[0], map(str, row))}"
+        f"{', '.join(sorted(map(str, row))) or 'none'}.{did_you_mean(missing[0], map(str, row))}"
     )
 
 

@@ -48,7 +48,7 @@ def read_task(folder: Path, task: str) -> LocalDocuments:
     evaluated = _only(folder, task, rf"{task}(_(test|val|valid|validation|dev)(_\d+)?)?\.jsonl")
     if evaluated is None:
         wanted = folder / f"{task}.jsonl"
-        raise ConfigError(f"{wanted}: file must exist, got none.{files.did_you_mean(wanted)}")
+        raise ConfigError(f"{wanted}: file must exist, got none.{files.near_path(wanted)}")
     training = _only(folder, task, rf"{task}_train(_\d+)?\.jsonl")
     paths = tuple(path for path in (evaluated, training) if path is not None)
     read = [_read(path, task) for path in paths]

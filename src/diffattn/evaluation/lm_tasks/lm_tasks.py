@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from diffattn.data import files
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, did_you_mean
 from diffattn.evaluation.lm_tasks.documents import TASKS, read_task
 from diffattn.evaluation.lm_tasks.harness import Question, continuation, harness_questions
 from diffattn.evaluation.metrics import metric
@@ -82,7 +81,7 @@ class LmTasks(Protocol):
             if task not in TASKS:
                 raise ConfigError(
                     f"lm_tasks: tasks must be in {{{', '.join(TASKS)}}}, got {task!r}."
-                    f"{files.suggest(str(task), TASKS)}"
+                    f"{did_you_mean(str(task), TASKS)}"
                 )
         numbers = (self.num_fewshot, 1 if self.limit is None else self.limit, self.seed)
         if not all(isinstance(x, int) for x in numbers) or numbers[0] < 0 or numbers[1] < 1:

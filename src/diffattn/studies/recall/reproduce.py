@@ -1,14 +1,11 @@
 """The recall study: which attention types learn to recall, and after how many steps."""
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.known_names import check_known
-from diffattn.records.io import is_empty_folder, read_json, write_json
-from diffattn.records.run import config_hash, require_schema
+from diffattn.records.io import read_json, write_json
 from diffattn.report.build import build_report
 from diffattn.studies.recall.config import (
     RecallMember,
@@ -16,7 +13,8 @@ from diffattn.studies.recall.config import (
     choose_learning_rates,
 )
 from diffattn.studies.recall.summary import recall_results
-from diffattn.studies.workers import Events, run_members, unfinished
+from diffattn.studies.study_folder import begin_study, recorded_study
+from diffattn.studies.workers import Events, run_members, unfinished, worker_count
 
 Say = Callable[[str], None]
 
@@ -55,14 +53,12 @@ def reproduce_recall(
         CheckpointError: ``out`` holds foreign or damaged files.
         DiffAttnError: A run failed.
     """
-    from diffattn.studies.text.reproduce import default_workers
-
     config = recall_study(scale, seeds=seeds, match=match)
-    workers = default_workers() if workers is None else workers
-    if workers < 1:
-        raise ConfigError(f"reproduce: workers must be 1 or more, got {workers}.")
+    workers = worker_count(workers)
     folder = Path(out) if out is not None else Path("runs") / f"recall-{scale}"
-    _claim(folder, config)
+    resolved = config.resolved()
+    if recorded_study(folder, resolved) is None:
+        begin_study(folder, resolved, {"kind": "recall"})
 
     def train(members: Sequence[RecallMember], what: str) -> dict[str, Any]:
         waiting = unfinished(members, folder / "runs")
@@ -120,25 +116,3 @@ def _run_here(members: Sequence[RecallMember], folder: Path, tell: Events) -> No
             tell(name, {"done": True})
     finally:
         torch.set_num_threads(threads)
-
-
-def _claim(folder: Path, config: RecallStudyConfig) -> None:
-    """Write ``study.json``, or check that the folder already holds this very study."""
-    path, resolved = folder / "study.json", config.resolved()
-    if path.exists():
-        found = read_json(path)
-        require_schema(found, path)
-        if found.get("config_hash") != config_hash(resolved):
-            raise ConfigError(
-                f"reproduce: {folder} must hold this configuration to be continued, got another "
-                f"one (scale {found.get('scale')!r}). Choose another --out."
-            )
-        return
-    if folder.exists() and not is_empty_folder(folder):
-        raise CheckpointError(
-            f"{folder}: must be empty or hold a study (study.json), got other files. "
-            "Choose another --out."
-        )
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    head = {"schema": 1, "kind": "recall", "created": created}
-    write_json(path, head | {"config_hash": config_hash(resolved), **resolved})

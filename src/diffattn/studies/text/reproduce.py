@@ -1,19 +1,18 @@
 """The main job: train matched models on real text, compare them, write a report."""
 
-import os
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import diffattn.report
 from diffattn.data.corpora import corpus_hash, load_corpus
-from diffattn.errors import CheckpointError, ConfigError
+from diffattn.errors import ConfigError
 from diffattn.models.known_names import check_known
 from diffattn.recipes.catalog import SCALES, recipe
-from diffattn.records.io import is_empty_folder, read_json, write_json
-from diffattn.records.run import config_hash, package_versions, require_schema
+from diffattn.records.io import read_json
+from diffattn.records.run import package_versions, require_schema
 from diffattn.report.build import build_report
+from diffattn.studies.study_folder import begin_study, recorded_study
 from diffattn.studies.text.comparison import ComparisonConfig
 
 PUBLISHED = Path(diffattn.report.__file__).parent / "published" / "text"
@@ -59,14 +58,12 @@ def reproduce(
         DiffAttnError: A run failed.
     """
     from diffattn.studies.text.summary import summarise
-    from diffattn.studies.workers import run_members, unfinished
+    from diffattn.studies.workers import run_members, unfinished, worker_count
     from diffattn.training.prepare import prepare_data
     from diffattn.training.trainer import require_enough
 
     config = comparison(scale, seeds=seeds, settings=settings, match=match)
-    workers = default_workers() if workers is None else workers
-    if workers < 1:
-        raise ConfigError(f"reproduce: workers must be 1 or more, got {workers}.")
+    workers = worker_count(workers)
     folder = Path(out) if out is not None else Path("runs") / scale
     _check_claim(folder, config)
     data = prepare_data(config.base.data, folder / "data", say=say)
@@ -123,73 +120,34 @@ def committed_benchmarks() -> list[Path]:
     return sorted(folder.glob("*.json"))
 
 
-def default_workers() -> int:
-    """One process on a GPU, else one per core up to two."""
-    import torch
-
-    return 1 if torch.cuda.is_available() else min(2, os.cpu_count() or 1)
-
-
 def _check_claim(folder: Path, config: ComparisonConfig) -> None:
     """Refuse a folder of another configuration or text before any work is done."""
-    if not folder.exists():
+    recorded = recorded_study(folder, config.resolved(), besides="data")
+    if recorded is None:
         return
-    if not folder.is_dir():
-        raise ConfigError(f"reproduce: --out must be a folder, got the file {folder}.")
-    path = folder / "study.json"
-    if not path.exists():
-        if not is_empty_folder(folder, besides="data"):
-            raise CheckpointError(
-                f"{folder}: must be empty or hold a study (study.json), got other files. "
-                "Choose another --out."
-            )
-        return
-    found = _read_study(path)
-    if found.get("config_hash") != config_hash(config.resolved()):
-        raise ConfigError(
-            f"reproduce: {folder} must hold this configuration to be continued, got another "
-            f"one (scale {found.get('scale')!r}). Choose another --out."
-        )
     data = config.base.data
     documents = load_corpus(data.source, text_field=data.text_field)
-    _require_same_data(folder, found, {"corpus_hash": corpus_hash(documents)})
+    _require_same_data(folder, recorded, {"corpus_hash": corpus_hash(documents)})
 
 
 def _claim(folder: Path, config: ComparisonConfig, facts: dict[str, Any]) -> None:
     """Write ``study.json``, or check that the data is still the same."""
-    path = folder / "study.json"
-    if path.exists():
-        _require_same_data(folder, _read_study(path), facts)
-        return
     resolved = config.resolved()
+    recorded = recorded_study(folder, resolved, besides="data")
+    if recorded is not None:
+        _require_same_data(folder, recorded, facts)
+        return
     data = {
         "source": config.base.data.source,
         "vocab_size": config.base.data.vocab_size,
         "python": package_versions()["python"],
         **facts,
     }
-    write_json(
-        path,
-        {
-            "schema": 1,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "config_hash": config_hash(resolved),
-            "data": data,
-            **resolved,
-        },
-    )
+    begin_study(folder, resolved, {"data": data})
 
 
-def _read_study(path: Path) -> dict[str, Any]:
-    found = read_json(path)
-    require_schema(found, path)
-    if not isinstance(found.get("data"), dict):
-        raise CheckpointError(f"{path}: data must be a dict, got {found.get('data')!r}.")
-    return dict(found)
-
-
-def _require_same_data(folder: Path, found: dict[str, Any], facts: dict[str, Any]) -> None:
-    changed = [key for key in facts if found["data"].get(key) != facts[key]]
+def _require_same_data(folder: Path, recorded: dict[str, Any], facts: dict[str, Any]) -> None:
+    changed = [key for key in facts if recorded["data"].get(key) != facts[key]]
     if changed:
         raise ConfigError(
             f"reproduce: the data of {folder} must be unchanged to continue, got another "

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from diffattn.data.files import suggest
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, did_you_mean
 from diffattn.evaluation.long_context.babilong.prompts import is_right, question_text
 from diffattn.evaluation.long_context.babilong.stories import LABELS, STORIES, Story
 from diffattn.evaluation.long_context.fitting import most_that_fits
@@ -86,7 +85,7 @@ class BabiLong(Protocol):
         for name in self.tasks:
             if name not in STORIES:
                 raise ConfigError(
-                    f"babilong: unknown task {name!r}.{suggest(str(name), STORIES)} "
+                    f"babilong: unknown task {name!r}.{did_you_mean(str(name), STORIES)} "
                     f"Tasks: {', '.join(STORIES)}."
                 )
         if len(set(self.tasks)) < len(self.tasks):

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diffattn.data.files import suggest
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, did_you_mean
 from diffattn.evaluation.long_context.fitting import most_that_fits
 from diffattn.evaluation.long_context.haystack import read_haystack_words
 from diffattn.evaluation.long_context.lengths import lengths_that_fit, require_lengths
@@ -100,7 +99,7 @@ class Ruler(Protocol):
         for name in self.tasks or ():
             if name not in TASKS:
                 raise ConfigError(
-                    f"ruler: unknown task {name!r}.{suggest(str(name), TASKS)} "
+                    f"ruler: unknown task {name!r}.{did_you_mean(str(name), TASKS)} "
                     f"Tasks: {', '.join(TASKS)}."
                 )
             if name in FILE_PARAMETERS and not getattr(self, FILE_PARAMETERS[name]):

@@ -1,0 +1,53 @@
+"""``study.json``: which study a folder holds."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.records.claim import is_claimed
+from diffattn.records.io import read_json, write_json
+from diffattn.records.run import config_hash, require_schema
+
+_MARKER = "study.json"
+
+
+def recorded_study(
+    folder: Path, resolved: dict[str, Any], *, besides: str | None = None
+) -> dict[str, Any] | None:
+    """``study.json`` of a folder that holds this very study; ``None`` for a free folder.
+
+    Args:
+        folder: Study folder; need not exist.
+        resolved: The configuration asked for, as plain values.
+        besides: Name of one entry that may lie in a free folder.
+
+    Raises:
+        ConfigError: The folder holds a study of another configuration, or is a file.
+        CheckpointError: Something else lies there.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"reproduce: --out must be a folder, got the file {folder}.")
+    if not is_claimed(folder, _MARKER, "a study", besides=besides):
+        return None
+    path = folder / _MARKER
+    recorded = read_json(path)
+    require_schema(recorded, path)
+    if recorded.get("config_hash") != config_hash(resolved):
+        raise ConfigError(
+            f"reproduce: {folder} must hold this configuration to be continued, got another "
+            f"one (scale {recorded.get('scale')!r}). Choose another --out."
+        )
+    if not isinstance(recorded.get("data", {}), dict):
+        raise CheckpointError(f"{path}: data must be a dict, got {recorded['data']!r}.")
+    return dict(recorded)
+
+
+def begin_study(folder: Path, resolved: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Write ``study.json``: the configuration, and ``facts`` such as the data."""
+    head = {
+        "schema": 1,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "config_hash": config_hash(resolved),
+    }
+    write_json(folder / _MARKER, head | facts | resolved)
