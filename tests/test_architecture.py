@@ -258,7 +258,6 @@ def test_a_package_holds_no_code(package):
 # TODO: issue 9 empties this tuple.
 REMAINING_CIRCLES = (
     {"evaluation.judge.endpoint", "evaluation.judge.judges"},
-    {"models.accounting", "models.configuration_diff_transformer", "models.twins"},
     {f"ops.diff_attention.triton.{name}"
      for name in ("backward", "configs", "forward", "launch", "softmax")},
 )  # fmt: skip
@@ -420,6 +419,6 @@ def test_records_and_report_need_no_torch():
 
 
 def test_the_block_blocks():
-    done = run_blocked(["torch"], "import diffattn.ops.backends")
+    done = run_blocked(["torch"], "import diffattn.ops.masking")
     assert done.returncode != 0
     assert "blocked: torch" in done.stderr

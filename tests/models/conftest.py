@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES, DiffTransformerConfig
+from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.testing.budget import compare
 from diffattn.testing.nudging import measured_errors

@@ -49,7 +49,7 @@ def check_model(
     config.num_hidden_layers = min(_LAYERS, config.num_hidden_layers)
     eager = deepcopy(config)
     eager.attention_backend = "reference"
-    is_ours = whose == "diffattn" and config.attention_type != "softmax"
+    is_ours = whose == "diffattn" and config.attention_op == "diff_attention"
     eager_form = "diffattn" if is_ours else "eager"
 
     def build(config: DiffTransformerConfig, form: str) -> nn.Module:
