@@ -35,8 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"records", "stats"},
     "cli": {"studies", "recipes", "report", "testing", *RUNNERS, *BELOW_RUNNERS},
 }
-OPTIONAL = {"triton", "lm_eval", "rouge_score", "datasets", "tensorboard", "peft", "matplotlib"}
-OPTIONAL |= {"pytest"}
+OPTIONAL = {"triton", "lm_eval", "rouge_score", "datasets", "pytest"}
 TORCH_ONLY = {"ops", "layers"}
 WITHOUT_TORCH = {"records", "report", "stats"}
 KERNELS = "ops/diff_attention/triton/"
