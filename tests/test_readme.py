@@ -1,12 +1,16 @@
-"""The README's Python runs as printed, and shows the values it promises."""
+"""The README's Python runs as printed, and tables in docs are what their records generate."""
 
 import re
 from pathlib import Path
 
 from diffattn.report.benchmarks.tables import replace_tables
 from diffattn.report.recall.tables import recall_markdown
+from diffattn.report.study.tables import markdown_table
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 
 
 def test_python_example(capsys):
@@ -26,18 +30,34 @@ def test_the_example_stands_near_the_top():
     assert lines.index("```", first) <= 26
 
 
+def test_it_is_read_in_a_minute():
+    assert len(README.split()) <= 1_000
+
+
 def test_every_named_file_exists():
-    root = Path(__file__).parent.parent
-    for name in re.findall(r"`((?:docs|tests|src)/[\w/.]+|CITATION\.cff|LICENSE)`", README):
-        assert (root / name).exists(), name
+    named = r"`((?:docs|tests|src|published|benchmarks)/[\w/.]+|CITATION\.cff|LICENSE)`"
+    for name in [*re.findall(named, README), *re.findall(r"\]\((docs/[\w/.]+)\)", README)]:
+        assert (ROOT / name).exists(), name
+
+
+def test_the_results_table_is_the_committed_study():
+    """As ``diffattn report published/text --markdown`` prints it."""
+    table = markdown_table(ROOT / "published" / "text")
+    assert table in RESULTS
+    cells = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in table.splitlines()
+        if line.startswith("| ")
+    ]
+    for name, _, loss, _, difference, interval, *_ in cells[2:]:
+        assert f"| {name} | {loss} | {difference} | {interval} |" in README
 
 
 def test_benchmark_tables_are_what_their_records_generate():
-    """After a new record: ``python -m diffattn.report.benchmarks.tables README.md``."""
-    assert replace_tables(README, Path(__file__).parent.parent) == README
+    """After a new record: ``python -m diffattn.report.benchmarks.tables docs/benchmarks.md``."""
+    assert replace_tables(BENCHMARKS, ROOT) == BENCHMARKS
 
 
 def test_the_recall_table_is_what_its_records_generate():
     """After a new study: ``diffattn report published/recall --markdown``."""
-    study = Path(__file__).parent.parent / "published" / "recall"
-    assert recall_markdown(study) in README
+    assert recall_markdown(ROOT / "published" / "recall") in RESULTS
