@@ -4,6 +4,7 @@
 PYTHON ?= python3
 # For example --index-url with the index of PyTorch's CPU builds, to save the CUDA libraries.
 PIP_TORCH_ARGS ?=
+# Another interpreter beside the first: make test PYTHON=python3.13 VENV=.venv-3.13
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -11,12 +12,15 @@ export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help install reproduce smoke lint test test-scheduled screenshot clean
+.PHONY: help install reproduce smoke lint test test-variants test-scheduled resolve wheel-smoke clean
 
 help:
 	@echo "make reproduce       install, train the four attention types on real text, write a report (10 minutes)"
 	@echo "make test            install, lint, check types, run the tests and the smoke run"
+	@echo "make test-variants   the tests of every push with the kernels of other CPUs"
 	@echo "make test-scheduled  the slow tests: compiled models and kill trials"
+	@echo "make resolve         resolve constraints.txt from the public index, 3 platforms x 3 Pythons"
+	@echo "make wheel-smoke     build the wheel and make the smoke run from it in an empty environment"
 	@echo "make clean           remove .venv and runs/"
 
 install: $(INSTALLED)
@@ -42,10 +46,21 @@ lint: $(INSTALLED)
 
 test: lint
 	$(BIN)/python -m pytest -m "not scheduled" -n 2 --dist loadfile
+	$(BIN)/python .ci/variants --fast
 	$(MAKE) --no-print-directory smoke
+
+# The push tier with the kernels of other CPUs, one after the other: 5 minutes each.
+test-variants: $(INSTALLED)
+	$(BIN)/python .ci/variants
 
 test-scheduled: $(INSTALLED)
 	$(BIN)/python -m pytest -m scheduled
+
+resolve: $(INSTALLED)
+	$(BIN)/python tests/install/resolution.py
+
+wheel-smoke: $(INSTALLED)
+	PIP_TORCH_ARGS='$(PIP_TORCH_ARGS)' $(BIN)/python -m pytest -m scheduled tests/install/test_wheel.py
 
 clean:
 	rm -rf $(VENV) runs

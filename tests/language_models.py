@@ -16,7 +16,8 @@ from transformers import (
 from diffattn.data.corpora import Document
 from diffattn.data.tokenizer import train_tokenizer
 from diffattn.inference.language_model import LanguageModel
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES, DiffTransformerConfig
+from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 KINDS = (*ATTENTION_TYPES, "llama", "diffllama")

@@ -5,6 +5,7 @@ import torch
 
 from diffattn.benchmark import models
 from diffattn.benchmark.config import BenchConfig
+from diffattn.benchmark.contender_names import contender_names
 from diffattn.benchmark.model_check import check_model
 from diffattn.benchmark.models import SIZES, ModelSize, model_config, model_contenders, plan
 from diffattn.models.accounting import parameter_count
@@ -25,7 +26,7 @@ def case(monkeypatch):
 
 def test_every_model_runs_is_right_and_says_what_ran(case):
     found = {c.name: c for c in model_contenders(case)}
-    assert list(found) == list(models.names())
+    assert list(found) == list(contender_names("models"))
     for contender in found.values():
         checked = contender.check(True)
         assert checked["passed"], (contender.name, checked)

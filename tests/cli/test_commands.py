@@ -11,7 +11,7 @@ from rich.console import Console
 
 import diffattn
 from diffattn.cli import tables
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.ops import backends
 from diffattn.recipes.catalog import RECIPES
 

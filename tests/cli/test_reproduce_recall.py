@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.recipes import recall
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from diffattn.models.accounting import ATTENTION_UNITS, flops_per_token, parameter_count
+from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 NUM_TOKENS = 16
@@ -48,7 +48,7 @@ def test_parameter_count_follows_the_rank(make_config, rank):
     assert parameter_count(config) == built_parameters(config)
 
 
-# Which backend does the work that ATTENTION_UNITS counts, in units of H D per pair: the reference
+# Which backend does the work that attention_units counts, in units of H D per pair: the reference
 # for V1 and Shared (both maps combined before V), the paper's two calls for V2 (each map meets V).
 BACKENDS = {
     "softmax": "auto",
@@ -82,7 +82,7 @@ def test_flops_are_the_counters_but_for_hidden_pairs(config, build, training):
     the T (T + 1) / 2 visible ones. Backward has two products of equal size for each one.
     """
     config.attention_backend = BACKENDS[config.attention_type]
-    per_pair = 2 * ATTENTION_UNITS[config.attention_type] * config.num_heads * config.head_dim
+    per_pair = 2 * config.attention.attention_units * config.num_heads * config.head_dim
     hidden_pairs = NUM_TOKENS * (NUM_TOKENS - 1) // 2
     masked = (3 if training else 1) * config.num_hidden_layers * hidden_pairs * per_pair
     ours = NUM_TOKENS * flops_per_token(config, NUM_TOKENS, training=training)
@@ -101,7 +101,7 @@ def test_v2_combined_before_the_values_takes_three_units(make_config, build):
 
 def test_flops_count_the_visible_pairs_only(config):
     """Over twice the tokens a token meets seq_len / 2 more keys, at the type's units each."""
-    per_key = 2 * ATTENTION_UNITS[config.attention_type] * config.num_heads * config.head_dim
+    per_key = 2 * config.attention.attention_units * config.num_heads * config.head_dim
     difference = flops_per_token(config, 32) - flops_per_token(config, 16)
     assert difference == config.num_hidden_layers * per_key * 8
     assert flops_per_token(config) == flops_per_token(config, config.max_position_embeddings)

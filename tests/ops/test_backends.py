@@ -161,7 +161,7 @@ def test_a_named_backend_never_falls_back():
     [
         ({"available": lambda: "needs the package 'fast'"}, {}, "needs the package 'fast'"),
         ({"devices": ("cuda", "xpu")}, {}, "needs device in {cuda, xpu}, got cpu"),
-        ({"dtypes": (torch.float16, torch.bfloat16)}, {},
+        ({"dtypes": ("float16", "bfloat16")}, {},
          "needs dtype in {float16, bfloat16}, got float32"),
         ({"widths": "head_dim in {32, 64}", "accepts_widths": lambda d, dv: d in (32, 64)},
          {"head_dim": 80}, "needs head_dim in {32, 64}, got head_dim 80 and Dv 16"),
@@ -180,7 +180,7 @@ def test_a_refusal_says_what_is_needed_and_what_is_usable(limits, changes, reaso
 
 def test_a_backend_accepts_what_it_can_run():
     limited = backends.Backend(
-        name="fast", summary="made up", devices=("cuda",), dtypes=(torch.float16,),
+        name="fast", summary="made up", devices=("cuda",), dtypes=("float16",),
         accepts_widths=lambda head_dim, value_dim: head_dim == 64,
     )  # fmt: skip
     assert limited.refuses(facts(device="cuda", dtype=torch.float16, head_dim=64)) is None

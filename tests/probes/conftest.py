@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES, DiffTransformerConfig
+from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 

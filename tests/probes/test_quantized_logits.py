@@ -15,7 +15,8 @@ from transformers import (
 
 from diffattn.errors import ConfigError
 from diffattn.models import cached_attention
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES, DiffTransformerConfig
+from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.quantized_logits import (
     GRANULARITIES,

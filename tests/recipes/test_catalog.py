@@ -7,7 +7,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.models.accounting import parameter_count
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.recipes.catalog import RECIPES, recipe
 from diffattn.studies.text.reproduce import SCALES
 

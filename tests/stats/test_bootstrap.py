@@ -1,12 +1,18 @@
-"""Bootstrap over clusters: against enumeration, against theory, and coverage."""
+"""Bootstrap over clusters and within groups: against enumeration, theory, and coverage."""
 
 import itertools
 
 import numpy as np
 import pytest
+from scipy.stats import bootstrap
 
 from diffattn.errors import ConfigError
-from diffattn.stats.bootstrap import bootstrap_mean, bootstrap_ratio, cluster_sums
+from diffattn.stats.bootstrap import (
+    bootstrap_mean,
+    bootstrap_mean_of_means,
+    bootstrap_ratio,
+    cluster_sums,
+)
 
 
 def enumerated(sums, sizes, level=0.95):
@@ -24,6 +30,30 @@ def test_ends_equal_those_of_all_resamples():
     # The resampled mean moves by steps of 1/5: with many draws the ends are the enumerated ones.
     assert (found.low, found.high) == pytest.approx((low, high), abs=0.21)
     assert (found.mean, found.n) == (6.0, 5)
+
+
+def test_ends_equal_those_of_scipy():
+    """Clusters are its paired samples of sums and sizes; groups are its unpaired samples."""
+    generator = np.random.default_rng(0)
+    for n in (2, 7, 60):
+        totals, weights = generator.normal(size=n), generator.uniform(0.5, 3, size=n)
+        groups = [generator.normal(size=size) for size in (n, 3, 11)]
+        found = bootstrap_ratio(totals, weights), bootstrap_mean_of_means(groups)
+        expected = (
+            scipy_ends((totals, weights), lambda t, w, axis: t.sum(axis) / w.sum(axis), True),
+            scipy_ends(groups, lambda *x, axis: sum(one.mean(axis) for one in x) / 3, False),
+        )
+        for interval, ends in zip(found, expected, strict=True):
+            # Sums in another order: relative to the values, which are of size 1.
+            assert (interval.low, interval.high) == pytest.approx(ends, abs=1e-13)
+
+
+def scipy_ends(samples, statistic, paired):
+    found = bootstrap(
+        samples, statistic, paired=paired, vectorized=True, method="percentile",
+        n_resamples=2_000, random_state=np.random.default_rng(0),
+    )  # fmt: skip
+    return found.confidence_interval.low, found.confidence_interval.high
 
 
 def test_ratios_equal_those_of_all_resamples():
@@ -106,3 +136,39 @@ def test_bad_means_are_refused(arguments, options, message):
 def test_bad_ratios_are_refused(totals, weights, message):
     with pytest.raises(ConfigError, match=message):
         bootstrap_ratio(totals, weights)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_intervals_cover_at_their_level(grouped):
+    generator = np.random.default_rng(0)
+    trials, hits = 400, 0
+    for _ in range(trials):
+        groups = [generator.normal(mean, 1.0, size=40) for mean in (0.0, 5.0)]
+        if grouped:
+            interval, truth = bootstrap_mean_of_means(groups, repeats=400), 2.5
+        else:
+            interval, truth = bootstrap_mean(groups[0], repeats=400), 0.0
+        hits += interval.low <= truth <= interval.high
+    # 4 standard errors of the count, and the percentile interval's known lack of about 1 %.
+    assert hits / trials > 0.95 - 0.01 - 4 * (0.95 * 0.05 / trials) ** 0.5
+
+
+def test_groups_weigh_equally_and_their_differences_do_not_widen_the_interval():
+    interval = bootstrap_mean_of_means([[1.0] * 90, [0.0] * 10, [0.5, 0.5]])
+    assert (interval.mean, interval.low, interval.high) == (0.5, 0.5, 0.5)
+    assert interval.n == 102
+    assert bootstrap_mean_of_means([[1.0, 0.0], [1.0]]).low is None
+
+
+@pytest.mark.parametrize("groups", [[], [[]], [[1.0], []], [[float("nan")]], [[[1.0]]]])
+def test_groups_must_hold_finite_numbers(groups):
+    with pytest.raises(ConfigError, match="groups must hold one or more finite numbers"):
+        bootstrap_mean_of_means(groups)
+
+
+@pytest.mark.parametrize("settings", [{"level": 1.0}, {"repeats": 0}])
+def test_level_and_repeats_must_be_in_range(settings):
+    with pytest.raises(ConfigError, match="level must be in"):
+        bootstrap_mean_of_means([[1.0, 2.0]], **settings)
+    with pytest.raises(ConfigError, match="level must be in"):
+        bootstrap_mean([1.0, 2.0], **settings)

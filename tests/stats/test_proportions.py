@@ -1,13 +1,20 @@
-"""Intervals of proportions, and what sampling alone brings."""
+"""Proportions and means of shares: intervals, what sampling alone brings, Fisher's exact test."""
 
 import itertools
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.stats.proportions import expected_range, normal_quantile, wilson_interval
+from diffattn.stats.bootstrap import bootstrap_mean
+from diffattn.stats.proportions import (
+    expected_range,
+    fisher_exact,
+    share_interval,
+    wilson_interval,
+)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +37,7 @@ def test_wilson_equals_published_values(successes, n, low, high):
 def test_the_ends_solve_the_score_equation(successes, n):
     """At its ends the proportion lies z standard errors, taken at the end, from the observed."""
     found = wilson_interval(successes, n, level=0.9)
-    z = normal_quantile(0.95)
+    z = NormalDist().inv_cdf(0.95)
     for end in (found.low, found.high):
         distance = abs(end - successes / n)
         assert distance == pytest.approx(z * math.sqrt(end * (1 - end) / n), abs=1e-12)
@@ -65,13 +72,6 @@ def test_expected_range_equals_enumeration(p, n, draws):
     assert expected_range(p, n, draws) == pytest.approx(exact, abs=4 * error + 1e-12)
 
 
-@pytest.mark.parametrize(
-    ("p", "z"), [(0.5, 0.0), (0.975, 1.959963984540054), (0.01, -2.3263478740408408)]
-)
-def test_normal_quantile(p, z):
-    assert normal_quantile(p) == pytest.approx(z, abs=1e-14)
-
-
 def test_arguments_out_of_range_are_refused():
     for arguments in ((-1, 5), (6, 5), (0, 0)):
         with pytest.raises(ConfigError, match="successes must lie"):
@@ -81,3 +81,55 @@ def test_arguments_out_of_range_are_refused():
     for arguments in ((1.5, 5, 2), (0.5, 0, 2), (0.5, 5, 0)):
         with pytest.raises(ConfigError, match="p must lie"):
             expected_range(*arguments)
+
+
+def test_fisher_on_the_lady_tasting_tea():
+    """Of 70 tables, 1 + 16 on either side are at most as probable as three of four right."""
+    assert fisher_exact(3, 4, 1, 4) == pytest.approx(34 / 70)
+    assert fisher_exact(4, 4, 0, 4) == pytest.approx(2 / 70)
+    assert fisher_exact(3, 3, 0, 3) == pytest.approx(0.1)
+    assert fisher_exact(0, 3, 0, 3) == 1
+
+
+def test_fisher_equals_a_permutation_test():
+    """All ways to give the same outcomes to the two groups, counted one by one."""
+    for solved, other in itertools.product(range(4), range(6)):
+        outcomes = [1] * (solved + other) + [0] * (8 - solved - other)
+        counts = [sum(chosen) for chosen in itertools.combinations(outcomes, 3)]
+        as_rare = [k for k in set(counts) if counts.count(k) <= counts.count(solved)]
+        expected = sum(counts.count(k) for k in as_rare) / len(counts)
+        assert fisher_exact(solved, 3, other, 5) == pytest.approx(expected)
+        assert fisher_exact(other, 5, solved, 3) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(1, 0), (-1, 3), (4, 3)])
+def test_counts_that_are_none(successes, trials):
+    message = f"fisher_exact: successes must lie in .0, n. and n be 1 or more, got {successes}"
+    with pytest.raises(ConfigError, match=message):
+        fisher_exact(0, 1, successes, trials)
+
+
+def test_independent_zeros_and_ones():
+    assert share_interval([0, 1, 1, 0, 1]) == wilson_interval(3, 5)
+    assert share_interval([0, 1, 1], ["a", "b", "c"]) == wilson_interval(2, 3)
+
+
+def test_shares_and_clusters():
+    assert share_interval([0.5, 1, 0]) == bootstrap_mean([0.5, 1, 0])
+    names = ["a", "a", "b", "c"]
+    assert share_interval([0, 1, 1, 0], names) == bootstrap_mean([0, 1, 1, 0], names)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_all_alike_still_has_a_width(value):
+    found = share_interval([value] * 6, ["a", "a", "b", "b", "c", "c"])
+    assert found == wilson_interval(int(3 * value), 3)
+    assert found.high - found.low > 0.4
+
+
+@pytest.mark.parametrize(
+    ("values", "names"), [([], None), ([1.5], None), ([float("nan")], None), ([0.5, 1], ["a"])]
+)
+def test_what_is_no_share(values, names):
+    with pytest.raises(ConfigError):
+        share_interval(values, names)

@@ -1,7 +1,9 @@
 """The log-rank test against a published example and against what it must do."""
 
+import itertools
 import math
 
+import numpy as np
 import pytest
 
 from diffattn.errors import ConfigError
@@ -41,6 +43,23 @@ def test_few_runs_are_split_in_every_way():
     assert log_rank([1], [2], 10) == 1
     assert log_rank([None, None], [None], 10) == 1
     assert log_rank([5, 5], [5, 5], 10) == 1
+
+
+def test_every_split_has_the_statistic_of_its_definition():
+    times = [3, 1, None, 3, 5, 2, None]
+    for size in (1, 3, 5):
+        splits = list(itertools.combinations(range(7), size))
+        expected = [
+            by_hand([times[i] for i in split], [times[i] for i in set(range(7)) - {*split}])
+            for split in splits
+        ]
+        p = np.mean(np.array(expected) >= expected[0] * (1 - 1e-9))
+        assert log_rank(times[:size], times[size:], 6) == p
+
+
+def test_many_runs_that_cannot_differ():
+    assert log_rank([5] * 20, [5] * 20, 10) == 1
+    assert log_rank([None] * 20, [None] * 20, 10) == 1
 
 
 def test_order_of_the_groups_and_scale_of_steps_do_not_matter():

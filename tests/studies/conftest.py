@@ -75,3 +75,32 @@ def study(settings, tmp_path_factory, heard):
 def copied(study, tmp_path):
     """The study in a folder that a test may spoil."""
     return shutil.copytree(study, tmp_path / "copy")
+
+
+STATISTICS = {"low", "high", "fisher_exact", "log_rank"}
+
+
+@pytest.fixture(scope="session")
+def assert_same_statistics():
+    """Committed results against recomputed ones: returns the number of statistics compared.
+
+    Ends of intervals and p-values may differ by the rounding of the library that computes them,
+    at most 1e-10 of a quantile, which the difference of an end from 0 can raise tenfold.
+    Everything else is equal.
+    """
+
+    def check(computed, committed, key=None):
+        if key in STATISTICS:
+            assert computed == pytest.approx(committed, rel=1e-9)
+            return 1
+        assert type(computed) is type(committed)
+        if isinstance(computed, dict):
+            assert computed.keys() == committed.keys()
+            return sum(check(value, committed[name], name) for name, value in computed.items())
+        if isinstance(computed, list):
+            assert len(computed) == len(committed)
+            return sum(check(a, b) for a, b in zip(computed, committed, strict=True))
+        assert computed == committed
+        return 0
+
+    return check

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from diffattn.errors import CheckpointError, DiffAttnError
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.records.lock import sole_writer
 from diffattn.studies import workers
 from diffattn.studies.text.reproduce import reproduce

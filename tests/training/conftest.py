@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES, DiffTransformerConfig
+from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.training.config import DataConfig, RunConfig, TrainConfig
 from diffattn.training.prepare import prepare_data
 from diffattn.training.trainer import train

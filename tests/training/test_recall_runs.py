@@ -13,7 +13,8 @@ from diffattn.data.recall_tasks import (
 )
 from diffattn.data.synthetic import generate
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES, DiffTransformerConfig
+from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.run import RunRecord

@@ -9,7 +9,7 @@ import pytest
 from transformers import Trainer
 
 from diffattn.errors import DiffAttnError
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.records.io import read_json
 from diffattn.training import trainer
 from diffattn.training.trainer import train

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from diffattn.data.tokens import TokenDataset
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.models.accounting import parameter_count
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.lock import sole_writer

@@ -1,23 +1,59 @@
 """What a benchmark measures: its settings, and the shapes it is made of."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from diffattn.benchmark.contender_names import contender_names
 from diffattn.errors import ConfigError
 from diffattn.models.known_names import check_known
 
+if TYPE_CHECKING:
+    import torch
+
 SUITES = ("ops", "models", "decode")
 SCALES = ("quick", "full")
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("cpu", "cuda")
 ATTENTIONS = ("v1", "v2")
+
+
+def check_names(
+    suite: str,
+    scale: str,
+    device: str | None,
+    attention: str,
+    dtypes: Iterable[str],
+    only: Iterable[str],
+) -> None:
+    """Check the names of one call, without torch.
+
+    Raises:
+        ConfigError: One of them is unknown.
+    """
+    check_known("bench", "suite", suite, SUITES)
+    check_known("bench", "scale", scale, SCALES)
+    if device is not None:
+        check_known("bench", "device", device, DEVICES)
+    check_known("bench", "attention", attention, ATTENTIONS)
+    for name in dtypes:
+        check_known("bench", "dtype", name, DTYPES)
+    for name in only:
+        check_known("bench", "contender", name, contender_names(suite))
+
+
+def torch_dtype(name: str) -> "torch.dtype":
+    """PyTorch's dtype of a name in :data:`DTYPES`."""
+    import torch
+
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,12 +79,7 @@ class BenchConfig:
     """Time after which a case starts no further round."""
 
     def __post_init__(self) -> None:
-        check_known("bench", "suite", self.suite, SUITES)
-        check_known("bench", "scale", self.scale, SCALES)
-        check_known("bench", "device", self.device, DEVICES)
-        check_known("bench", "attention", self.attention, ATTENTIONS)
-        for name in self.dtypes:
-            check_known("bench", "dtype", name, DTYPES)
+        check_names(self.suite, self.scale, self.device, self.attention, self.dtypes, self.only)
         for length in self.lengths:
             if length < 1:
                 raise ConfigError(f"bench: length must be 1 or more, got {length}.")
@@ -56,7 +87,7 @@ class BenchConfig:
             raise ConfigError(f"bench: rounds must be 1 or more, got {self.rounds}.")
         if not self.seconds >= 0:
             raise ConfigError(f"bench: seconds must be 0 or more, got {self.seconds}.")
-        if self.device == "cuda" and not torch.cuda.is_available():
+        if self.device == "cuda" and not _has_cuda():
             raise ConfigError("bench: device 'cuda' needs a CUDA device, got none on this machine.")
         if self.device == "cpu" and "float16" in self.dtypes:
             raise ConfigError(
@@ -81,9 +112,9 @@ class Case:
     shape: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def torch_dtype(self) -> torch.dtype:
+    def torch_dtype(self) -> "torch.dtype":
         """PyTorch's own name of the dtype."""
-        return DTYPES[self.dtype]
+        return torch_dtype(self.dtype)
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""

@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diffattn.benchmark.checking import check_diff, check_softmax
 from diffattn.benchmark.config import Case
+from diffattn.benchmark.contender_names import DIFF, SDPA, TC, T
 from diffattn.benchmark.flops import diff_flops, softmax_flops
 from diffattn.errors import BackendError
 from diffattn.ops import backends
@@ -26,8 +27,6 @@ from diffattn.ops.diff_attention.api import diff_attention
 from diffattn.ops.softmax_attention import softmax_attention
 from diffattn.testing.inputs import DiffAttentionInputs, OpCase, make_diff_attention_inputs
 
-T, TC, DIFF = "T", "TC", "DIFF"
-SDPA = "sdpa"
 TWO_CALLS = "flash_diff_attn_1"
 MAP_BYTES_LIMIT = 4 * 2**30
 """What holds maps is left out where they, forward and backward, would take more."""
@@ -86,12 +85,6 @@ def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contende
 def _cached(x: Tensor) -> Tensor:
     """``[B, S, heads, ...]`` as a view of ``[B, heads, S, ...]``."""
     return x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
-
-
-def names() -> tuple[str, ...]:
-    """What ``only`` may name: backends of either operator."""
-    known = [*backends.names("diff_attention"), *(b.name for b in softmax_backends()), SDPA]
-    return tuple(dict.fromkeys(known))
 
 
 def softmax_backends() -> tuple[backends.Backend, ...]:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from diffattn.benchmark.config import BenchConfig, Case
-from diffattn.benchmark.contenders import DIFF, TC, TWO_CALLS, Contender, T
+from diffattn.benchmark.contender_names import DIFF, TC, T
+from diffattn.benchmark.contenders import TWO_CALLS, Contender
 from diffattn.benchmark.memory import Peak, peak_memory
 from diffattn.benchmark.suites import contenders
 from diffattn.benchmark.targets import judge

@@ -8,28 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from diffattn.benchmark.config import BenchConfig, Case
-from diffattn.benchmark.contenders import DIFF, TC, Contender, T
+from diffattn.benchmark.contender_names import MODEL_CONTENDERS, OURS, T
+from diffattn.benchmark.contenders import Contender
 from diffattn.benchmark.model_check import check_model
 from diffattn.models import presets
 from diffattn.models.accounting import flops_per_token
+from diffattn.models.attention_types import ATTENTION
 from diffattn.models.cached_attention import chosen_backend
-from diffattn.models.configuration_diff_transformer import (
-    MAPS_WITH_LAMBDA_INIT,
-    DiffTransformerConfig,
-)
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-
-OURS, THEIRS = "diffattn", "transformers"
-_CONTENDERS = {
-    # name: role, technique, attention type, whose model, attention implementation
-    "softmax_sdpa": (T, "sdpa", "softmax", OURS, "sdpa"),
-    "softmax": (TC, OURS, "softmax", OURS, "diffattn"),
-    "diff": (DIFF, OURS, "diff", OURS, "diffattn"),
-    "diff_v2": (DIFF, OURS, "diff_v2", OURS, "diffattn"),
-    "shared_diff": (DIFF, OURS, "shared_diff", OURS, "diffattn"),
-    "llama": (TC, THEIRS, "softmax", THEIRS, "sdpa"),
-    "diffllama": (DIFF, THEIRS, "diff", THEIRS, "sdpa"),
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,11 +111,6 @@ def effort(case: Case) -> int:
     return 20 + round(work * case.shape["B"] * case.shape["N"] / 2e9)
 
 
-def names() -> tuple[str, ...]:
-    """Names of the contenders."""
-    return tuple(_CONTENDERS)
-
-
 def model_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
     """Every model of one case, T first; all hold freshly drawn weights.
 
@@ -136,7 +118,7 @@ def model_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
         case: Shape ``size``, ``B``, ``N``.
         only: Names of contenders besides T. Default: all.
     """
-    wanted = [n for n, (role, *_) in _CONTENDERS.items() if role == T or not only or n in only]
+    wanted = [n for n, (role, *_) in MODEL_CONTENDERS.items() if role == T or not only or n in only]
     return [_contender(case, name) for name in wanted]
 
 
@@ -145,12 +127,11 @@ def model_config(case: Case, attention_type: str) -> DiffTransformerConfig:
     diff = SIZES[case.shape["size"]].config()
     if attention_type == "diff":
         return diff
-    twin: DiffTransformerConfig = diff.twin(attention_type).config
-    return twin
+    return diff.twin(attention_type).config
 
 
 def _contender(case: Case, name: str) -> Contender:
-    role, technique, attention_type, whose, implementation = _CONTENDERS[name]
+    role, technique, attention_type, whose, implementation = MODEL_CONTENDERS[name]
     config = model_config(case, attention_type)
     make = partial(build, whose=whose, attention_type=attention_type)
     model = make(config, implementation=implementation).to(case.device, case.torch_dtype)
@@ -202,7 +183,7 @@ def build(
         LlamaForCausalLM,
     )
 
-    heads = config.num_heads * (2 if attention_type in MAPS_WITH_LAMBDA_INIT else 1)
+    heads = config.num_heads * ATTENTION[attention_type].softmax_heads("heads")
     values: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from diffattn.benchmark.config import DTYPES, BenchConfig, Case
+from diffattn.benchmark.config import BenchConfig, Case
 from diffattn.benchmark.measure import measure
 from diffattn.benchmark.suites import effort, plan
 from diffattn.benchmark.timing import Timer, matmul_peak, timer_of
@@ -78,7 +78,7 @@ def run_bench(
                 say(f"{case}: already in {out}, measured by {run.name}")
             else:
                 if case.dtype not in rates:
-                    rates[case.dtype] = matmul_peak(DTYPES[case.dtype], case.device, clock)
+                    rates[case.dtype] = matmul_peak(case.torch_dtype, case.device, clock)
                 measured = measure(
                     case, config, run=run.name, timer=clock, matmul_rate=rates[case.dtype]
                 )

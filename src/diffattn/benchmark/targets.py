@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diffattn.benchmark.contenders import DIFF, TWO_CALLS, T
+from diffattn.benchmark.contender_names import DIFF, T
+from diffattn.benchmark.contenders import TWO_CALLS
 from diffattn.records.results import BenchRow, Spread, Verdict
 
 _MEASURED = "measured prototype"

@@ -43,9 +43,13 @@ def bench(
     by our own technique. Contenders run interleaved; a wrong one gets no number. The same command
     again skips what the result file holds from the same code, versions, machine and settings.
     """
-    import torch
+    from diffattn.benchmark.config import BenchConfig, check_names
 
-    from diffattn.benchmark.config import BenchConfig
+    lengths = _numbers(length)
+    check_names(suite, scale, device, attention, _words(dtype), _words(only))
+
+    import torch  # after every name is known to be right
+
     from diffattn.benchmark.session import result_path, run_bench, total_effort
     from diffattn.cli.progress import RunsProgress
 
@@ -55,7 +59,7 @@ def bench(
         scale=scale,
         device=chosen,
         dtypes=_words(dtype),
-        lengths=_numbers(length),
+        lengths=lengths,
         only=_words(only),
         attention=attention,
         rounds=rounds,

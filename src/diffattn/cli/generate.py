@@ -14,16 +14,20 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="of the sampling")] = 0,
 ) -> None:
     """Continue a text; tokens appear as they are made."""
-    import torch
-    from transformers import TextStreamer, set_seed
-
     from diffattn.errors import ConfigError
-    from diffattn.models.loading import load_model
+    from diffattn.models.checkpoint_folder import checkpoint_folder
 
     if not math.isfinite(temperature):
         raise ConfigError(f"generate: --temperature must be finite, got {temperature}.")
     if prompt.encode("utf-8", "replace").decode() != prompt:
         raise ConfigError("generate: --prompt must be valid UTF-8, got other bytes.")
+    checkpoint_folder(model)
+
+    import torch  # after everything that needs no model is known to be right
+    from transformers import TextStreamer, set_seed
+
+    from diffattn.models.loading import load_model
+
     network, tokenizer = load_model(model)
     network.to("cuda" if torch.cuda.is_available() else "cpu")
     inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)

@@ -32,11 +32,11 @@ def list_(
 
 
 def _recipes() -> list[dict[str, Any]]:
-    from diffattn.recipes.catalog import RECIPES, recipe
+    from diffattn.recipes.catalog import RECIPES
 
     rows = []
     for name, make in RECIPES.items():
-        config = recipe(name)
+        config = make()
         documentation = getattr(make, "func", make).__doc__ or ""
         rows.append(
             {
@@ -67,11 +67,11 @@ def _presets() -> list[dict[str, Any]]:
 
 
 def _types() -> list[dict[str, Any]]:
+    from diffattn.models.attention_types import ATTENTION
+
     return [
-        {"type": "softmax", "layer": "SoftmaxAttention", "source": "arXiv:1706.03762"},
-        {"type": "diff", "layer": "DiffAttention", "source": "arXiv:2410.05258v2"},
-        {"type": "diff_v2", "layer": "DiffAttentionV2", "source": "DIFF V2 note, January 2026"},
-        {"type": "shared_diff", "layer": "SharedDiffAttention", "source": "arXiv:2501.17900"},
+        {"type": row.name, "layer": row.layer[1], "source": row.source}
+        for row in ATTENTION.values()
     ]
 
 
@@ -83,7 +83,7 @@ def _backends() -> list[dict[str, Any]]:
             "backend": backend.name,
             "what": backend.summary,
             "devices": "all" if backend.devices is None else ", ".join(backend.devices),
-            "dtypes": ", ".join(str(dtype).removeprefix("torch.") for dtype in backend.dtypes),
+            "dtypes": ", ".join(backend.dtypes),
             "widths": backend.widths,
             "gradient": ", none on ".join([backend.gradient, *backend.no_gradient_on]),
         }

@@ -24,7 +24,6 @@ def pack(
 ) -> None:
     """Turn text into memory-mapped token files, split by document."""
     from diffattn.training.config import DataConfig
-    from diffattn.training.prepare import prepare_data
 
     config = DataConfig(
         source=source,
@@ -33,6 +32,8 @@ def pack(
         validation_fraction=validation_fraction,
         text_field=text_field,
     )
+    from diffattn.training.prepare import prepare_data
+
     data = prepare_data(config, out, say=lambda line: typer.echo(line, err=True))
     facts = data.facts()
     if json_:

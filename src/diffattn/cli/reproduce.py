@@ -51,10 +51,18 @@ def reproduce(
     """
     from diffattn.errors import ConfigError
     from diffattn.models.known_names import check_known
+    from diffattn.models.twins import MATCHES
+    from diffattn.recipes.catalog import SCALES
+    from diffattn.training.settings import read_changes
 
+    # Before torch loads, which takes seconds.
     check_known("reproduce", "study", study, STUDIES)
     numbers = None if seeds is None else parse_seeds(seeds)
+    check_known("reproduce", "scale", scale, SCALES)
+    where = "ComparisonConfig" if study == "text" else "RecallStudyConfig"
+    check_known(where, "match", match, MATCHES)
     if study == "text":
+        read_changes(set_ or [])
         _text(scale, out, numbers, set_ or [], match, workers, dry_run, json_)
     elif set_:
         raise ConfigError(f"reproduce recall: --set must be left out, got {set_[0]!r}.")

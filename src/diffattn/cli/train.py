@@ -33,12 +33,19 @@ def train(
     """Train one recipe and write a run directory."""
     from diffattn.cli.progress import RunsProgress
     from diffattn.errors import ConfigError
-    from diffattn.recipes import catalog
+    from diffattn.models.attention_types import attention_facts
+    from diffattn.recipes.catalog import plan
+    from diffattn.training.settings import apply_settings, read_changes
+
+    planned = plan(recipe)
+    read_changes(set_ or [])
+    if attention is not None:
+        attention_facts("twin", attention)
+    # torch loads from here on, after every name is known to be right.
     from diffattn.training.prepare import open_data, prepare_data
-    from diffattn.training.settings import apply_settings
 
     packed = None if data is None else open_data(data)
-    config = catalog.recipe(recipe)
+    config = planned.config()
     if packed is not None:  # the model's vocabulary follows the data's
         config = apply_settings(config, [f"data.vocab_size={packed.config.vocab_size}"])
         config = replace(config, data=packed.config)

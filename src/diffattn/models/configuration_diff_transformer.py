@@ -1,25 +1,17 @@
 """Configuration of the DIFF Transformer family."""
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import PreTrainedConfig
-from transformers.modeling_rope_utils import RopeParameters
 
 from diffattn.errors import ConfigError
-from diffattn.models.known_names import check_known
-from diffattn.ops import backends
+from diffattn.models.settings import ModelSettings
+from diffattn.models.twins import Twin
+from diffattn.models.twins import twin as matched_twin
 from diffattn.ops.lambda_param import lambda_init as scheduled_lambda_init
-
-ATTENTION_TYPES = ("softmax", "diff", "diff_v2", "shared_diff")
-MAPS_WITH_LAMBDA_INIT = ("diff", "shared_diff")
-
-if TYPE_CHECKING:  # ``None`` only until ``__post_init__`` has filled it in
-    Derived = int
-else:
-    Derived = int | None
 
 
 def _one_line_errors(cls: type) -> type:
@@ -38,7 +30,7 @@ def _one_line_errors(cls: type) -> type:
 
 @_one_line_errors
 @strict
-class DiffTransformerConfig(PreTrainedConfig):
+class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
     r"""Settings of a decoder with softmax or differential attention.
 
     LLaMA-style: pre-RMSNorm, no biases, rotary positions, SwiGLU. Types are checked on
@@ -86,88 +78,25 @@ class DiffTransformerConfig(PreTrainedConfig):
         "norm": (["hidden_states"], ["hidden_states"]),
     }
 
-    attention_type: str = "diff"
-    vocab_size: int = 32_000
-    hidden_size: int = 768
-    intermediate_size: Derived = None  # type: ignore[assignment]
-    num_hidden_layers: int = 12
-    num_heads: int = 6
-    num_kv_heads: Derived = None  # type: ignore[assignment]
-    head_dim: Derived = None  # type: ignore[assignment]
-    shared_rank: Derived = None  # type: ignore[assignment]
-    head_norm: bool | None = None
-    head_norm_affine: bool = True
-    head_norm_eps: float = 1e-5
-    lambda_init: float | list[float] | None = None
-    lambda_bias: bool = False
-    rms_norm_eps: float = 1e-5
-    rope_parameters: RopeParameters | dict | None = None
-    max_position_embeddings: int = 2_048
-    tie_word_embeddings: bool = True
-    initializer_range: float = 0.02
-    attention_backend: str = "auto"
-    use_cache: bool = True
-    pad_token_id: int | None = None
-    bos_token_id: int | None = None
-    eos_token_id: int | list[int] | None = None
-
     def __post_init__(self, **kwargs: Any) -> None:
-        check_known("DiffTransformerConfig", "attention_type", self.attention_type, ATTENTION_TYPES)
         self._check_keywords(kwargs)
-        is_pair = self.attention_type in MAPS_WITH_LAMBDA_INIT
-        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_heads"):
-            if getattr(self, name) < 1:
-                raise _error(f"{name} must be 1 or more", getattr(self, name))
-        if self.num_kv_heads is None:
-            self.num_kv_heads = self.num_heads
-        if self.head_dim is None:
-            self.head_dim = self.hidden_size // (self.num_heads * (2 if is_pair else 1))
-        if self.intermediate_size is None:
-            self.intermediate_size = max(64, round(self.hidden_size * 8 / 3 / 64) * 64)
-        if self.shared_rank is None and self.attention_type == "shared_diff":
-            self.shared_rank = max(1, self.head_dim // 4)
-        self.validate_architecture()  # here too: the base class would wrap the error
-        super().__post_init__(**kwargs)
+        # Checked here, and by the strict class again, which would wrap the error.
+        ModelSettings.__post_init__(self)
+        PreTrainedConfig.__post_init__(self, **kwargs)
+
+    __repr__ = PreTrainedConfig.__repr__  # Hugging Face's, with everything it adds
 
     def _check_keywords(self, kwargs: dict[str, Any]) -> None:
         """Hugging Face keeps any keyword: refuse what can only be a mistake."""
         own = list(self.settings())
         for name in kwargs:
             if name in ("num_attention_heads", "num_key_value_heads"):
-                raise _error(f"{name} follows from num_heads and num_kv_heads", kwargs[name])
+                raise self._error(f"{name} follows from num_heads and num_kv_heads", kwargs[name])
             near = get_close_matches(name, own, n=1, cutoff=0.85)
             if near:
                 raise ConfigError(
                     f"DiffTransformerConfig: unknown field {name!r}. Did you mean {near[0]!r}?"
                 )
-
-    def validate_architecture(self) -> None:
-        """Check what no single field can tell; called by the strict base class."""
-        backend_names = ("auto", *backends.names(self.attention_op))
-        check_known(
-            "DiffTransformerConfig", "attention_backend", self.attention_backend, backend_names
-        )
-        if self.intermediate_size < 1:
-            raise _error("intermediate_size must be 1 or more", self.intermediate_size)
-        if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
-            raise _error(
-                f"num_kv_heads must divide num_heads = {self.num_heads}", self.num_kv_heads
-            )
-        if self.head_dim < 2 or self.head_dim % 2:
-            raise _error("head_dim must be even and 2 or more for rotary positions", self.head_dim)
-        if self.attention_type != "shared_diff" and self.shared_rank is not None:
-            raise _error("shared_rank belongs to attention_type 'shared_diff'", self.shared_rank)
-        if self.attention_type == "shared_diff" and self.shared_rank < 1:
-            raise _error("shared_rank must be 1 or more", self.shared_rank)
-        if self.attention_type not in MAPS_WITH_LAMBDA_INIT and self.lambda_init is not None:
-            raise _error("lambda_init belongs to 'diff' and 'shared_diff'", self.attention_type)
-        if self.attention_type != "diff_v2" and self.lambda_bias:
-            raise _error("lambda_bias belongs to 'diff_v2'", self.attention_type)
-        if isinstance(self.lambda_init, list) and len(self.lambda_init) != self.num_hidden_layers:
-            raise _error(
-                f"lambda_init must have one value for each of {self.num_hidden_layers} layers",
-                len(self.lambda_init),
-            )
 
     def layer_lambda_init(self, layer_idx: int) -> float:
         """λ_init of one layer of V1 or Shared DIFF.
@@ -183,49 +112,31 @@ class DiffTransformerConfig(PreTrainedConfig):
             return self.lambda_init[layer_idx]
         return self.lambda_init
 
-    def settings(self) -> dict[str, Any]:
-        """The fields above as plain values, without what Hugging Face adds."""
-        hidden = ("model_type", "keys_to_ignore_at_inference", "base_model_pp_plan")
-        own = [name for name in type(self).__annotations__ if name not in hidden]
-        return {name: getattr(self, name) for name in own}
-
-    @property
-    def uses_head_norm(self) -> bool:
-        """Whether heads are normalised: the setting, or the attention type's own default."""
-        if self.head_norm is None:
-            return self.attention_type in MAPS_WITH_LAMBDA_INIT
-        return self.head_norm
-
     @property
     def num_attention_heads(self) -> int:
         """Query heads of the one attention call under Hugging Face's kernels. Read-only."""
-        return self.num_heads * {"softmax": 1, "diff_v2": 2}.get(self.attention_type, 4)
+        return self.num_heads * self.attention.kernel_query_heads
 
     @property
     def num_key_value_heads(self) -> int:
         """Key/value heads, ``head_dim`` wide, that a paged cache stores per token. Read-only."""
-        return self.num_kv_heads * {"softmax": 1, "diff_v2": 1}.get(self.attention_type, 4)
+        return self.num_kv_heads * self.attention.kernel_key_value_heads
 
     @property
     def cached_kv_shape(self) -> tuple[int, int]:
         """Heads and width of keys, and of values, in a dynamic or static cache."""
-        width = 2 * self.head_dim if self.attention_type in MAPS_WITH_LAMBDA_INIT else self.head_dim
-        return self.num_kv_heads, width
+        return self.num_kv_heads, self.attention.value_width * self.head_dim
 
     @property
     def attention_op(self) -> str:
         """The operator its layers call: ``"softmax_attention"`` or ``"diff_attention"``."""
-        return "softmax_attention" if self.attention_type == "softmax" else "diff_attention"
+        return self.attention.op
 
-    def twin(self, attention_type: str, match: str = "params", **changes: Any) -> "Any":
+    def twin(
+        self, attention_type: str, match: str = "params", **changes: Any
+    ) -> "Twin[DiffTransformerConfig]":
         """The matched model of another attention type.
 
         See :func:`diffattn.models.twins.twin` for the rules, the result and the errors.
         """
-        from diffattn.models.twins import twin
-
-        return twin(self, attention_type, match, **changes)
-
-
-def _error(must: str, got: object) -> ConfigError:
-    return ConfigError(f"DiffTransformerConfig: {must}, got {got!r}.")
+        return matched_twin(self, attention_type, match, **changes)

@@ -6,23 +6,9 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from diffattn.layers.diff_attention import DiffAttention
-from diffattn.layers.diff_attention_v2 import DiffAttentionV2
 from diffattn.layers.feed_forward import SwiGLU
-from diffattn.layers.shared_diff_attention import SharedDiffAttention
-from diffattn.layers.softmax_attention import SoftmaxAttention
 from diffattn.models import cached_attention
-from diffattn.models.configuration_diff_transformer import (
-    MAPS_WITH_LAMBDA_INIT,
-    DiffTransformerConfig,
-)
-
-_LAYERS: dict[str, Any] = {
-    "softmax": SoftmaxAttention,
-    "diff": DiffAttention,
-    "diff_v2": DiffAttentionV2,
-    "shared_diff": SharedDiffAttention,
-}
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 
 def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:
@@ -30,6 +16,7 @@ def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:
 
     Source: arXiv:2410.05258v2, Eq. (3).
     """
+    facts = config.attention
     options: dict[str, Any] = {
         "num_kv_heads": config.num_kv_heads,
         "layer_idx": layer_idx,
@@ -37,15 +24,13 @@ def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:
         "head_norm_affine": config.head_norm_affine,
         "head_norm_eps": config.head_norm_eps,
     }
-    if config.attention_type in MAPS_WITH_LAMBDA_INIT:
+    if facts.lambda_vectors:
         options["lambda_init"] = config.layer_lambda_init(layer_idx)
-    if config.attention_type == "shared_diff":
+    if facts.low_rank_maps:
         options["shared_rank"] = config.shared_rank
-    if config.attention_type == "diff_v2":
+    if facts.lambda_projection:
         options["lambda_bias"] = config.lambda_bias
-    layer = _LAYERS[config.attention_type](
-        config.hidden_size, config.num_heads, config.head_dim, **options
-    )
+    layer = facts.layer_class()(config.hidden_size, config.num_heads, config.head_dim, **options)
     cached_attention.prepare(layer, config)
     return layer
 

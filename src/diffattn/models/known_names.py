@@ -1,9 +1,8 @@
 """One check for every name a caller can misspell."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, did_you_mean
 
 
 def check_known(where: str, what: str, name: str, known: Iterable[str]) -> None:
@@ -16,8 +15,6 @@ def check_known(where: str, what: str, name: str, known: Iterable[str]) -> None:
         known: All that exist.
     """
     known = tuple(known)
-    if name in known:
-        return
-    near = get_close_matches(name, known, n=1) or [k for k in known if name and name in k]
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"{where}: {what} must be in {{{', '.join(known)}}}, got {name!r}.{hint}")
+    if name not in known:
+        hint = did_you_mean(name, known)
+        raise ConfigError(f"{where}: {what} must be in {{{', '.join(known)}}}, got {name!r}.{hint}")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from diffattn.errors import CheckpointError, ConfigError
+from diffattn.models.checkpoint_folder import checkpoint_folder
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 
@@ -25,18 +25,7 @@ def load_model(name_or_path: str) -> tuple[Any, Any]:
     Raises:
         CheckpointError: Nothing is there, or the files are damaged or of another kind.
     """
-    folder = Path(name_or_path)
-    if (folder / "model" / "config.json").exists():
-        folder = folder / "model"
-    is_hub_name = len(folder.parts) == 2 and not folder.parent.exists()
-    if not folder.exists() and not is_hub_name:
-        raise CheckpointError(
-            f"{name_or_path}: must be a run directory, a model folder or a hub name, got nothing."
-        )
-    if folder.exists() and not (folder / "config.json").exists():
-        raise CheckpointError(
-            f"{name_or_path}: must hold a model (config.json, or model/config.json), got none."
-        )
+    folder = checkpoint_folder(name_or_path)
     with _quiet(), _damage(f"{name_or_path}: must be a whole checkpoint"):
         model, report = AutoModelForCausalLM.from_pretrained(
             str(folder),

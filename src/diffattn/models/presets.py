@@ -1,11 +1,16 @@
 """Named sizes of the papers, and their matched twins."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from diffattn.models.accounting import parameter_count
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES, DiffTransformerConfig
+from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.known_names import check_known
-from diffattn.models.twins import Twin
+from diffattn.models.settings import ModelSettings
+from diffattn.models.twins import twin
+
+if TYPE_CHECKING:
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +71,7 @@ def names() -> tuple[str, ...]:
     return tuple(_SIZES)
 
 
-def preset(name: str, attention_type: str = "diff") -> DiffTransformerConfig:
+def preset(name: str, attention_type: str = "diff") -> "DiffTransformerConfig":
     """A size of the papers: the DIFF V1 model, or its twin of equal parameters.
 
     Embeddings are tied: so counted, every size but one has the number of parameters in its name.
@@ -81,7 +86,7 @@ def preset(name: str, attention_type: str = "diff") -> DiffTransformerConfig:
     Source: arXiv:2410.05258v2, Appendices D and E (hyperparameters).
 
     Args:
-        name: A name from :func:`names`.
+        name: A name from :func:`preset_table`.
         attention_type: ``"diff"`` for the size as printed; another type for its twin, see
             :func:`diffattn.models.twins.twin` with ``match="params"``.
 
@@ -91,9 +96,17 @@ def preset(name: str, attention_type: str = "diff") -> DiffTransformerConfig:
     Raises:
         ConfigError: Unknown name or attention type.
     """
-    if attention_type == "diff":
-        return _as_printed(name)
-    return _twin(_as_printed(name), attention_type).config
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+
+    return DiffTransformerConfig(**preset_settings(name, attention_type).settings())
+
+
+def preset_settings(name: str, attention_type: str = "diff") -> ModelSettings:
+    """The settings of :func:`preset`, which documents them, made without torch."""
+    printed = _as_printed(name)
+    if attention_type == printed.attention_type:
+        return printed
+    return twin(printed, attention_type).config
 
 
 def preset_table() -> list[PresetRow]:
@@ -111,16 +124,16 @@ def preset_table() -> list[PresetRow]:
                 paper_name=size.paper_name,
                 total=parameter_count(config),
                 non_embedding=parameter_count(config, embeddings=False),
-                twin_residuals={kind: _twin(config, kind).parameter_difference for kind in others},
+                twin_residuals={kind: twin(config, kind).parameter_difference for kind in others},
             )
         )
     return rows
 
 
-def _as_printed(name: str) -> DiffTransformerConfig:
+def _as_printed(name: str) -> ModelSettings:
     check_known("preset", "name", name, _SIZES)
     size = _SIZES[name]
-    return DiffTransformerConfig(
+    return ModelSettings(
         attention_type="diff",
         vocab_size=size.vocab_size,
         hidden_size=size.hidden_size,
@@ -129,8 +142,3 @@ def _as_printed(name: str) -> DiffTransformerConfig:
         head_dim=size.head_dim,
         max_position_embeddings=size.max_position_embeddings,
     )
-
-
-def _twin(config: DiffTransformerConfig, attention_type: str) -> Twin:
-    twin: Twin = config.twin(attention_type, match="params")
-    return twin

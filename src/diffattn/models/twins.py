@@ -2,26 +2,24 @@
 
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from diffattn.errors import ConfigError
 from diffattn.models.accounting import flops_per_token, parameter_count
-from diffattn.models.configuration_diff_transformer import (
-    ATTENTION_TYPES,
-    MAPS_WITH_LAMBDA_INIT,
-    DiffTransformerConfig,
-)
+from diffattn.models.attention_types import attention_facts
 from diffattn.models.known_names import check_known
+from diffattn.models.settings import ModelSettings
 from diffattn.ops import backends
 
 MATCHES = ("params", "heads", "attention_flops")
+SomeSettings = TypeVar("SomeSettings", bound=ModelSettings)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Twin:
+class Twin(Generic[SomeSettings]):
     """A matched configuration and what is left unmatched."""
 
-    config: DiffTransformerConfig
+    config: SomeSettings
     match: str
     parameter_difference: int
     """Parameters of the twin minus those of the original."""
@@ -30,8 +28,8 @@ class Twin:
 
 
 def twin(
-    config: DiffTransformerConfig, attention_type: str, match: str = "params", **changes: Any
-) -> Twin:
+    config: SomeSettings, attention_type: str, match: str = "params", **changes: Any
+) -> Twin[SomeSettings]:
     """The model of another attention type that matches ``config``.
 
     Heads are converted at equal ``head_dim`` through the softmax model they stand for: V1 and
@@ -47,7 +45,7 @@ def twin(
     Source: arXiv:2410.05258v2, section 2.1 (V1); DIFF V2 note (January 2026), baselines.
 
     Args:
-        config: The original.
+        config: The original; the twin is of the same class.
         attention_type: Type of the twin.
         match: ``"params"``, ``"heads"`` or ``"attention_flops"``.
         **changes: Fields of the twin to set, for example ``shared_rank=8``.
@@ -58,17 +56,16 @@ def twin(
     Raises:
         ConfigError: Unknown type, match or field, or heads that cannot be halved.
     """
-    check_known("twin", "attention_type", attention_type, ATTENTION_TYPES)
+    facts = attention_facts("twin", attention_type)
     check_known("twin", "match", match, MATCHES)
     values = deepcopy(config.settings())
     for name in changes:
         check_known("twin", "field", name, values)
     values["attention_type"] = attention_type
     if attention_type != config.attention_type:
-        factor = _softmax_heads_per_head(config.attention_type, match)
-        divisor = _softmax_heads_per_head(attention_type, match)
+        divisor = facts.softmax_heads(match)
         for name in ("num_heads", "num_kv_heads"):
-            softmax_heads = values[name] * factor
+            softmax_heads = values[name] * config.attention.softmax_heads(match)
             if softmax_heads % divisor:
                 raise ConfigError(
                     f"twin: {name} of the {attention_type!r} twin must be whole, got "
@@ -77,13 +74,12 @@ def twin(
             values[name] = softmax_heads // divisor
         # What belongs to the type falls back to the new type's default.
         values |= {"shared_rank": None, "head_norm": None, "lambda_bias": False}
-        if attention_type not in MAPS_WITH_LAMBDA_INIT:
+        if not facts.lambda_vectors:
             values["lambda_init"] = None
-        op = "softmax_attention" if attention_type == "softmax" else "diff_attention"
-        if values["attention_backend"] not in backends.names(op):
+        if values["attention_backend"] not in backends.names(facts.op):
             values["attention_backend"] = "auto"
-    result = DiffTransformerConfig(**(values | changes))
-    widths_differ = {"diff_v2", "shared_diff"} & {attention_type, config.attention_type}
+    result = type(config)(**(values | changes))
+    widths_differ = not (facts.matches_softmax and config.attention.matches_softmax)
     if match == "params" and widths_differ and "intermediate_size" not in changes:
         result.intermediate_size = _matching_intermediate_size(result, parameter_count(config))
     return Twin(
@@ -95,13 +91,7 @@ def twin(
     )
 
 
-def _softmax_heads_per_head(attention_type: str, match: str) -> int:
-    if attention_type == "diff_v2":
-        return 2 if match == "attention_flops" else 1
-    return 2 if attention_type in MAPS_WITH_LAMBDA_INIT else 1
-
-
-def _matching_intermediate_size(config: DiffTransformerConfig, target: int) -> int:
+def _matching_intermediate_size(config: ModelSettings, target: int) -> int:
     """The FFN width whose parameter count is nearest to ``target``."""
     multiple = 8 if config.hidden_size >= 512 else 1
     channel = 3 * config.hidden_size * config.num_hidden_layers

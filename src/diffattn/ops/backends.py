@@ -1,18 +1,25 @@
-"""Capability table of the operators' backends, and the only place where one is chosen."""
+"""Capability table of the operators' backends, and the only place where one is chosen.
+
+Names and capabilities are read without torch, which loads with the first choice.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from diffattn.errors import BackendError
 from diffattn.ops import kernel_support
 
-_WIDE_FLOATS = (torch.bfloat16, torch.float32, torch.float64)
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_WIDE_FLOATS = ("bfloat16", "float32", "float64")
 _GPU_WIDTHS = "head_dim in {32, 64, 96, 128} and Dv = head_dim or 2 head_dim"
-_ALL_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_ALL_FLOATS = ("float16", *_WIDE_FLOATS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +46,8 @@ class Backend:
     summary: str
     devices: tuple[str, ...] | None = None
     """Device types; ``None``: every device of PyTorch."""
-    dtypes: tuple[torch.dtype, ...] = _ALL_FLOATS
+    dtypes: tuple[str, ...] = _ALL_FLOATS
+    """Names of PyTorch's dtypes."""
     widths: str = "any"
     """The head and value widths it accepts, in words."""
     accepts_widths: Callable[[int, int], bool] = lambda head_dim, value_dim: True
@@ -61,9 +69,9 @@ class Backend:
             return missing
         if self.devices is not None and inputs.device not in self.devices:
             return f"needs device in {{{', '.join(self.devices)}}}, got {inputs.device}"
-        if inputs.dtype not in self.dtypes:
-            names = ", ".join(str(dtype).removeprefix("torch.") for dtype in self.dtypes)
-            return f"needs dtype in {{{names}}}, got {str(inputs.dtype).removeprefix('torch.')}"
+        if not _is_in(inputs.dtype, self.dtypes):
+            got = str(inputs.dtype).removeprefix("torch.")
+            return f"needs dtype in {{{', '.join(self.dtypes)}}}, got {got}"
         if not self.accepts_widths(inputs.head_dim, inputs.value_dim):
             return f"needs {self.widths}, got head_dim {inputs.head_dim} and Dv {inputs.value_dim}"
         if self.max_queries is not None and inputs.num_queries > self.max_queries:
@@ -71,6 +79,12 @@ class Backend:
         if inputs.needs_gradient and inputs.device in self.no_gradient_on:
             return f"has no gradient on {inputs.device}: detach q, k and v or use torch.no_grad()"
         return None
+
+
+def _is_in(dtype: torch.dtype, names: tuple[str, ...]) -> bool:
+    import torch
+
+    return any(dtype == getattr(torch, name) for name in names)
 
 
 _TABLE: dict[str, tuple[Backend, ...]] = {
@@ -119,7 +133,7 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             name="hopper",
             summary="forward with a warpgroup per map (Gluon), backward of 'triton'",
             devices=("cuda", "meta"),
-            dtypes=(torch.float16, torch.bfloat16),
+            dtypes=("float16", "bfloat16"),
             widths="head_dim in {64, 128} and Dv = head_dim or 2 head_dim",
             accepts_widths=kernel_support.hopper_accepts_widths,
             transforms=False,
@@ -199,6 +213,8 @@ def table(op: str) -> tuple[Backend, ...]:
 
 def describe(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Inputs:
     """Read the facts a choice depends on off the tensors of one call."""
+    import torch
+
     inputs = (q, k, v) if lam is None else (q, k, v, lam)
     return Inputs(
         device=q.device.type,
@@ -259,6 +275,8 @@ def _auto_diff_attention(inputs: Inputs) -> str:
     small map is cheaper to hold than to cut up, a large one goes by chunks. Elsewhere the composed
     form keeps memory flat at every length, where Triton's kernels cannot run.
     """
+    import torch
+
     if inputs.device == "cuda" and inputs.dtype != torch.float32:
         # A packed row has as many queries as keys, a cache has more keys.
         few = inputs.num_queries <= min(_FEW_QUERIES, inputs.num_keys - 1)
@@ -267,7 +285,7 @@ def _auto_diff_attention(inputs: Inputs) -> str:
                 return name
     if inputs.num_queries <= _FEW_QUERIES:
         return "decode"
-    if inputs.device != "cpu" or inputs.dtype not in _WIDE_FLOATS:
+    if inputs.device != "cpu" or not _is_in(inputs.dtype, _WIDE_FLOATS):
         return "composed"
     scores = inputs.batch * inputs.num_heads * inputs.num_queries * inputs.num_keys
     return "reference" if scores <= _FEW_SCORES else "chunked"
@@ -275,12 +293,14 @@ def _auto_diff_attention(inputs: Inputs) -> str:
 
 def _auto_softmax_attention(inputs: Inputs) -> str:
     """The ``auto`` rule of ``softmax_attention``: what was measured faster in docs/log.md."""
+    import torch
+
     if inputs.device != "cpu":
         return "sdpa"
     if inputs.num_queries <= _FEW_QUERIES:
         return "decode"
     long = inputs.num_keys >= 512
-    chunked = inputs.dtype == torch.bfloat16 or (inputs.dtype in _WIDE_FLOATS and long)
+    chunked = inputs.dtype == torch.bfloat16 or (long and _is_in(inputs.dtype, _WIDE_FLOATS))
     return "chunked" if chunked else "sdpa"
 
 

@@ -1,23 +1,37 @@
 """Every recipe by name."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, did_you_mean
 from diffattn.recipes.diff_transformer_3b import diff_transformer_3b
 from diffattn.recipes.diff_transformer_scaling import SCALING
 from diffattn.recipes.laptop import laptop
+from diffattn.recipes.plan import RunPlan
 from diffattn.recipes.smoke import smoke
 from diffattn.recipes.study import study
 from diffattn.training.config import RunConfig
 
-RECIPES: dict[str, Callable[[], RunConfig]] = {
+RECIPES: dict[str, Callable[[], RunPlan]] = {
     "smoke": smoke,
     "laptop": laptop,
     "study": study,
     "diff-transformer-3b": diff_transformer_3b,
     **SCALING,
 }
+SCALES = ("smoke", "laptop", "study")
+"""Recipes of softmax models, whose twins ``diffattn reproduce`` compares."""
+
+
+def plan(name: str) -> RunPlan:
+    """The settings of a recipe, without torch.
+
+    Raises:
+        ConfigError: No such recipe.
+    """
+    if name not in RECIPES:
+        hint = did_you_mean(name, RECIPES)
+        raise ConfigError(f"Unknown recipe {name!r}.{hint} See 'diffattn list recipes'.")
+    return RECIPES[name]()
 
 
 def recipe(name: str) -> RunConfig:
@@ -26,8 +40,4 @@ def recipe(name: str) -> RunConfig:
     Raises:
         ConfigError: No such recipe.
     """
-    if name not in RECIPES:
-        near = get_close_matches(name, RECIPES, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"Unknown recipe {name!r}.{hint} See 'diffattn list recipes'.")
-    return RECIPES[name]()
+    return plan(name).config()

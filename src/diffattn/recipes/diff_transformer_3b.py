@@ -1,10 +1,11 @@
 """The main language model of the DIFF Transformer paper."""
 
-from diffattn.models.presets import preset
-from diffattn.training.config import DataConfig, RunConfig, TrainConfig
+from diffattn.models.presets import preset_settings
+from diffattn.recipes.plan import RunPlan
+from diffattn.training.config import DataConfig, TrainConfig
 
 
-def diff_transformer_3b() -> RunConfig:
+def diff_transformer_3b() -> RunPlan:
     """DIFF 3B: 4M tokens per step at length 4,096, 350B tokens.
 
     Command: ``diffattn train diff-transformer-3b --set data.source=... --set data.tokenizer=...``.
@@ -13,8 +14,8 @@ def diff_transformer_3b() -> RunConfig:
 
     Source: arXiv:2410.05258v2, section 3.1 and Appendix D (recipe of StableLM-3B-4E1T).
     """
-    model = preset("3b")
-    return RunConfig(
+    model = preset_settings("3b")
+    return RunPlan(
         name="diff-transformer-3b",
         model=model,
         train=TrainConfig(

@@ -3,8 +3,9 @@
 from functools import partial
 from types import MappingProxyType
 
-from diffattn.models.presets import preset
-from diffattn.training.config import DataConfig, RunConfig, TrainConfig
+from diffattn.models.presets import preset_settings
+from diffattn.recipes.plan import RunPlan
+from diffattn.training.config import DataConfig, TrainConfig
 
 # Sizes whose runs use the larger learning rate; the others use half of it.
 _LEARNING_RATES = MappingProxyType(
@@ -12,7 +13,7 @@ _LEARNING_RATES = MappingProxyType(
 )
 
 
-def scaling(size: str) -> RunConfig:
+def scaling(size: str) -> RunPlan:
     """One DIFF model of Figure 3a: 10B tokens at length 2,048.
 
     Command: ``diffattn train scaling-830m --set data.source=... --set data.tokenizer=...``.
@@ -21,9 +22,9 @@ def scaling(size: str) -> RunConfig:
 
     Source: arXiv:2410.05258v2, section 3.2 and Appendix E.
     """
-    model = preset(size)
+    model = preset_settings(size)
     peak = _LEARNING_RATES[size]
-    return RunConfig(
+    return RunPlan(
         name=f"scaling-{size}",
         model=model,
         train=TrainConfig(

@@ -1,18 +1,19 @@
 """A comparison for a coffee break on any machine."""
 
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.training.config import DataConfig, RunConfig, TrainConfig
+from diffattn.models.settings import ModelSettings
+from diffattn.recipes.plan import RunPlan
+from diffattn.training.config import DataConfig, TrainConfig
 
 
-def laptop() -> RunConfig:
+def laptop() -> RunPlan:
     """Softmax model of 0.9M parameters with 8 heads (4 DIFF heads), about 0.3M tokens.
 
     Command: ``diffattn reproduce``. Hardware: 2 CPU cores. Duration: under 10 minutes for four
     types and three seeds. Expected: losses that fall together; far below the papers' range.
     """
-    return RunConfig(
+    return RunPlan(
         name="laptop",
-        model=DiffTransformerConfig(
+        model=ModelSettings(
             attention_type="softmax",
             vocab_size=1_024,
             hidden_size=128,

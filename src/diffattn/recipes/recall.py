@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from diffattn.data.recall_tasks import MultiNeedleConfig, NoisyRecallConfig, TaskConfig
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.training.config import TrainConfig
 from diffattn.training.recall_config import RecallConfig
 
@@ -102,6 +101,8 @@ def _run(
     **train: Any,
 ) -> RecallConfig:
     """The softmax run of a task: sequences per step, and to validate and again to test on."""
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+
     return RecallConfig(
         name="base",
         model=DiffTransformerConfig(

@@ -1,18 +1,19 @@
 """The smallest comparison: does everything run here?"""
 
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.training.config import DataConfig, RunConfig, TrainConfig
+from diffattn.models.settings import ModelSettings
+from diffattn.recipes.plan import RunPlan
+from diffattn.training.config import DataConfig, TrainConfig
 
 
-def smoke() -> RunConfig:
+def smoke() -> RunPlan:
     """Softmax model of 0.14M parameters, 20 steps: checks the machinery, shows nothing else.
 
     Command: ``diffattn reproduce --scale smoke``. Hardware: 2 CPU cores. Duration: under a
     minute for all four types. Expected: losses near 5.5 nats, alike for all four types.
     """
-    return RunConfig(
+    return RunPlan(
         name="smoke",
-        model=DiffTransformerConfig(
+        model=ModelSettings(
             attention_type="softmax",
             vocab_size=512,
             hidden_size=64,

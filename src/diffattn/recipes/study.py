@@ -1,19 +1,20 @@
 """The committed comparison: as large as two CPU cores do in an afternoon."""
 
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.training.config import DataConfig, RunConfig, TrainConfig
+from diffattn.models.settings import ModelSettings
+from diffattn.recipes.plan import RunPlan
+from diffattn.training.config import DataConfig, TrainConfig
 
 
-def study() -> RunConfig:
+def study() -> RunPlan:
     """Softmax model of 3.7M parameters with 16 heads (8 DIFF heads), 2M tokens per run.
 
     Command: ``diffattn reproduce --scale study``. Hardware: 2 CPU cores. Duration: hours for
     four types and three seeds. Expected: whatever the committed records say; eight DIFF heads
     is the smallest number the papers test, the token budget lies far below theirs.
     """
-    return RunConfig(
+    return RunPlan(
         name="study",
-        model=DiffTransformerConfig(
+        model=ModelSettings(
             attention_type="softmax",
             vocab_size=2_048,
             hidden_size=256,

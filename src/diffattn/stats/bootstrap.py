@@ -1,4 +1,8 @@
-"""Percentile bootstrap over clusters of items."""
+"""Percentile bootstrap over clusters of items, and within fixed groups.
+
+The same draws and ends as scipy.stats.bootstrap (the test compares them), which takes two to three
+times as long for tens of clusters: it also computes a standard error.
+"""
 
 from collections.abc import Sequence
 

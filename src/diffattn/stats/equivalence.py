@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diffattn.errors import ConfigError
-from diffattn.stats import curve_fits
-from diffattn.stats.intervals import t_quantile
+from diffattn.stats.intervals import Interval, t_quantile
 from diffattn.stats.power_law import PowerLaw
 
 
@@ -17,12 +16,9 @@ class Equivalence:
     x: float
     other_x: float
     loss: float
-    ratio: float
-    """``x / other_x``: 0.62 means that 62 % is enough."""
-    low: float | None
-    """Interval of the ratio by the delta method; ``None`` if a fit has no spread."""
-    high: float | None
-    level: float
+    ratio: Interval
+    """Of ``x / other_x``: 0.62 means that 62 % is enough. ``n`` counts the points of the fit with
+    fewer."""
     extrapolated: bool
     """Whether one of the two lies outside the points of its fit."""
 
@@ -51,10 +47,10 @@ def equivalent(
 
     Raises:
         ConfigError: Outside the points and not asked to extrapolate, the second law never
-            reaches the loss, or a law has two variables.
+            reaches the loss, or ``level`` is outside (0, 1).
     """
-    if "chinchilla" in (fit_a.form, fit_b.form):
-        raise ConfigError("equivalent: both laws must be of one variable, got 'chinchilla'.")
+    if not 0 < level < 1:
+        raise ConfigError(f"equivalent: level must be in (0, 1), got {level}.")
     loss = float(fit_a.predict(x))
     a, b, c = _abc(fit_b)
     if not (x > 0 and (loss - c) / a > 0):
@@ -75,20 +71,17 @@ def equivalent(
         )
     # d log(x / other) by the parameters of either fit: other moves by dL / L_b'(other).
     slope = -a * b * other ** (-b) / other
-    first, second = [
-        fit.spread(curve_fits.GRADIENTS[fit.form](np.asarray(at), fit.values))
-        for fit, at in ((fit_a, x), (fit_b, other))
-    ]
-    low = high = None
-    if first is not None and second is not None:
+    n = min(len(fit_a.y), len(fit_b.y))
+    first, second = fit_a.spread_at(x), fit_b.spread_at(other)
+    if first is None or second is None:
+        ratio = Interval(x / other, None, None, level, n, "none: no more points than parameters")
+    else:
         spread = float(np.hypot(first, second)) / abs(slope * other)
         fewest = min(fit_a.degrees_of_freedom, fit_b.degrees_of_freedom)
-        half = t_quantile((1 + level) / 2, fewest) * spread
-        low, high = (float(x / other * np.exp(sign * min(half, 700.0))) for sign in (-1, 1))
-    return Equivalence(
-        x=x, other_x=other, loss=loss, ratio=x / other, low=low, high=high, level=level,
-        extrapolated=bool(outside),
-    )  # fmt: skip
+        half = min(t_quantile((1 + level) / 2, fewest) * spread, 700.0)  # exp stays finite
+        low, high = (float(x / other * np.exp(sign * half)) for sign in (-1, 1))
+        ratio = Interval(x / other, low, high, level, n, "delta method, of the logarithm")
+    return Equivalence(x=x, other_x=other, loss=loss, ratio=ratio, extrapolated=bool(outside))
 
 
 def _abc(fit: PowerLaw) -> tuple[float, float, float]:

@@ -6,14 +6,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from diffattn.errors import ConfigError
-from diffattn.stats import curve_fits
 from diffattn.stats.intervals import Interval, t_quantile
 
-FORMS: dict[str, tuple[str, ...]] = {
-    "offset": ("a", "b", "c"),
-    "kaplan": ("a", "b"),
-    "chinchilla": ("E", "A", "alpha", "B", "beta"),
-}
+FORMS: dict[str, tuple[str, ...]] = {"offset": ("a", "b", "c"), "kaplan": ("a", "b")}
+_EXPONENT_SPANS = np.geomspace(0.02, 60.0, 240)
+"""Exponents searched, times ln(largest x / smallest x): from a straight line in ln x to a step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -23,7 +20,7 @@ class PowerLaw:
     form: str
     parameters: dict[str, float]
     x: np.ndarray = field(repr=False)
-    """float64 ``[n]``, or ``[n, 2]`` for ``"chinchilla"``."""
+    """float64 ``[n]``."""
     y: np.ndarray = field(repr=False)
     """float64 ``[n]``."""
     covariance: np.ndarray | None = field(repr=False)
@@ -45,12 +42,8 @@ class PowerLaw:
         return len(self.y) - len(self.parameters)
 
     def predict(self, x: Sequence[float] | np.ndarray | float) -> np.ndarray:
-        """The law at ``x``, inside the data or not.
-
-        Args:
-            x: ``[...]``, or ``[..., 2]`` for ``"chinchilla"``; positive.
-        """
-        return curve_fits.MODELS[self.form](np.asarray(x, dtype=np.float64), self.values)
+        """The law at ``x`` ``[...]``, positive, inside the data or not."""
+        return _law_at(np.asarray(x, dtype=np.float64), self.values)
 
     def spread(self, gradient: np.ndarray) -> float | None:
         """Standard error of a quantity with this gradient ``[p]`` by the parameters.
@@ -61,16 +54,27 @@ class PowerLaw:
             return None
         return float(np.sqrt(max(0.0, gradient @ self.covariance @ gradient)))
 
+    def spread_at(self, x: float) -> float | None:
+        """Standard error of the law at ``x``, by the delta method."""
+        return self.spread(_gradient_at(np.asarray(x, dtype=np.float64), self.values))
+
     def interval(self, name: str, level: float = 0.95) -> Interval:
         """Student-t interval of one parameter, by the delta method."""
-        which = np.array([float(own == name) for own in FORMS[self.form]])
-        return _interval(self, self.parameters[name], which, level)
+        which = np.array([float(other == name) for other in FORMS[self.form]])
+        return self._interval(self.parameters[name], self.spread(which), level)
 
-    def interval_at(self, x: Sequence[float] | float, level: float = 0.95) -> Interval:
+    def interval_at(self, x: float, level: float = 0.95) -> Interval:
         """Student-t interval of the law at one ``x``, by the delta method."""
-        point = np.asarray(x, dtype=np.float64)
-        gradient = curve_fits.GRADIENTS[self.form](point, self.values)
-        return _interval(self, float(self.predict(point)), gradient, level)
+        return self._interval(float(self.predict(x)), self.spread_at(x), level)
+
+    def _interval(self, value: float, spread: float | None, level: float) -> Interval:
+        if not 0 < level < 1:
+            raise ConfigError(f"PowerLaw: level must be in (0, 1), got {level}.")
+        n = len(self.y)
+        if spread is None:
+            return Interval(value, None, None, level, n, "none: no more points than parameters")
+        half = t_quantile((1 + level) / 2, self.degrees_of_freedom) * spread
+        return Interval(value, value - half, value + half, level, n, "delta method")
 
 
 def fit_power_law(
@@ -78,20 +82,18 @@ def fit_power_law(
 ) -> PowerLaw:
     r"""Fit a power law to losses.
 
-    .. math:: L = a x^{-b} + c, \qquad L = a x^{-b}, \qquad L = E + A N^{-\alpha} + B D^{-\beta}
+    .. math:: L = a x^{-b} + c, \qquad L = a x^{-b}
 
-    ``"offset"`` is ordinary least squares on the loss: a and c are linear given b, so b alone is
-    searched, on a grid and then by Gauss–Newton steps on all three. ``"kaplan"``, also written
+    ``"offset"`` is ordinary least squares on the loss. ``"kaplan"``, also written
     :math:`(x_c / x)^b` with :math:`x_c = a^{1 / b}`, is least squares on the logarithm.
-    ``"chinchilla"`` minimises the Huber loss (δ = 1e-3) of the logarithm from a grid of starts.
 
     Source: arXiv:2410.05258v2, section 3.2 (offset: its plotted curves); arXiv:2001.08361,
-    Eq. (1.1); arXiv:2203.15556, section D.2.
+    Eq. (1.1).
 
     Args:
-        x: ``[n]``, positive; ``[n, 2]`` for ``"chinchilla"`` (parameters, tokens). Any unit.
-        y: ``[n]``, positive for the last two forms.
-        form: ``"offset"``, ``"kaplan"`` or ``"chinchilla"``.
+        x: ``[n]``, positive. Any unit.
+        y: ``[n]``, positive for ``"kaplan"``.
+        form: ``"offset"`` or ``"kaplan"``.
 
     Returns:
         The law. Its exponent is positive: it falls with x, or rises towards c for a < 0.
@@ -103,92 +105,91 @@ def fit_power_law(
     if form not in FORMS:
         raise ConfigError(f"fit_power_law: form must be in {{{', '.join(FORMS)}}}, got {form!r}.")
     points, losses = _checked(x, y, form)
-    if form == "chinchilla":
-        theta = curve_fits.fit_chinchilla(np.log(points), np.log(losses))
-        values = curve_fits.chinchilla_parameters(theta)
-    elif form == "kaplan":
+    if form == "kaplan":
         slope, intercept = np.polyfit(np.log(points), np.log(losses), 1)
-        values = np.array([np.exp(intercept), -slope])
-    else:
-        found, at_edge = curve_fits.fit_offset(points, losses[None])
-        if at_edge[0]:
-            raise ConfigError(
-                "fit_power_law: the points must bend like a power law, got a best exponent at "
-                f"the edge of what is searched ({found[0][1]:.3g})."
-            )
-        values = found[0]
-    return _law(form, points, losses, values)
+        return _law(form, points, losses, np.array([np.exp(intercept), -slope]))
+    values, at_edge = fit_offset(points, losses[None])
+    if at_edge[0]:
+        raise ConfigError(
+            "fit_power_law: the points must bend like a power law, got a best exponent at "
+            f"the edge of what is searched ({values[0][1]:.3g})."
+        )
+    return _law(form, points, losses, values[0])
 
 
-def bootstrap_power_law(
-    fit: PowerLaw, *, level: float = 0.95, repeats: int = 1_000, seed: int = 0
-) -> dict[str, Interval]:
-    """Percentile intervals of the parameters from resampled residuals, x held fixed.
+def fit_offset(x: np.ndarray, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Least squares of a x^-b + c for many y, as a bootstrap needs them.
 
-    Residuals are widened by ``sqrt(n / (n - p))``, since a fit makes them too small. They are
-    taken on the scale that was fitted: the loss, or its logarithm. An exponent that leaves the
-    searched range counts with the edge.
-
-    Source: B. Efron, R. Tibshirani, An Introduction to the Bootstrap (1993), section 9.4.
+    a and c are linear given b, so b alone is searched: on a grid, then by Brent's method for the
+    root of the derivative beside the best, which cannot run away.
 
     Args:
-        fit: A fit with more points than parameters.
-        level: Coverage, in (0, 1). Default 0.95.
-        repeats: Resamples.
-        seed: Of the resampling.
+        x: ``[n]``, positive, three different values or more.
+        ys: ``[sets, n]``.
 
     Returns:
-        An interval by parameter.
-
-    Raises:
-        ConfigError: The fit has no residuals, or ``level`` or ``repeats`` is out of range.
+        a, b, c ``[sets, 3]``, and bool ``[sets]``: the best exponent lies at the edge of the
+        search, so that the points say nothing about it.
     """
-    if fit.degrees_of_freedom < 1 or not 0 < level < 1 or repeats < 1:
-        raise ConfigError(
-            "bootstrap_power_law: the fit must have more points than parameters, level lie in "
-            f"(0, 1) and repeats be 1 or more, got {len(fit.y)} points, {level}, {repeats}."
-        )
-    n = len(fit.y)
-    logs = fit.form != "offset"
-    fitted = np.log(fit.predict(fit.x)) if logs else fit.predict(fit.x)
-    residuals = (np.log(fit.y) if logs else fit.y) - fitted
-    residuals = residuals * np.sqrt(n / fit.degrees_of_freedom)
-    drawn = np.random.default_rng(seed).integers(0, n, size=(repeats, n))
-    resampled = fitted + residuals[drawn]  # [repeats, n]
-    if fit.form == "offset":
-        found, _ = curve_fits.fit_offset(fit.x, resampled)
-    elif fit.form == "kaplan":
-        slope, intercept = np.polyfit(np.log(fit.x), resampled.T, 1)
-        found = np.stack([np.exp(intercept), -slope], -1)
-    else:
-        start = curve_fits.chinchilla_theta(fit.values)
-        theta = curve_fits.refit_chinchilla(np.log(fit.x), resampled, start)
-        found = curve_fits.chinchilla_parameters(theta)
-    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return {
-        name: Interval(
-            fit.parameters[name], float(low[i]), float(high[i]), level, n, "residual bootstrap"
-        )
-        for i, name in enumerate(FORMS[fit.form])
-    }
+    middle = np.exp(np.log(x).mean())
+    z = np.log(x / middle)
+    grid = _EXPONENT_SPANS / np.ptp(z)
+    centred = ys - ys.mean(-1, keepdims=True)
+    u = _centred_power(z, grid[:, None])  # [grid, n]
+    best = np.argmax((centred @ u.T) ** 2 / (u * u).sum(-1), axis=-1)
+    at_edge = (best == 0) | (best == len(grid) - 1)
+    b = grid[best]
+    for i in np.flatnonzero(~at_edge):
+        b[i] = _best_exponent(z, centred[i], grid[best[i] - 1], grid[best[i] + 1])
+    u = _centred_power(z, b[:, None])  # [sets, n]
+    a = (centred * u).sum(-1) / (u * u).sum(-1)
+    c = ys.mean(-1) - a * np.exp(-b[:, None] * z).mean(-1)
+    return np.stack([a * middle**b, b, c], -1), at_edge
+
+
+def _centred_power(z: np.ndarray, b: np.ndarray | float) -> np.ndarray:
+    """exp(-b z) without its mean; expm1 keeps its digits for small b."""
+    u = np.expm1(-b * z)
+    return u - u.mean(-1, keepdims=True)
+
+
+def _best_exponent(z: np.ndarray, centred: np.ndarray, low: float, high: float) -> float:
+    """Where the sum of squares, a and c being the best for each b, is smallest."""
+    from scipy.optimize import brentq
+
+    def slope(b: float) -> float:
+        u = _centred_power(z, b)
+        residuals = centred - u * (centred @ u) / (u @ u)
+        return float(residuals @ (z * np.exp(-b * z)))
+
+    return float(brentq(slope, low, high))
+
+
+def _law_at(x: np.ndarray, p: np.ndarray) -> np.ndarray:
+    return p[0] * x ** -p[1] + (p[2] if len(p) > 2 else 0.0)
+
+
+def _gradient_at(x: np.ndarray, p: np.ndarray) -> np.ndarray:
+    """Derivatives of the law by its parameters, ``[..., p]``."""
+    power = x ** -p[1]
+    columns = [power, -p[0] * power * np.log(x), np.ones_like(power)]
+    return np.stack(columns[: len(p)], -1)
 
 
 def _checked(x: object, y: object, form: str) -> tuple[np.ndarray, np.ndarray]:
     """Points and losses as float64, fit to be fitted."""
     points, losses = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     least = len(FORMS[form])
-    shape = (losses.size, 2) if form == "chinchilla" else (losses.size,)
-    if losses.ndim != 1 or points.shape != shape or losses.size < least:
+    if losses.ndim != 1 or points.shape != losses.shape or losses.size < least:
         raise ConfigError(
-            f"fit_power_law: {form!r} needs {least} points or more, x "
-            f"{'[n, 2]' if form == 'chinchilla' else '[n]'} and y [n], got "
+            f"fit_power_law: {form!r} needs {least} points or more, x [n] and y [n], got "
             f"{list(points.shape)} and {list(losses.shape)}."
         )
     if not (np.isfinite(points).all() and np.isfinite(losses).all() and (points > 0).all()):
         raise ConfigError("fit_power_law: x and y must be finite and x positive, got others.")
-    if form != "offset" and (losses <= 0).any():
+    if form == "kaplan" and (losses <= 0).any():
         raise ConfigError(f"fit_power_law: {form!r} needs positive y, got {losses.min()}.")
-    if form != "chinchilla" and len(np.unique(points)) < least:
+    if len(np.unique(points)) < least:
         raise ConfigError(
             f"fit_power_law: {form!r} needs {least} different x, got {len(np.unique(points))}."
         )
@@ -199,10 +200,9 @@ def _checked(x: object, y: object, form: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _law(form: str, x: np.ndarray, y: np.ndarray, values: np.ndarray) -> PowerLaw:
     """The law with its spread and how well it fits."""
-    predicted = curve_fits.MODELS[form](x, values)
-    jacobian = curve_fits.GRADIENTS[form](x, values)  # [n, p]
+    predicted, jacobian = _law_at(x, values), _gradient_at(x, values)  # [n], [n, p]
     residuals = y - predicted
-    if form != "offset":  # fitted on the logarithm
+    if form == "kaplan":  # fitted on the logarithm
         jacobian, residuals = jacobian / predicted[:, None], np.log(y) - np.log(predicted)
     free, covariance = len(y) - len(values), None
     if free > 0:
@@ -217,13 +217,3 @@ def _law(form: str, x: np.ndarray, y: np.ndarray, values: np.ndarray) -> PowerLa
         r2=1 - float(((y - predicted) ** 2).sum() / ((y - y.mean()) ** 2).sum()),
         max_error=float(np.abs(y - predicted).max()),
     )  # fmt: skip
-
-
-def _interval(fit: PowerLaw, value: float, gradient: np.ndarray, level: float) -> Interval:
-    if not 0 < level < 1:
-        raise ConfigError(f"PowerLaw: level must be in (0, 1), got {level}.")
-    spread, n = fit.spread(gradient), len(fit.y)
-    if spread is None:
-        return Interval(value, None, None, level, n, "none: no more points than parameters")
-    half = t_quantile((1 + level) / 2, fit.degrees_of_freedom) * spread
-    return Interval(value, value - half, value + half, level, n, "delta method")

@@ -1,10 +1,11 @@
-"""Proportions: their interval, their range by sampling alone, the exact test of two of them."""
+"""Proportions and means of shares: intervals, range by sampling alone, the exact test of two."""
 
-import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from diffattn.errors import ConfigError
+from diffattn.stats.bootstrap import bootstrap_mean
 from diffattn.stats.intervals import Interval
 
 
@@ -24,21 +25,51 @@ def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
     Raises:
         ConfigError: An argument is out of range.
     """
-    if not 0 <= successes <= n or n < 1:
-        raise ConfigError(
-            f"wilson_interval: successes must lie in [0, n] and n be 1 or more, "
-            f"got {successes} of {n}."
-        )
+    _check("wilson_interval", successes, n)
     if not 0 < level < 1:
         raise ConfigError(f"wilson_interval: level must be in (0, 1), got {level}.")
-    z = normal_quantile((1 + level) / 2)
-    p = successes / n
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    # Rounding must not push an end past the proportion itself.
-    return Interval(
-        p, min(p, max(0.0, centre - half)), max(p, min(1.0, centre + half)), level, n, "Wilson"
-    )
+    from scipy.stats import binomtest
+
+    ends = binomtest(successes, n).proportion_ci(level, "wilson")
+    return Interval(successes / n, float(ends.low), float(ends.high), level, n, "Wilson")
+
+
+def share_interval(
+    values: Sequence[float] | np.ndarray,
+    clusters: Sequence[str] | None = None,
+    *,
+    level: float = 0.95,
+) -> Interval:
+    """Mean of values from 0 to 1 and the interval that fits them.
+
+    Independent zeros and ones are a proportion: Wilson's interval. Shares in between, or several
+    values per cluster, get the bootstrap over clusters; but where every value is 0, or every value
+    is 1, resampling would show no spread at all, and Wilson's interval over clusters is given.
+
+    Source: E. B. Wilson, J. Am. Stat. Assoc. 22 (1927), 209; B. Efron, Ann. Stat. 7 (1979), 1.
+
+    Args:
+        values: ``[n]``, from 0 to 1, n >= 1.
+        clusters: Name of each value's cluster. Default: every value is its own.
+        level: Coverage, in (0, 1). Default 0.95.
+
+    Returns:
+        The interval; ``n`` counts clusters.
+
+    Raises:
+        ConfigError: A value lies outside [0, 1], there is none, or the lengths differ.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    if x.size == 0 or not ((x >= 0) & (x <= 1)).all():
+        raise ConfigError("share_interval: values must be one or more from 0 to 1, got others.")
+    names = [str(i) for i in range(len(x))] if clusters is None else list(clusters)
+    num_clusters = len(set(names))
+    alone = len(names) == len(x) == num_clusters
+    if x.min() == x.max() and x[0] in (0.0, 1.0) and len(names) == len(x):
+        return wilson_interval(int(x[0]) * num_clusters, num_clusters, level)
+    if alone and set(np.unique(x)) <= {0.0, 1.0}:
+        return wilson_interval(int(x.sum()), num_clusters, level)
+    return bootstrap_mean(x, names, level=level)
 
 
 def expected_range(p: float, n: int, draws: int, repeats: int = 20_000, seed: int = 0) -> float:
@@ -59,30 +90,15 @@ def expected_range(p: float, n: int, draws: int, repeats: int = 20_000, seed: in
             "expected_range: p must lie in [0, 1] and n, draws, repeats be 1 or more, "
             f"got {p}, {n}, {draws}, {repeats}."
         )
-    found = np.random.default_rng(seed).binomial(n, p, size=(repeats, draws))
-    return float((found.max(1) - found.min(1)).mean()) / n
-
-
-def normal_quantile(p: float) -> float:
-    """Quantile of the standard normal distribution, by bisection to double precision.
-
-    Args:
-        p: Probability below the quantile, in (0, 1).
-    """
-    low, high = -40.0, 40.0
-    middle = 0.0
-    while low < middle < high:
-        below = 0.5 * math.erfc(-middle / math.sqrt(2))
-        low, high = (middle, high) if below < p else (low, middle)
-        middle = (low + high) / 2
-    return middle
+    counts = np.random.default_rng(seed).binomial(n, p, size=(repeats, draws))
+    return float(np.ptp(counts, axis=1).mean()) / n
 
 
 def fisher_exact(successes: int, trials: int, other_successes: int, other_trials: int) -> float:
     r"""Two-sided p-value of Fisher's exact test that two shares have one probability.
 
     The sum of the hypergeometric probabilities of all tables with these margins that are at most
-    as probable as the one found.
+    as probable as the one observed.
 
     Source: R. A. Fisher, J. R. Stat. Soc. 85 (1922), 87-94.
 
@@ -100,16 +116,18 @@ def fisher_exact(successes: int, trials: int, other_successes: int, other_trials
     """
     _check("fisher_exact", successes, trials)
     _check("fisher_exact", other_successes, other_trials)
-    total = successes + other_successes
-    tables = range(max(0, total - other_trials), min(total, trials) + 1)
-    # Whole numbers, so that equally probable tables are exactly equal.
-    ways = {k: math.comb(trials, k) * math.comb(other_trials, total - k) for k in tables}
-    return sum(n for n in ways.values() if n <= ways[successes]) / sum(ways.values())
+    from scipy import stats
+
+    table = [
+        [successes, trials - successes],
+        [other_successes, other_trials - other_successes],
+    ]
+    return float(stats.fisher_exact(table).pvalue)
 
 
 def _check(where: str, successes: int, trials: int) -> None:
     if trials < 1 or not 0 <= successes <= trials:
         raise ConfigError(
-            f"{where}: successes must be from 0 to trials, and trials 1 or more, "
+            f"{where}: successes must lie in [0, n] and n be 1 or more, "
             f"got {successes} of {trials}."
         )

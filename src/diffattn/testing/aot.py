@@ -5,10 +5,8 @@ registers, spills, shared memory and tensor memory; it exits with 1 if a limit i
 """
 
 import argparse
-import importlib
 import importlib.util
 import os
-import pkgutil
 import re
 import subprocess
 import sys
@@ -16,14 +14,15 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import BackendError
-from diffattn.ops.diff_attention.triton.configs import AotCase
 
-KERNEL_PACKAGE = "diffattn.ops.diff_attention.triton"
-SHARED_BYTES = {80: 166_912, 86: 101_376, 90: 232_448, 100: 232_448}
-"""Shared memory one program may have, per compute capability; 86 stands for all small chips."""
+if TYPE_CHECKING:  # its module imports triton, without which the command says what is missing
+    from diffattn.ops.diff_attention.triton.aot_cases import AotCase
+
+SHARED_BYTES = {80: 166_912, 86: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
+"""Shared memory one program may have, per compute capability; 86 stands for 8.9 as well."""
 TMEM_COLUMNS = 512
 """Tensor memory of one multiprocessor; a kernel that needs more compiles into a trap."""
 
@@ -52,11 +51,11 @@ class AotReport:
     ptx: str
 
 
-def compile_case(case: AotCase, capability: int) -> AotReport:
-    """Compile ``case`` for ``capability`` (80, 86, 90 or 100) and read the assembler's report.
+def compile_case(case: "AotCase", capability: int) -> AotReport:
+    """Compile ``case`` for one of the chips of ``SHARED_BYTES`` and read the assembler's report.
 
     Args:
-        case: From the ``aot_cases`` of a kernel module, or any other.
+        case: From :func:`registered_cases`, or any other.
         capability: Ten times the compute capability.
 
     Returns:
@@ -69,6 +68,8 @@ def compile_case(case: AotCase, capability: int) -> AotReport:
     import triton
     from triton.backends.compiler import GPUTarget
 
+    from diffattn.ops.diff_attention.triton.configs import FP_FUSION
+
     if capability not in SHARED_BYTES:
         raise BackendError(
             f"aot: capability must be in {{{', '.join(map(str, SHARED_BYTES))}}}, got {capability}."
@@ -77,7 +78,12 @@ def compile_case(case: AotCase, capability: int) -> AotReport:
     compiled: Any = triton.compile(
         _source(case),
         target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": case.num_warps, "num_stages": case.num_stages, **case.options},
+        options={
+            "num_warps": case.num_warps,
+            "num_stages": case.num_stages,
+            **FP_FUSION,
+            **case.options,
+        },
     )
     ptx = compiled.asm["ptx"]
     log = _assemble(case.name, ptx, capability)
@@ -131,20 +137,22 @@ def assert_within_limits(report: AotReport) -> None:
         raise AssertionError(f"{report.name} on sm_{report.capability}: {'; '.join(broken)}.")
 
 
-def registered_cases(capability: int) -> list[AotCase]:
-    """The cases of every kernel module that has ``aot_cases(capability)``, in order of module."""
-    package = importlib.import_module(KERNEL_PACKAGE)
-    cases: list[AotCase] = []
-    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda found: found.name):
-        loaded = importlib.import_module(f"{KERNEL_PACKAGE}.{module.name}")
-        cases += getattr(loaded, "aot_cases", lambda _: [])(capability)
-    return cases
+def registered_cases(capability: int) -> list["AotCase"]:
+    """The compile cases of the package, for chips of this capability."""
+    from diffattn.ops.diff_attention.triton import aot_cases
+
+    return aot_cases.aot_cases(capability)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile the registered cases of some capabilities, print a table, return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m diffattn.testing.aot", description=__doc__)
-    parser.add_argument("capability", type=int, nargs="*", help="of 80, 86, 90, 100; default: all")
+    parser.add_argument(
+        "capability",
+        type=int,
+        nargs="*",
+        help=f"of {', '.join(map(str, SHARED_BYTES))}; default: all",
+    )
     parser.add_argument("--match", default="", help="only cases whose name contains this text")
     options = parser.parse_args(arguments)
     if importlib.util.find_spec("triton") is None:
@@ -181,7 +189,7 @@ def _row(report: AotReport) -> str:
     )
 
 
-def _refuse_interpreter(case: AotCase) -> None:
+def _refuse_interpreter(case: "AotCase") -> None:
     from triton.runtime.jit import JITFunction
 
     if not isinstance(case.kernel, JITFunction) or os.environ.get("TRITON_INTERPRET") == "1":
@@ -191,7 +199,7 @@ def _refuse_interpreter(case: AotCase) -> None:
         )
 
 
-def _source(case: AotCase) -> Any:
+def _source(case: "AotCase") -> Any:
     """The kernel with its types; what ends in ``:16`` is known to be divisible by 16."""
     from triton.compiler import ASTSource
 
@@ -203,7 +211,7 @@ def _source(case: AotCase) -> Any:
     attributes = {
         (names.index(name),): [["tt.divisibility", 16]]
         for name, kind in case.signature.items()
-        if kind.endswith(":16") and name not in case.constexprs
+        if kind.endswith(":16")
     }
     make = ASTSource
     if getattr(case.kernel, "is_gluon", lambda: False)():

@@ -2,10 +2,12 @@
 
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from diffattn.errors import ConfigError
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+
+if TYPE_CHECKING:  # settings are checked and listed without torch
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +124,7 @@ class RunConfig:
     """A model, its training and its data."""
 
     name: str
-    model: DiffTransformerConfig
+    model: "DiffTransformerConfig"
     train: TrainConfig
     data: DataConfig
 

@@ -1,7 +1,7 @@
 """Settings of one training run on a recall task."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diffattn.data.recall_tasks import (
     MqarConfig,
@@ -10,9 +10,11 @@ from diffattn.data.recall_tasks import (
     TaskConfig,
 )
 from diffattn.errors import ConfigError
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.known_names import check_known
 from diffattn.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 TASKS: dict[str, type[TaskConfig]] = {
     "mqar": MqarConfig,
@@ -30,7 +32,7 @@ class RecallConfig:
     """
 
     name: str
-    model: DiffTransformerConfig
+    model: "DiffTransformerConfig"
     train: TrainConfig
     task: TaskConfig
     solved_accuracy: float = 0.99
@@ -77,6 +79,8 @@ class RecallConfig:
         Raises:
             ConfigError: An unknown task, or settings that contradict each other.
         """
+        from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+
         task = dict(settings["task"])
         kind = task.pop("name")
         check_known("RecallConfig", "task", kind, TASKS)

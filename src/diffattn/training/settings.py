@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.settings import ModelSettings
 from diffattn.records.settings import parse_value, read_settings
-from diffattn.training.config import RunConfig
+from diffattn.training.config import DataConfig, RunConfig, TrainConfig
 
+_SECTIONS: dict[str, type] = {"model": ModelSettings, "train": TrainConfig, "data": DataConfig}
 # Values that follow another one as long as they are its default.
 _DERIVED = {
     "model.num_heads": "num_kv_heads",
@@ -28,13 +29,14 @@ def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
     Raises:
         ConfigError: No ``=``, an unknown key, or a value of the wrong kind.
     """
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+
+    changed = read_changes(settings)
     values: dict[str, dict[str, Any]] = {
         "model": config.model.settings(),
         "train": dataclasses.asdict(config.train),
         "data": dataclasses.asdict(config.data),
     }
-    known = [f"{section}.{field}" for section, fields in values.items() for field in fields]
-    changed = {key: _value(key, text) for key, text in read_settings(settings, known).items()}
     if "data.vocab_size" in changed:
         changed.setdefault("model.vocab_size", changed["data.vocab_size"])
     if "train.seq_len" in changed:
@@ -53,6 +55,20 @@ def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
     )
 
 
+def read_changes(settings: Iterable[str]) -> dict[str, Any]:
+    """Keys and parsed values of changes to a run, checked without torch.
+
+    Raises:
+        ConfigError: No ``=``, an unknown key, or a number that is not finite.
+    """
+    known = [
+        f"{section}.{field.name}"
+        for section, kind in _SECTIONS.items()
+        for field in dataclasses.fields(kind)
+    ]
+    return {key: _value(key, text) for key, text in read_settings(settings, known).items()}
+
+
 def _value(key: str, text: str) -> Any:
     value = parse_value(key, text)
     # A folder may be called 2024, and true is a word.
@@ -61,7 +77,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def _is_default(model: dict[str, Any], field: str) -> bool:
-    return DiffTransformerConfig(**model | {field: None}).settings()[field] == model[field]
+    return ModelSettings(**model | {field: None}).settings()[field] == model[field]
 
 
 def _build(section: str, kind: type, values: dict[str, Any]) -> Any:

@@ -141,7 +141,7 @@ def _run(config: RunConfig, data: PreparedData, folder: Path, progress: Progress
     require_finite(config.train.num_steps, {"validation_loss": loss, "lam": lam})
     initial = (
         [config.model.layer_lambda_init(i) for i in range(config.model.num_hidden_layers)]
-        if config.model.attention_type in ("diff", "shared_diff")
+        if config.model.attention.lambda_vectors
         else None
     )
     model.config.use_cache = config.model.use_cache  # transformers switches it off in training

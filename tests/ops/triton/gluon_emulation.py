@@ -131,7 +131,7 @@ class Partition(threading.Thread):
 
 
 class Chip:
-    """One program at a time: ``gl``, ``tma``, ``mbarrier`` and the products, in Python."""
+    """One program at a time: ``gl``, ``mbarrier``, copies and products, in Python."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -212,7 +212,7 @@ class Chip:
     sum = staticmethod(lambda x, axis: x.sum(axis))
     cdiv = staticmethod(lambda x, y: (x + y - 1) // y)
     convert_layout = staticmethod(lambda x, layout: x)
-    thread_barrier = fence_async_shared = staticmethod(lambda: None)
+    fence_async_shared = staticmethod(lambda: None)
 
     def load(self, pointer, mask, other):
         offsets = torch.where(mask, pointer.offset, 0)
@@ -226,7 +226,7 @@ class Chip:
         filler = float("nan") if dtype.is_floating_point else 0
         return Tile(torch.full(shape, filler, dtype=dtype))
 
-    # mbarrier, tma, warpgroup_mma
+    # mbarrier, copies, warpgroup_mma
     def of(self, tile):
         return self.barriers[tile.data.data_ptr()][1]
 
@@ -243,7 +243,7 @@ class Chip:
     def wait(self, tile, phase):
         self.current.pause(lambda: self.of(tile).phase & 1 != int(phase))
 
-    def async_copy_global_to_shared(self, descriptor, corner, barrier, result):
+    def load_tile(self, descriptor, corner, barrier, result):
         assert list(result.shape) == list(descriptor.block_shape)
         tile = descriptor.tile(corner)
         result.data.fill_(float("nan"))
@@ -276,13 +276,15 @@ def emulate(monkeypatch, module, kernel_name, function_names, seed):
 
     class Launcher:
         def __getitem__(self, grid):
-            def launch(*args, num_warps, maxnreg, **constexprs):
+            def launch(*args, num_warps, maxnreg, enable_fp_fusion, **constexprs):
                 chip.launch(kernel, grid, args, constexprs)
 
             return launch
 
-    for name in ("gl", "mbarrier", "tma"):
+    for name in ("gl", "mbarrier"):
         monkeypatch.setattr(module, name, chip)
+    monkeypatch.setattr(module, "_load_tile", chip.load_tile)
+    monkeypatch.setattr(module, "_sync_warpgroup", lambda: None)
     for name in ("warpgroup_mma", "warpgroup_mma_wait", "fence_async_shared"):
         monkeypatch.setattr(module, name, getattr(chip, name))
     for name in function_names:

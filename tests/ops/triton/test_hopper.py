@@ -192,8 +192,19 @@ def test_what_the_kernel_is_not_built_for(option, message):
         hopper_op.diff_attention(**inputs.tensors(), **({"scale": 0.125} | option))
 
 
-def test_available_names_the_pinned_version(monkeypatch):
-    monkeypatch.setattr(kernel_support, "installed_version", lambda: "3.9.0")
-    monkeypatch.setattr(hopper.triton, "__version__", "3.9.0")
-    assert kernel_support.hopper_available() == "needs triton 3.6.0, got 3.9.0"
-    assert hopper.aot_cases(90) == []
+@pytest.mark.parametrize(
+    ("triton_reason", "chip", "reason"),
+    [
+        (None, (9, 0), None),
+        (None, (8, 0), "needs a CUDA device of compute capability 9.0"),
+        (None, (10, 0), "needs a CUDA device of compute capability 9.0"),
+        ("needs another triton", (9, 0), "needs another triton"),
+    ],
+)
+def test_available_asks_for_the_triton_of_all_kernels_and_for_the_chip(
+    triton_reason, chip, reason, monkeypatch
+):
+    monkeypatch.setattr(kernel_support, "available", lambda: triton_reason)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: chip)
+    assert kernel_support.hopper_available() == reason

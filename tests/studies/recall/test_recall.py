@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.records.io import read_json, write_json
 from diffattn.records.run import RunRecord
 from diffattn.stats.proportions import fisher_exact, wilson_interval

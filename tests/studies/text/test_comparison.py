@@ -7,7 +7,7 @@ import torch
 
 from diffattn.errors import ConfigError
 from diffattn.models.accounting import parameter_count
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.recipes.catalog import recipe
 from diffattn.studies.text.comparison import ComparisonConfig

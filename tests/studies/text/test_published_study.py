@@ -25,10 +25,32 @@ def config(study):
     return found
 
 
-def test_results_follow_from_the_runs(config):
+@pytest.fixture(scope="module")
+def recomputed(config):
     names = [member.config.name for member in config.members()]
     results = {name: read_json(STUDY / "runs" / name / "results.json") for name in names}
-    assert comparison_results(config, results) == read_json(STUDY / "results.json")
+    return comparison_results(config, results)
+
+
+def test_results_follow_from_the_runs(config, recomputed, assert_same_statistics):
+    compared = assert_same_statistics(recomputed, read_json(STUDY / "results.json"))
+    assert compared == 2 * len(config.types) + 2 * (len(config.types) - 1)
+
+
+def test_the_printed_intervals_follow_from_the_runs(recomputed):
+    """Those of the table, which stands in the README or a page of ``docs``."""
+    root = Path(__file__).parents[2]
+    pages = [root / "README.md", *sorted((root / "docs").glob("**/*.md"))]
+    printed = "".join(page.read_text(encoding="utf-8") for page in pages).replace("−", "-")
+    for name, entry in recomputed["types"].items():
+        loss = entry["validation_loss"]
+        cells = f"| {loss['mean']:.4f} | {loss['low']:.4f} to {loss['high']:.4f} | "
+        if name == "softmax":
+            cells += "— | — | baseline"
+        else:
+            (found,) = (one for one in recomputed["differences"] if one["type"] == name)
+            cells += f"{found['mean']:+.4f} | {found['low']:+.4f} to {found['high']:+.4f} | "
+        assert cells in printed, name
 
 
 def test_every_run_is_whole_and_from_a_clean_commit(config):

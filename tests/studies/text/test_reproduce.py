@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from diffattn.errors import CheckpointError, DiffAttnError
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.run import RunRecord, config_hash
 from diffattn.report.study.files import read_study

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.studies.text.reproduce import comparison
 from diffattn.studies.text.summary import comparison_results, statement
 

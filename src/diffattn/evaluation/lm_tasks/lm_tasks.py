@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_bat
 from diffattn.inference.language_model import ItemError, LanguageModel
 from diffattn.inference.scoring import Score, score
 from diffattn.records.evaluations import Metric
-from diffattn.stats.proportions import normal_quantile, wilson_interval
+from diffattn.stats.proportions import wilson_interval
 
 _METRICS = ("acc", "acc_norm", "acc_bytes")
 _ASKED_TOGETHER = 16
@@ -198,7 +199,7 @@ def _average(columns: Sequence[Sequence[float]]) -> Metric:
     low = high = None
     if min(map(len, columns)) > 1:
         variance = sum(float(np.var(column, ddof=1)) / len(column) for column in columns)
-        half = normal_quantile(0.975) * math.sqrt(variance) / len(columns)
+        half = NormalDist().inv_cdf(0.975) * math.sqrt(variance) / len(columns)
         low, high = value - half, value + half
     return Metric(
         name="average", value=value, low=low, high=high, n=sum(map(len, columns)),

@@ -25,7 +25,7 @@ from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import ItemError, LanguageModel
 from diffattn.inference.prompting import complete, prompt_text, require_chat_template
 from diffattn.records.evaluations import Metric
-from diffattn.stats.shares import share_interval
+from diffattn.stats.proportions import share_interval
 
 BASE_LENGTHS = (250, 500, 1_000)
 """Their mean is the base score."""

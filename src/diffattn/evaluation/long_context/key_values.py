@@ -14,7 +14,7 @@ from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.prompting import complete
-from diffattn.stats.shares import share_interval
+from diffattn.stats.proportions import share_interval
 
 _INSTRUCTION = "Extract the value corresponding to the specified key in the JSON object below."
 _MARGIN = 4

@@ -24,7 +24,7 @@ from diffattn.inference.read_prompts import read_each
 from diffattn.inference.scoring import score
 from diffattn.records.evaluations import Metric
 from diffattn.stats.bootstrap import bootstrap_mean
-from diffattn.stats.shares import share_interval
+from diffattn.stats.proportions import share_interval
 
 _SCORES = {"recall": "share", "all_correct": "share", "digits_greedy": "share"}
 

@@ -22,7 +22,7 @@ from diffattn.inference.read_prompts import read_each
 from diffattn.inference.scoring import Continuation, score
 from diffattn.records.evaluations import Metric
 from diffattn.stats.bootstrap import bootstrap_mean
-from diffattn.stats.shares import share_interval
+from diffattn.stats.proportions import share_interval
 
 PHRASE = "eat a sandwich and sit in Dolores Park on a sunny day"
 _STEM = "The best thing to do in San Francisco is"

@@ -13,9 +13,8 @@ from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_bat
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.token_losses import prefix_losses
 from diffattn.stats.bootstrap import bootstrap_mean, bootstrap_ratio
-from diffattn.stats.curve_fits import fit_offset
 from diffattn.stats.intervals import Interval
-from diffattn.stats.power_law import fit_power_law
+from diffattn.stats.power_law import fit_offset, fit_power_law
 
 _CURVE_START = 64
 """First position that is drawn and fitted, as in the paper's figure."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.known_names import check_known
 from diffattn.models.twins import MATCHES, Twin
 from diffattn.training.recall_config import RecallConfig

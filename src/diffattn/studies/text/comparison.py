@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES
+from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.known_names import check_known
 from diffattn.models.twins import MATCHES
 from diffattn.training.config import RunConfig

@@ -8,6 +8,7 @@ import diffattn.report
 from diffattn.data.corpora import corpus_hash, load_corpus
 from diffattn.errors import ConfigError
 from diffattn.models.known_names import check_known
+from diffattn.recipes.catalog import SCALES, recipe
 from diffattn.records.io import read_json
 from diffattn.records.run import package_versions, require_schema
 from diffattn.report.build import build_report
@@ -16,7 +17,6 @@ from diffattn.studies.text.comparison import ComparisonConfig
 
 PUBLISHED = Path(diffattn.report.__file__).parent / "published" / "text"
 """What the package carries of the committed study; all of it is in ``published/text``."""
-SCALES = ("smoke", "laptop", "study")
 _DEFAULT_SEEDS = {"smoke": (0,), "laptop": (0, 1, 2), "study": (0, 1, 2)}
 
 Say = Callable[[str], None]
@@ -93,7 +93,6 @@ def comparison(
     Raises:
         ConfigError: An unknown scale or setting.
     """
-    from diffattn.recipes.catalog import recipe
     from diffattn.training.settings import apply_settings
 
     check_known("reproduce", "scale", scale, SCALES)

@@ -93,7 +93,7 @@ def statement(config: ComparisonConfig) -> str:
         (
             member.config.model.num_heads
             for member in config.members()
-            if member.config.model.attention_type in ("diff", "shared_diff")
+            if member.config.model.attention.lambda_vectors
         ),
         default=None,
     )

@@ -8,7 +8,7 @@ from diffattn.evaluation.long_context.ruler.tasks import TASKS
 from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Summary
 from diffattn.records.evaluations import Metric
-from diffattn.stats.shares import share_interval
+from diffattn.stats.proportions import share_interval
 
 THRESHOLD = 0.856
 """Mean score of Llama-2-7B at 4K: from here on RULER calls a length effective."""

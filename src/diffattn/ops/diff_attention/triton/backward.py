@@ -379,7 +379,7 @@ def backward(
     _diff_attention_bwd_preprocess_kernel[grid](
         grad, o, o2, wide_lam, delta, dlam, *grad.stride()[:3], *wide_lam.stride(), num_queries,
         num_heads, VALUE_DIM=value_dim, BLOCK_DV=block_dv, BLOCK_M=config.block_m,
-        num_warps=config.num_warps, num_stages=config.num_stages,
+        **config.compiler_options,
     )  # fmt: skip
     for launch, config in launch_configs("dkv", q, value_dim).items():
         grid = (triton.cdiv(num_keys, config.block_n), num_kv_heads, batch)
@@ -393,6 +393,6 @@ def backward(
     grid = (triton.cdiv(num_queries, config.block_m), num_heads, batch)
     _diff_attention_bwd_dq_kernel[grid](
         q, k, v, wide_lam, grad, lse, delta, dq, mask.first, mask.last, mask.padding, *strides,
-        mask.batch_stride, *sizes, **widths, **mask.flags,  **config.options,
+        mask.batch_stride, *sizes, **widths, **mask.flags, **config.options,
     )  # fmt: skip
     return dq, dk, dv, dlam.sum_to_size(lam.shape)

@@ -8,7 +8,6 @@ and rows that fill a tensor-core tile of 16 anyway cost nothing. A second kernel
 and subtracts.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,14 +15,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diffattn.ops.diff_attention.triton.configs import AotCase
+from diffattn.ops.diff_attention.triton.configs import FP_FUSION
 from diffattn.ops.diff_attention.triton.launch import LOG2_E
 from diffattn.ops.masking import CAUSAL, AttentionMask
 
 _KEYS_PER_SPLIT = 128
 """A part of the keys shorter than this costs more to merge than it saves."""
 _MAX_SPLITS = 256
-_LARGE_SHARED_BYTES, _SMALL_SHARED_BYTES = 166_912, 101_376
+LARGE_SHARED_BYTES, SMALL_SHARED_BYTES = 166_912, 101_376
 """Of compute capability 8.0 and above, and of 8.6, 8.9 and 12.0."""
 
 
@@ -245,7 +244,7 @@ def decode(
     lam = lam.expand(batch, num_queries, num_heads)
     num_rows = 2 * num_queries * group
     itemsize, shared_bytes = q.element_size(), _shared_bytes(q.device)
-    tiles = _tiles(num_rows, head_dim, value_dim, shared_keys, itemsize, shared_bytes)
+    tiles = tiles_of(num_rows, head_dim, value_dim, shared_keys, itemsize, shared_bytes)
     row_blocks = triton.cdiv(num_rows, tiles["BLOCK_ROWS"])
     if num_splits is None:
         programs = batch * num_kv_heads * row_blocks
@@ -271,17 +270,18 @@ def decode(
         GROUP=group, HEAD_DIM=head_dim, VALUE_DIM=value_dim, SHARED_KEYS=shared_keys,
         CAUSAL=causal, WINDOWED=window is not None, HAS_LENGTHS=kv_lengths is not None,
         HAS_PADDING=padding is not None,
-        PRECISION="ieee" if q.dtype == torch.float32 else "tf32", **tiles,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32", **tiles, **FP_FUSION,
     )  # fmt: skip
     _diff_attention_combine_kernel[(batch * num_queries * num_heads,)](
         acc, row_max, row_sum, lam, out, *lam.stride(),
         num_queries, num_kv_heads, num_splits,
         GROUP=group, VALUE_DIM=value_dim, BLOCK_SPLITS=16, BLOCK_V=tiles["BLOCK_V"], num_warps=4,
+        **FP_FUSION,
     )  # fmt: skip
     return out
 
 
-def _tiles(
+def tiles_of(
     num_rows: int,
     head_dim: int,
     value_dim: int,
@@ -326,67 +326,6 @@ def _num_multiprocessors(device: torch.device) -> int:
 def _shared_bytes(device: torch.device) -> int:
     """Shared memory that one program may have; that of a large GPU under the interpreter."""
     if device.type != "cuda":
-        return _LARGE_SHARED_BYTES
+        return LARGE_SHARED_BYTES
     properties: Any = torch.cuda.get_device_properties(device)  # its stub lacks the attribute
     return int(properties.shared_memory_per_block_optin)
-
-
-def aot_cases(capability: int) -> list[AotCase]:
-    """The smallest and the largest block of rows per width, keys per map and shared; the merge."""
-    shared_bytes = _SMALL_SHARED_BYTES if capability == 86 else _LARGE_SHARED_BYTES
-    cases: list[AotCase] = []
-    for head_dim in (32, 64, 96, 128):
-        for shared_keys, value_dim in ((False, 2 * head_dim), (True, head_dim)):
-            for num_rows in (2, 256):
-                tiles = _tiles(num_rows, head_dim, value_dim, shared_keys, 2, shared_bytes)
-                cases.append(_aot_decode(head_dim, value_dim, shared_keys, tiles))
-    cases.append(_aot_combine(256))
-    # A launch turns every count of 1 into a constant, which compiles another way.
-    ones = dict.fromkeys(("num_queries", "num_keys", "num_kv_heads", "num_splits"), 1)
-    for case in (cases[0], cases[-1]):
-        given = {name: 1 for name in ones if name in case.signature} | {"p_padding": None}
-        given |= {"GROUP": 1, "WINDOWED": False, "HAS_PADDING": False}
-        given = {name: given[name] for name in case.kernel.arg_names if name in given}
-        name, constexprs = f"{case.name}-ones", case.constexprs | given
-        cases.append(replace(case, name=name, constexprs=constexprs))
-    return cases
-
-
-def _aot_decode(head_dim: int, value_dim: int, shared_keys: bool, tiles: dict[str, int]) -> AotCase:
-    tiles = dict(tiles)
-    num_warps, num_stages = tiles.pop("num_warps"), tiles.pop("num_stages")
-    signature = dict.fromkeys(("p_q", "p_k", "p_v"), "*bf16:16")
-    signature |= {"p_lengths": "*i32:16", "p_padding": "*i8:16"}
-    signature |= dict.fromkeys(("p_acc", "p_max", "p_sum"), "*fp32:16")
-    strides = ("qb", "qt", "qh", "qm", "kb", "ks", "kh", "km", "vb", "vs", "vh")
-    signature |= {f"stride_{name}": "i32:16" for name in strides}
-    signature |= dict.fromkeys(("stride_pb", "window"), "i32") | {"scale_log2": "fp32"}
-    signature |= {f"num_{name}": "i32" for name in ("queries", "keys", "kv_heads", "splits")}
-    kind = "shared" if shared_keys else "own"
-    return AotCase(
-        name=f"decode-d{head_dim}-{kind}-keys-rows{tiles['BLOCK_ROWS']}",
-        kernel=_diff_attention_decode_kernel,
-        signature=signature,
-        constexprs={
-            "GROUP": 4, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "SHARED_KEYS": shared_keys,
-            "CAUSAL": True, "WINDOWED": True, "HAS_LENGTHS": True, "HAS_PADDING": True,
-            "PRECISION": "tf32", **tiles,
-        },
-        num_warps=num_warps,
-        num_stages=num_stages,
-    )  # fmt: skip
-
-
-def _aot_combine(value_dim: int) -> AotCase:
-    signature = dict.fromkeys(("p_acc", "p_max", "p_sum", "p_lam"), "*fp32:16")
-    signature |= {"p_out": "*bf16:16"}
-    signature |= dict.fromkeys(("stride_lb", "stride_lt", "stride_lh"), "i32")
-    signature |= {f"num_{name}": "i32" for name in ("queries", "kv_heads", "splits")}
-    return AotCase(
-        name=f"decode-combine-dv{value_dim}",
-        kernel=_diff_attention_combine_kernel,
-        signature=signature,
-        constexprs={"GROUP": 4, "VALUE_DIM": value_dim, "BLOCK_SPLITS": 16, "BLOCK_V": value_dim},
-        num_warps=4,
-        num_stages=3,
-    )

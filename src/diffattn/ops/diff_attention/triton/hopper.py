@@ -7,8 +7,7 @@ what :mod:`~diffattn.ops.diff_attention.triton.forward` saves, so the same backw
 
 No GPU has run this file, and Triton's interpreter knows no Gluon. The compiler has judged it, and
 ``tests/ops/triton/test_hopper.py`` runs its source in Python: masks, softmax and barriers, not
-layouts or registers. The same tests judge the kernel itself where there is a Hopper GPU. Gluon's
-interface still moves, hence the pinned version.
+layouts or registers. The same tests judge the kernel itself where there is a Hopper GPU.
 
 Barriers, all of them single-use per phase; phase p of ring slot ``j % STAGES`` is ``j // STAGES``:
 
@@ -17,8 +16,6 @@ Barriers, all of them single-use per phase; phase p of ring slot ``j % STAGES`` 
 - ``empty``: one arrival by each reader, 1 for K and 2 for V, after the products that read the slot.
 - ``handed_over``: one arrival by map 2, when O2 lies in shared memory.
 """
-
-from dataclasses import replace
 
 import torch
 import triton
@@ -34,17 +31,20 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from diffattn.ops.diff_attention.triton.configs import AotCase
-from diffattn.ops.kernel_support import HOPPER_TRITON_VERSION
+from diffattn.ops.diff_attention.triton.configs import FP_FUSION
+
+# Gluon renamed its barrier in triton 3.7 and its copy in 3.8.
+_sync_warpgroup = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+_load_tile = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 
 _LOG2_E = 1.4426950408889634
 _BLOCK_QUERIES = 64
 """Rows of one warpgroup product; two of them would not leave registers for the accumulator."""
-_TILES = {64: (128, 2), 128: (64, 2)}
+TILES = {64: (128, 2), 128: (64, 2)}
 """Keys per tile and slots of the ring, per head_dim: what 227 KiB hold beside Q and O2."""
 _CONSUMER_REGISTERS = 240
 _PRODUCER_REGISTERS = 24
-_MAX_REGISTERS = 168
+MAX_REGISTERS = 168
 """Per thread at entry: 12 warps of 168 are what 4 of 24 and 8 of 240 share out."""
 _GL_DTYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 
@@ -68,7 +68,7 @@ def _produce(
     k2_map: gl.constexpr = 0 if SHARED_KEYS else 1
     for i_map in gl.static_range(2):
         mbarrier.expect(q_ready.index(i_map), q_desc.block_type.nbytes)
-        tma.async_copy_global_to_shared(
+        _load_tile(
             q_desc, [i_b, first_query, i_h, i_map, 0], q_ready.index(i_map), q_bufs.index(i_map)
         )
     for j in range(num_blocks):
@@ -78,19 +78,13 @@ def _produce(
         start = j * BLOCK_KEYS
         mbarrier.wait(k1_empty.index(slot), free)
         mbarrier.expect(k1_ready.index(slot), k_desc.block_type.nbytes)
-        tma.async_copy_global_to_shared(
-            k_desc, [i_b, start, i_kv, 0, 0], k1_ready.index(slot), k1_bufs.index(slot)
-        )
+        _load_tile(k_desc, [i_b, start, i_kv, 0, 0], k1_ready.index(slot), k1_bufs.index(slot))
         mbarrier.wait(k2_empty.index(slot), free)
         mbarrier.expect(k2_ready.index(slot), k_desc.block_type.nbytes)
-        tma.async_copy_global_to_shared(
-            k_desc, [i_b, start, i_kv, k2_map, 0], k2_ready.index(slot), k2_bufs.index(slot)
-        )
+        _load_tile(k_desc, [i_b, start, i_kv, k2_map, 0], k2_ready.index(slot), k2_bufs.index(slot))
         mbarrier.wait(v_empty.index(slot), free)
         mbarrier.expect(v_ready.index(slot), v_desc.block_type.nbytes)
-        tma.async_copy_global_to_shared(
-            v_desc, [i_b, start, i_kv, 0], v_ready.index(slot), v_bufs.index(slot)
-        )
+        _load_tile(v_desc, [i_b, start, i_kv, 0], v_ready.index(slot), v_bufs.index(slot))
 
 
 @gluon.jit
@@ -223,7 +217,7 @@ def _consume(
     if MAP == 1:
         o2_buf.store(b_acc)
         # Every thread has stored before one of them says so.
-        gl.thread_barrier()
+        _sync_warpgroup()
         mbarrier.arrive(handed_over, count=1)
         gl.store(p_o2 + offsets, b_acc.to(dtype), mask=m_queries[:, None])
     else:
@@ -349,8 +343,10 @@ def forward(
     batch, num_queries, num_heads, _, head_dim = q.shape
     num_keys, num_kv_heads, value_dim = v.shape[1:]
     shared_keys = k.ndim == 4
-    constexprs = _constexprs(num_heads // num_kv_heads, head_dim, value_dim, causal, shared_keys)
-    shapes = _block_shapes(head_dim, value_dim, constexprs["BLOCK_KEYS"])
+    constants = kernel_constants(
+        num_heads // num_kv_heads, head_dim, value_dim, causal, shared_keys
+    )
+    shapes = block_shapes(head_dim, value_dim, constants["BLOCK_KEYS"])
     keys = k.unsqueeze(3) if shared_keys else k  # [B, S, Hkv, 1 or 2, D]
     tensors = {"q": q, "k": keys, "v": v}
     descriptors = [_descriptor(x, shapes[name]) for name, x in tensors.items()]
@@ -362,7 +358,7 @@ def forward(
     _diff_attention_fwd_hopper_kernel[grid](
         *descriptors, out, out_2, lse, lam, *lam.stride(),
         num_queries, num_keys, num_heads, scale * _LOG2_E,
-        **constexprs, num_warps=4, maxnreg=_MAX_REGISTERS,
+        **constants, num_warps=4, maxnreg=MAX_REGISTERS, **FP_FUSION,
     )  # fmt: skip
     return out, out_2, lse
 
@@ -381,56 +377,15 @@ def _descriptor(x: Tensor, block_shape: list[int]) -> TensorDescriptor:
         for axis, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True))
     ]
     return TensorDescriptor(
-        x, list(x.shape), strides, block_shape, _layout(block_shape, _GL_DTYPES[x.dtype])
+        x, list(x.shape), strides, block_shape, shared_layout(block_shape, _GL_DTYPES[x.dtype])
     )
 
 
-def aot_cases(capability: int) -> list[AotCase]:
-    """Every width, with and without the causal mask; none off Hopper or the pinned version."""
-    if capability != 90 or triton.__version__ != HOPPER_TRITON_VERSION:
-        return []
-    cases = [
-        _aot_case(head_dim, value_dim, causal, shared_keys)
-        for head_dim in _TILES
-        for value_dim, shared_keys in ((2 * head_dim, False), (head_dim, True))
-        for causal in (True, False)
-    ]
-    # A launch turns every count of 1 into a constant, which compiles another way.
-    ones = dict.fromkeys(("num_queries", "num_keys", "num_heads", "stride_lt", "stride_lh"), 1)
-    for case in cases[:2]:
-        name, constexprs = f"{case.name}-ones", case.constexprs | ones
-        cases.append(replace(case, name=name, constexprs=constexprs))
-    return cases
-
-
-def _aot_case(head_dim: int, value_dim: int, causal: bool, shared_keys: bool) -> AotCase:
-    block_keys = _TILES[head_dim][0]
-    signature = {
-        f"{name}_desc": f"tensordesc<bf16{shape},{_layout(shape, gl.bfloat16)!r}>"
-        for name, shape in _block_shapes(head_dim, value_dim, block_keys).items()
-    }
-    signature |= dict.fromkeys(("p_out", "p_o2"), "*bf16:16")
-    signature |= dict.fromkeys(("p_lse", "p_lam"), "*fp32:16")
-    signature |= {f"stride_{name}": "i32" for name in ("lb", "lt", "lh")}
-    signature |= {f"num_{name}": "i32" for name in ("queries", "keys", "heads")}
-    signature |= {"scale_log2": "fp32"}
-    kind = ("causal" if causal else "full") + ("-shared-keys" if shared_keys else "")
-    return AotCase(
-        name=f"hopper-fwd-d{head_dim}-dv{value_dim}-{kind}",
-        kernel=_diff_attention_fwd_hopper_kernel,
-        signature=signature,
-        constexprs=_constexprs(4, head_dim, value_dim, causal, shared_keys),
-        num_warps=4,
-        num_stages=1,
-        max_spill_bytes=0,
-        options={"maxnreg": _MAX_REGISTERS},
-    )
-
-
-def _constexprs(
+def kernel_constants(
     group: int, head_dim: int, value_dim: int, causal: bool, shared_keys: bool
 ) -> dict[str, int]:
-    block_keys, stages = _TILES[head_dim]
+    """What the kernel is compiled for, besides the types of its arguments."""
+    block_keys, stages = TILES[head_dim]
     return {
         "GROUP": group, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "CAUSAL": causal,
         "SHARED_KEYS": shared_keys, "BLOCK_QUERIES": _BLOCK_QUERIES, "BLOCK_KEYS": block_keys,
@@ -439,7 +394,7 @@ def _constexprs(
     }  # fmt: skip
 
 
-def _block_shapes(head_dim: int, value_dim: int, block_keys: int) -> dict[str, list[int]]:
+def block_shapes(head_dim: int, value_dim: int, block_keys: int) -> dict[str, list[int]]:
     """Tiles of q ``[B, T, H, 2, D]``, k ``[B, S, Hkv, 2, D]`` and v ``[B, S, Hkv, Dv]``."""
     return {
         "q": [1, _BLOCK_QUERIES, 1, 1, head_dim],
@@ -448,5 +403,6 @@ def _block_shapes(head_dim: int, value_dim: int, block_keys: int) -> dict[str, l
     }
 
 
-def _layout(block_shape: list[int], dtype: gl.dtype) -> gl.NVMMASharedLayout:
+def shared_layout(block_shape: list[int], dtype: gl.dtype) -> gl.NVMMASharedLayout:
+    """How a tile lies in shared memory."""
     return gl.NVMMASharedLayout.get_default_for(block_shape, dtype)

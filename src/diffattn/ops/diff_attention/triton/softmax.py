@@ -392,8 +392,7 @@ def backward(
     grid = (triton.cdiv(num_queries, config.block_m), num_heads, batch)
     _softmax_attention_bwd_preprocess_kernel[grid](
         grad, o, delta, *grad.stride()[:3], num_queries, num_heads, VALUE_DIM=value_dim,
-        BLOCK_DV=widths["BLOCK_DV"], BLOCK_M=config.block_m, num_warps=config.num_warps,
-        num_stages=config.num_stages,
+        BLOCK_DV=widths["BLOCK_DV"], BLOCK_M=config.block_m, **config.compiler_options,
     )  # fmt: skip
     config = launch_configs("softmax_dkv", q, value_dim)["softmax_dkv"]
     grid = (triton.cdiv(num_keys, config.block_n), num_kv_heads, batch)

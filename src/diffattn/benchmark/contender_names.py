@@ -1,0 +1,26 @@
+"""What is compared, by name; loads without torch."""
+
+from diffattn.ops import backends
+
+T, TC, DIFF = "T", "TC", "DIFF"
+"""Roles: PyTorch's softmax attention, softmax attention by our technique, and differential."""
+SDPA = "sdpa"
+OURS, THEIRS = "diffattn", "transformers"
+MODEL_CONTENDERS = {
+    # name: role, technique, attention type, whose model, attention implementation
+    "softmax_sdpa": (T, "sdpa", "softmax", OURS, "sdpa"),
+    "softmax": (TC, OURS, "softmax", OURS, "diffattn"),
+    "diff": (DIFF, OURS, "diff", OURS, "diffattn"),
+    "diff_v2": (DIFF, OURS, "diff_v2", OURS, "diffattn"),
+    "shared_diff": (DIFF, OURS, "shared_diff", OURS, "diffattn"),
+    "llama": (TC, THEIRS, "softmax", THEIRS, "sdpa"),
+    "diffllama": (DIFF, THEIRS, "diff", THEIRS, "sdpa"),
+}
+
+
+def contender_names(suite: str) -> tuple[str, ...]:
+    """What ``only`` may name in a suite: models, or backends of either operator."""
+    if suite == "models":
+        return tuple(MODEL_CONTENDERS)
+    known = [*backends.names("diff_attention"), *backends.names("softmax_attention"), SDPA]
+    return tuple(dict.fromkeys(known))

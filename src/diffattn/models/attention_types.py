@@ -1,0 +1,142 @@
+"""Every fact about an attention type, one row each. Loads without torch and transformers.
+
+Layers hold the arithmetic; a row names its layer and gives what models, counts, matched twins,
+caches and tables have to know of it.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from diffattn.models.known_names import check_known
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionType:
+    """One attention type. Widths are in units of ``head_dim``, counts per head of the operator."""
+
+    name: str
+    layer: tuple[str, str]
+    """Module and class of the layer; see :meth:`layer_class`."""
+    source: str
+    query_maps: int
+    """Queries per head, one for each attention map."""
+    key_maps: int
+    """Keys per key/value head: V2's maps share theirs."""
+    value_width: int
+    """Width of one value, and the softmax heads that one head stands for."""
+    attention_units: int
+    """Multiply-adds per query-key pair in units of ``num_heads * head_dim``: scores plus weighted
+    values. V1 and Shared combine the maps before V, as any implementation may. V2 is counted as
+    its authors run it, as one flash call with twice the heads; combining first would take 3."""
+    head_norm: bool
+    """Whether heads are normalised unless the configuration says otherwise."""
+    lambda_vectors: bool = False
+    """λ comes from four vectors per layer and λ_init."""
+    lambda_projection: bool = False
+    """λ comes from a projection of every token."""
+    low_rank_maps: bool = False
+    """The maps share one base projection and differ by updates of rank ``shared_rank``."""
+
+    @property
+    def op(self) -> str:
+        """The operator its layer calls: ``"softmax_attention"`` or ``"diff_attention"``."""
+        return "softmax_attention" if self.query_maps == 1 else "diff_attention"
+
+    @property
+    def matches_softmax(self) -> bool:
+        """Whether its projections are as large as softmax's, but for λ and the head norm."""
+        return self.query_maps == self.key_maps and not self.low_rank_maps
+
+    @property
+    def kernel_query_heads(self) -> int:
+        """Query heads of the one call under Hugging Face's kernels: every map meets every part
+        of V that is one head wide.
+        """
+        return self.query_maps * self.value_width
+
+    @property
+    def kernel_key_value_heads(self) -> int:
+        """Key/value heads of that call, per key/value head."""
+        return self.key_maps * self.value_width
+
+    def softmax_heads(self, match: str) -> int:
+        """Heads of the softmax model that one head stands for, by what is to be equal."""
+        if match == "attention_flops":
+            return self.attention_units // ATTENTION["softmax"].attention_units
+        return self.value_width
+
+    def layer_class(self) -> Any:
+        """The layer; torch loads with it."""
+        module, name = self.layer
+        return getattr(import_module(module), name)
+
+
+_ROWS = (
+    AttentionType(
+        name="softmax",
+        layer=("diffattn.layers.softmax_attention", "SoftmaxAttention"),
+        source="arXiv:1706.03762",
+        query_maps=1,
+        key_maps=1,
+        value_width=1,
+        attention_units=2,
+        head_norm=False,
+    ),
+    AttentionType(
+        name="diff",
+        layer=("diffattn.layers.diff_attention", "DiffAttention"),
+        source="arXiv:2410.05258v2",
+        query_maps=2,
+        key_maps=2,
+        value_width=2,
+        attention_units=4,
+        head_norm=True,
+        lambda_vectors=True,
+    ),
+    AttentionType(
+        name="diff_v2",
+        layer=("diffattn.layers.diff_attention_v2", "DiffAttentionV2"),
+        source="DIFF V2 note, January 2026",
+        query_maps=2,
+        key_maps=1,
+        value_width=1,
+        attention_units=4,
+        head_norm=False,
+        lambda_projection=True,
+    ),
+    AttentionType(
+        name="shared_diff",
+        layer=("diffattn.layers.shared_diff_attention", "SharedDiffAttention"),
+        source="arXiv:2501.17900",
+        query_maps=2,
+        key_maps=2,
+        value_width=2,
+        attention_units=4,
+        head_norm=True,
+        lambda_vectors=True,
+        low_rank_maps=True,
+    ),
+)
+ATTENTION = {row.name: row for row in _ROWS}
+"""Name to facts, in the order of tables and studies."""
+ATTENTION_TYPES = tuple(ATTENTION)
+
+
+def attention_facts(where: str, name: str) -> AttentionType:
+    """The row of a type.
+
+    Args:
+        where: Who asks, first in the message.
+        name: For example ``"diff"``.
+
+    Raises:
+        ConfigError: No such type.
+    """
+    check_known(where, "attention_type", name, ATTENTION_TYPES)
+    return ATTENTION[name]
+
+
+def types_with(fact: str) -> str:
+    """The types for which a yes-or-no fact holds, for messages: ``"'diff' and 'shared_diff'"``."""
+    return " and ".join(repr(row.name) for row in _ROWS if getattr(row, fact))

@@ -1,0 +1,259 @@
+"""The compile cases: every kernel of the package as it is launched, for chips that are not here."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import triton
+from triton.experimental.gluon import language as gl
+
+from diffattn.ops.diff_attention.triton import backward, decode, forward, hopper, softmax
+from diffattn.ops.diff_attention.triton.configs import LaunchConfig, capability_row, seed
+
+_POINTERS = {
+    "*fp32": ("p_lam", "p_lse", "p_delta", "p_dlam"),
+    "*i32": ("p_first", "p_last", "p_begin", "p_end"),
+    "*u8": ("p_padding",),
+}
+"""The element types of pointers other than those to the inputs' dtype."""
+_MAX_SPILL_BYTES = 288
+"""Of the dkv kernel, which spills between the query heads of a group, not inside its loops."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AotCase:
+    """One kernel with its types and tile sizes, to be compiled for a chip that is not here."""
+
+    name: str
+    kernel: Any
+    """A ``triton.jit`` or ``gluon.jit`` function."""
+    signature: dict[str, str]
+    """Type per run-time argument: ``"*bf16"``, ``"i32"``; ``":16"`` says divisible by 16."""
+    constexprs: dict[str, Any]
+    num_warps: int
+    num_stages: int
+    max_spill_bytes: int = 64
+    """Bytes per thread that the assembler may store to local memory for want of registers."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Further compiler options, for example ``maxnreg``."""
+
+
+def aot_cases(capability: int) -> list[AotCase]:
+    """Every kernel of the package at its seeds, in bfloat16 under a causal mask.
+
+    Both operators at the widths 64 and 128, differential attention as V1 (Dv = 2 D) and as V2
+    (shared keys, Dv = D); the masked forms at one width. Decode at its smallest and largest block
+    of rows. The Hopper forward on its chip only.
+
+    Args:
+        capability: Ten times the compute capability.
+
+    Returns:
+        Cases for the compile gate, with different names.
+    """
+    hopper_cases = _hopper_cases() if capability == 90 else []
+    return _tiled_cases(capability) + _decode_cases(capability) + hopper_cases
+
+
+def _tiled_cases(capability: int) -> list[AotCase]:
+    cases = [
+        aot_case(launch, head_dim, value_dim, capability)
+        for head_dim in (64, 128)
+        for op in ("diff_attention", "softmax_attention")
+        for launch in kernels(op)
+        for value_dim in ((2 * head_dim, head_dim) if op == "diff_attention" else (head_dim,))
+    ]
+    for launch in ("fwd", "dkv", "dq"):
+        cases += [
+            aot_case(launch, 64, 128, capability, RANGES=True, CAUSAL=False),
+            aot_case(launch, 64, 128, capability, PADDING=True),
+        ]
+    return [case for case in cases if case is not None]
+
+
+def kernels(op: str) -> dict[str, Any]:
+    """The kernels of an operator by the name of the launch; dkv, dk and dv are one kernel."""
+    if op == "softmax_attention":
+        return {
+            "softmax_fwd": softmax._softmax_attention_fwd_kernel,
+            "softmax_preprocess": softmax._softmax_attention_bwd_preprocess_kernel,
+            "softmax_dkv": softmax._softmax_attention_bwd_dkv_kernel,
+            "softmax_dq": softmax._softmax_attention_bwd_dq_kernel,
+        }
+    return {
+        "fwd": forward._diff_attention_fwd_kernel,
+        "preprocess": backward._diff_attention_bwd_preprocess_kernel,
+        "dkv": backward._diff_attention_bwd_dkv_kernel,
+        "dk": backward._diff_attention_bwd_dkv_kernel,
+        "dv": backward._diff_attention_bwd_dkv_kernel,
+        "dq": backward._diff_attention_bwd_dq_kernel,
+    }
+
+
+def aot_case(
+    launch: str,
+    head_dim: int,
+    value_dim: int,
+    capability: int,
+    config: LaunchConfig | None = None,
+    **flags: bool,
+) -> AotCase | None:
+    """One launch as the compiler sees it; ``None`` if the table has no row for it.
+
+    Args:
+        launch: Name of a launch; see :func:`kernels`.
+        head_dim: D.
+        value_dim: Dv; the maps share their keys if it equals D.
+        capability: Ten times the compute capability.
+        config: Instead of the table's row.
+        flags: Compile-time switches other than those of a plain causal call.
+    """
+    is_softmax = launch.startswith("softmax_")
+    kernel = kernels("softmax_attention" if is_softmax else "diff_attention")[launch]
+    row = capability_row(*divmod(capability, 10))
+    config = config or seed(launch, head_dim, value_dim, row)
+    if config is None:
+        return None
+    given = {
+        "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "BLOCK_D": triton.next_power_of_2(head_dim),
+        "BLOCK_DV": triton.next_power_of_2(value_dim), "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n, "SHARED_KEYS": value_dim == head_dim, "CAUSAL": True,
+        "RANGES": False, "PADDING": False, "WITH_DK": launch != "dv", "WITH_DV": launch != "dk",
+    }  # fmt: skip
+    given |= flags
+    if not given["RANGES"]:
+        given |= dict.fromkeys(("p_first", "p_last", "p_begin", "p_end"))
+    if not given["PADDING"]:
+        given["p_padding"] = None
+    constexprs = {name: given[name] for name in kernel.arg_names if name in given}
+    form = "softmax" if is_softmax else "v2" if value_dim == head_dim else "v1"
+    options = "".join(f"-{name.lower()}" for name, value in flags.items() if value)
+    return AotCase(
+        name=f"{form}-d{head_dim}-{launch.removeprefix('softmax_')}{options}", kernel=kernel,
+        signature=aot_signature(kernel, constexprs), constexprs=constexprs,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+        max_spill_bytes=_MAX_SPILL_BYTES if launch in ("dkv", "dk", "dv") else 64,
+    )  # fmt: skip
+
+
+def aot_signature(kernel: Any, constexprs: dict[str, Any], dtype: str = "bf16") -> dict[str, str]:
+    """The types of a kernel's run-time arguments, which its naming rules give away.
+
+    Strides and lengths count as divisible by 16, as they are in usual calls.
+    """
+    types = {name: f"{kind}:16" for kind, names in _POINTERS.items() for name in names}
+    signature = {}
+    for name in kernel.arg_names:
+        if name in constexprs:
+            continue
+        if name.startswith("p_"):
+            signature[name] = types.get(name, f"*{dtype}:16")
+        elif name.startswith("scale"):
+            signature[name] = "fp32"
+        else:
+            signature[name] = "i32:16" if name.startswith(("stride_", "num_q", "num_k")) else "i32"
+    return signature
+
+
+def _decode_cases(capability: int) -> list[AotCase]:
+    """The smallest and the largest block of rows per width, keys per map and shared; the merge."""
+    small = capability_row(*divmod(capability, 10)) == 86
+    shared_bytes = decode.SMALL_SHARED_BYTES if small else decode.LARGE_SHARED_BYTES
+    cases: list[AotCase] = []
+    for head_dim in (32, 64, 96, 128):
+        for shared_keys, value_dim in ((False, 2 * head_dim), (True, head_dim)):
+            for num_rows in (2, 256):
+                tiles = decode.tiles_of(num_rows, head_dim, value_dim, shared_keys, 2, shared_bytes)
+                cases.append(_decode_case(head_dim, value_dim, shared_keys, tiles))
+    cases.append(_combine_case(256))
+    ones = ("num_queries", "num_keys", "num_kv_heads", "num_splits", "GROUP")
+    constants = {"p_padding": None, "WINDOWED": False, "HAS_PADDING": False} | dict.fromkeys(
+        ones, 1
+    )
+    return [*cases, _with_ones(cases[0], constants), _with_ones(cases[-1], constants)]
+
+
+def _decode_case(
+    head_dim: int, value_dim: int, shared_keys: bool, tiles: dict[str, int]
+) -> AotCase:
+    tiles = dict(tiles)
+    num_warps, num_stages = tiles.pop("num_warps"), tiles.pop("num_stages")
+    signature = dict.fromkeys(("p_q", "p_k", "p_v"), "*bf16:16")
+    signature |= {"p_lengths": "*i32:16", "p_padding": "*i8:16"}
+    signature |= dict.fromkeys(("p_acc", "p_max", "p_sum"), "*fp32:16")
+    strides = ("qb", "qt", "qh", "qm", "kb", "ks", "kh", "km", "vb", "vs", "vh")
+    signature |= {f"stride_{name}": "i32:16" for name in strides}
+    signature |= dict.fromkeys(("stride_pb", "window"), "i32") | {"scale_log2": "fp32"}
+    signature |= {f"num_{name}": "i32" for name in ("queries", "keys", "kv_heads", "splits")}
+    kind = "shared" if shared_keys else "own"
+    return AotCase(
+        name=f"decode-d{head_dim}-{kind}-keys-rows{tiles['BLOCK_ROWS']}",
+        kernel=decode._diff_attention_decode_kernel,
+        signature=signature,
+        constexprs={
+            "GROUP": 4, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "SHARED_KEYS": shared_keys,
+            "CAUSAL": True, "WINDOWED": True, "HAS_LENGTHS": True, "HAS_PADDING": True,
+            "PRECISION": "tf32", **tiles,
+        },
+        num_warps=num_warps,
+        num_stages=num_stages,
+    )  # fmt: skip
+
+
+def _combine_case(value_dim: int) -> AotCase:
+    signature = dict.fromkeys(("p_acc", "p_max", "p_sum", "p_lam"), "*fp32:16")
+    signature |= {"p_out": "*bf16:16"}
+    signature |= dict.fromkeys(("stride_lb", "stride_lt", "stride_lh"), "i32")
+    signature |= {f"num_{name}": "i32" for name in ("queries", "kv_heads", "splits")}
+    return AotCase(
+        name=f"decode-combine-dv{value_dim}",
+        kernel=decode._diff_attention_combine_kernel,
+        signature=signature,
+        constexprs={"GROUP": 4, "VALUE_DIM": value_dim, "BLOCK_SPLITS": 16, "BLOCK_V": value_dim},
+        num_warps=4,
+        num_stages=3,
+    )
+
+
+def _hopper_cases() -> list[AotCase]:
+    """Every width, with and without the causal mask."""
+    cases = [
+        _hopper_case(head_dim, value_dim, causal, shared_keys)
+        for head_dim in hopper.TILES
+        for value_dim, shared_keys in ((2 * head_dim, False), (head_dim, True))
+        for causal in (True, False)
+    ]
+    ones = dict.fromkeys(("num_queries", "num_keys", "num_heads", "stride_lt", "stride_lh"), 1)
+    return cases + [_with_ones(case, ones) for case in cases[:2]]
+
+
+def _hopper_case(head_dim: int, value_dim: int, causal: bool, shared_keys: bool) -> AotCase:
+    block_keys = hopper.TILES[head_dim][0]
+    signature = {
+        f"{name}_desc": f"tensordesc<bf16{shape},{hopper.shared_layout(shape, gl.bfloat16)!r}>"
+        for name, shape in hopper.block_shapes(head_dim, value_dim, block_keys).items()
+    }
+    signature |= dict.fromkeys(("p_out", "p_o2"), "*bf16:16")
+    signature |= dict.fromkeys(("p_lse", "p_lam"), "*fp32:16")
+    signature |= {f"stride_{name}": "i32" for name in ("lb", "lt", "lh")}
+    signature |= {f"num_{name}": "i32" for name in ("queries", "keys", "heads")}
+    signature |= {"scale_log2": "fp32"}
+    kind = ("causal" if causal else "full") + ("-shared-keys" if shared_keys else "")
+    return AotCase(
+        name=f"hopper-fwd-d{head_dim}-dv{value_dim}-{kind}",
+        kernel=hopper._diff_attention_fwd_hopper_kernel,
+        signature=signature,
+        constexprs=hopper.kernel_constants(4, head_dim, value_dim, causal, shared_keys),
+        num_warps=4,
+        num_stages=1,
+        max_spill_bytes=0,
+        options={"maxnreg": hopper.MAX_REGISTERS},
+    )
+
+
+def _with_ones(case: AotCase, constants: dict[str, Any]) -> AotCase:
+    """A launch turns every count of 1 into a constant, which compiles another way."""
+    given = {name: constants[name] for name in case.kernel.arg_names if name in constants}
+    signature = {name: kind for name, kind in case.signature.items() if name not in given}
+    return replace(
+        case, name=f"{case.name}-ones", signature=signature, constexprs=case.constexprs | given
+    )

@@ -1,0 +1,27 @@
+"""What a recipe returns: an experiment that can be listed and checked without torch."""
+
+from dataclasses import dataclass
+
+from diffattn.models.settings import ModelSettings
+from diffattn.training.config import DataConfig, RunConfig, TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunPlan:
+    """The settings of a run. Loads without torch; its configuration does not."""
+
+    name: str
+    model: ModelSettings
+    train: TrainConfig
+    data: DataConfig
+
+    def config(self) -> RunConfig:
+        """The full configuration."""
+        from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+
+        return RunConfig(
+            name=self.name,
+            model=DiffTransformerConfig(**self.model.settings()),
+            train=self.train,
+            data=self.data,
+        )

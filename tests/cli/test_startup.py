@@ -1,0 +1,90 @@
+"""What needs no model answers before PyTorch loads, which takes seconds."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "transformers", "scipy", "plotly")
+# Runs the command line, then says on the last line of stderr what was loaded by then.
+PROGRAM = f"""
+import sys
+from diffattn.cli.app import main
+try:
+    main()
+finally:
+    print("loaded:", *sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr)
+"""
+LISTINGS = ["recipes", "presets", "types", "backends"]
+
+
+def run(*arguments):
+    """Exit status, output, error lines and what was loaded, of a fresh process."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, check=False
+    )
+    *errors, loaded = done.stderr.splitlines()
+    assert loaded.startswith("loaded:"), done.stderr
+    return done.returncode, done.stdout, errors, loaded.removeprefix("loaded:").split()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["train", "--help"],
+        *(["list", kind] for kind in LISTINGS),
+        *(["list", kind, "--json"] for kind in LISTINGS),
+    ],
+    ids=" ".join,
+)
+def test_listings_and_help_load_nothing_heavy(arguments):
+    status, output, errors, loaded = run(*arguments)
+    assert (status, errors, loaded) == (0, [], [])
+    assert output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("list presetz", "Did you mean 'presets'?"),
+        ("train laptpo --out {out}", "Unknown recipe 'laptpo'. Did you mean 'laptop'?"),
+        ("train laptop --out {out} --attention dif", "Did you mean 'diff'?"),
+        ("train laptop --out {out} --set train.num_step=3", "Did you mean 'train.num_steps'?"),
+        ("reproduce txt", "Did you mean 'text'?"),
+        ("reproduce --scale smok", "Did you mean 'smoke'?"),
+        ("reproduce recall --scale smok", "Did you mean 'smoke'?"),
+        ("reproduce --match parms", "Did you mean 'params'?"),
+        ("reproduce --set model.hiden_size=3", "Did you mean 'model.hidden_size'?"),
+        ("reproduce --seeds one", "--seeds: must be whole numbers"),
+        ("bench oops", "Did you mean 'ops'?"),
+        ("bench ops --scale quik", "Did you mean 'quick'?"),
+        ("bench ops --dtype float31", "Did you mean 'float32'?"),
+        ("bench ops --only tritn", "Did you mean 'triton'?"),
+        ("bench models --only difff", "Did you mean 'diff'?"),
+        ("generate {out} --prompt a --temperature inf", "--temperature must be finite"),
+        ("pack {out} --out {out} --vocab-size 3", "vocab_size must be 257 or more"),
+    ],
+)
+def test_a_misspelt_name_is_refused_before_anything_heavy_loads(arguments, message, tmp_path):
+    out = tmp_path / "out"
+    status, output, errors, loaded = run(*arguments.format(out=out).split())
+    assert (status, output, loaded) == (2, "", [])
+    (line,) = errors
+    assert line.startswith("diffattn: ")
+    assert message in line
+    assert not out.exists()
+
+
+def test_a_missing_model_is_refused_before_anything_heavy_loads(tmp_path):
+    status, _, errors, loaded = run("generate", str(tmp_path / "none"), "--prompt", "a")
+    assert (status, loaded) == (1, [])
+    assert errors[0].endswith("must be a run directory, a model folder or a hub name, got nothing.")
+
+
+def test_what_is_loaded_would_be_seen():
+    """The control: a command that does need PyTorch is reported as such."""
+    status, _, _, loaded = run("train", "smoke", "--out", "unused", "--dry-run")
+    assert status == 0
+    assert {"torch", "transformers"} <= set(loaded)

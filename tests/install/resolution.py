@@ -1,0 +1,170 @@
+"""Which versions a user's installation gets, asked of the public package index alone.
+
+``make resolve`` prints a line for every platform and Python; with ``--record PATH`` it writes the
+table of ``docs/records/resolution.md`` as well. Nothing is installed and only metadata is read.
+"""
+
+import argparse
+import datetime
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+
+from uv import find_uv_bin
+
+ROOT = Path(__file__).parents[2]
+CONSTRAINTS = ROOT / "constraints.txt"
+RECORD = ROOT / "docs" / "records" / "resolution.md"
+PLATFORMS = {
+    "Linux x86-64": "x86_64-manylinux_2_28",
+    "Linux arm64": "aarch64-manylinux_2_28",
+    "macOS arm64": "aarch64-apple-darwin",
+}
+PYTHONS = ("3.11", "3.12", "3.13")
+PAIRS = list(product(PLATFORMS, PYTHONS))
+EXTRAS = ("test", "data", "triton", "eval")
+# Pure Python, published as source only; everything else must have a wheel for the platform.
+SOURCE_ONLY = ("rouge-score", "sqlitedict", "word2number")
+
+
+class ResolutionError(Exception):
+    """What the resolver printed instead of versions."""
+
+
+def canonical(name):
+    """A package's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_versions(text):
+    """``{name: version}`` of the lines ``name==version``."""
+    lines = re.findall(r"^([\w.-]+)==(\S+)$", text, flags=re.MULTILINE)
+    return {canonical(name): version for name, version in lines}
+
+
+def public_environment():
+    """The environment without settings of pip and uv: no local wheels, no further indexes."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name == "UV_CACHE_DIR" or not name.startswith(("PIP_", "UV_"))
+    } | {
+        "PIP_CONFIG_FILE": os.devnull,
+        "MACOSX_DEPLOYMENT_TARGET": "14.0",  # the oldest macOS that torch is built for
+    }
+
+
+def compile_versions(requirements, *options):
+    """Versions that the resolver picks for a requirements file or ``pyproject.toml``."""
+    command = [find_uv_bin(), "pip", "compile", "--no-config", "--quiet"]
+    command += ["--no-header", "--no-annotate", "--no-sources", *options, str(requirements)]
+    done = subprocess.run(
+        command, env=public_environment(), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ResolutionError(done.stderr.strip())
+    return read_versions(done.stdout)
+
+
+def why_no_index():
+    """Why the public index does not answer here, or ``None`` if it does."""
+    with tempfile.TemporaryDirectory() as folder:
+        requirements = Path(folder, "requirements.in")
+        requirements.write_text("packaging\n", encoding="utf-8")
+        try:
+            compile_versions(requirements, "--refresh")
+        except ResolutionError as error:
+            return f"the package index does not answer: {str(error).splitlines()[-1].strip()}"
+    return None
+
+
+def resolve(platform, python, constraints=CONSTRAINTS):
+    """Versions of everything that ``pip install '.[extras]'`` puts on one platform and Python."""
+    options = ["--python-platform", PLATFORMS[platform], "--python-version", python]
+    options += ["--constraints", str(constraints), "--only-binary", ":all:"]
+    for name in SOURCE_ONLY:
+        options += ["--no-binary", name]
+    for extra in EXTRAS:
+        options += ["--extra", extra]
+    return compile_versions(ROOT / "pyproject.toml", *options)
+
+
+def places(pairs):
+    """Pairs in words: ``Linux arm64 3.11, 3.12``."""
+    if len(pairs) == len(PAIRS):
+        return "everywhere"
+    by_platform = {
+        platform: [python for name, python in pairs if name == platform] for platform in PLATFORMS
+    }
+    return "; ".join(
+        platform if len(pythons) == len(PYTHONS) else f"{platform} {', '.join(pythons)}"
+        for platform, pythons in by_platform.items()
+        if pythons
+    )
+
+
+def record(versions_of, day):
+    """The record as Markdown: every package, its version, and where it is installed."""
+    rows = {}
+    for pair, versions in versions_of.items():
+        for name, version in versions.items():
+            rows.setdefault((name, version), []).append(pair)
+    lines = [
+        "# What an installation gets",
+        "",
+        f"Resolved on {day} from the public package index alone, with `constraints.txt` and the",
+        f"extras {', '.join(f'`{extra}`' for extra in EXTRAS)}, for glibc 2.28 and macOS 14: "
+        f"{len(PAIRS)} pairs of platform and Python.",
+        "Everything has a wheel for its platform, but the pure Python packages "
+        f"{', '.join(SOURCE_ONLY)}.",
+        "The Linux wheel of torch brings the CUDA libraries and triton, with or without a GPU.",
+        "",
+        "`make resolve` repeats it. To write this file again:",
+        "`python tests/install/resolution.py --record docs/records/resolution.md`.",
+        "",
+        "| package | version | platform, Python |",
+        "| --- | --- | --- |",
+    ]
+    lines += [
+        f"| {name} | {version} | {places(pairs)} |"
+        for (name, version), pairs in sorted(rows.items())
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    """Resolve every pair, print a line for each, and fail if one has no solution."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--record", type=Path, help="write the versions to this file")
+    arguments = parser.parse_args()
+    reason = why_no_index()
+    if reason is not None:
+        print(f"SKIPPED resolution of {len(PAIRS)} platforms and Pythons: {reason}")
+        return 1 if arguments.record else 0
+    versions_of = {}
+    with ThreadPoolExecutor(len(PAIRS)) as pool:
+        futures = {pair: pool.submit(resolve, *pair) for pair in PAIRS}
+        for (platform, python), future in futures.items():
+            name = f"{platform}, Python {python}"
+            try:
+                versions = future.result()
+            except ResolutionError as error:
+                print(f"FAILED {name}\n{error}", flush=True)
+                continue
+            versions_of[platform, python] = versions
+            triton = versions.get("triton", "none")
+            print(f"{name}: {len(versions)} packages, torch {versions['torch']}, triton {triton}")
+    if len(versions_of) < len(PAIRS):
+        return 1
+    if arguments.record:
+        arguments.record.write_text(record(versions_of, datetime.date.today()), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""One row per attention type, and what is derived from it."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from diffattn.cli.list_ import _types
+from diffattn.errors import ConfigError
+from diffattn.models.attention_types import (
+    ATTENTION,
+    ATTENTION_TYPES,
+    attention_facts,
+    types_with,
+)
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.decoder_block import build_attention
+from diffattn.models.settings import ModelSettings
+from diffattn.report.page.wording import TYPE_NAMES
+
+WIDTHS = {"hidden_size": 24, "num_heads": 4, "num_kv_heads": 2, "head_dim": 6}
+
+
+@pytest.fixture(params=ATTENTION_TYPES)
+def row(request):
+    return ATTENTION[request.param]
+
+
+def test_the_row_is_what_the_layer_does(row):
+    """Maps, widths and λ as the layer's own tensors show them."""
+    config = DiffTransformerConfig(attention_type=row.name, **WIDTHS)
+    layer = build_attention(config, 0)
+    assert type(layer) is row.layer_class()
+    assert type(layer).__name__ == row.layer[1]
+    calls = {}
+
+    def attend(q, k, v, lam=None):
+        calls.update(q=q, k=k, v=v, lam=lam)
+        return torch.zeros(*q.shape[:3], v.shape[-1])
+
+    rotation = torch.ones(1, 3, 6), torch.zeros(1, 3, 6)
+    layer(torch.randn(1, 3, 24), rotation, attend=attend)
+    maps = {name: x.shape[3] if x.ndim == 5 else 1 for name, x in calls.items() if name in "qk"}
+    assert maps == {"q": row.query_maps, "k": row.key_maps}
+    assert calls["v"].shape == (1, 3, 2, row.value_width * 6)
+    assert (calls["lam"] is None) == (row.op == "softmax_attention")
+    names = dict(layer.named_parameters())
+    assert ("lambda_q1" in names) == row.lambda_vectors
+    assert any("lambda" in name and "proj" in name for name in names) == row.lambda_projection
+    assert ("q_up" in names) == row.low_rank_maps
+    assert ("subln.weight" in names) == row.head_norm
+
+
+def test_a_head_stands_for_softmax_heads(row):
+    assert row.softmax_heads("params") == row.softmax_heads("heads") == row.value_width
+    assert row.softmax_heads("attention_flops") == row.attention_units / 2
+
+
+def test_an_unknown_type_is_named_with_its_neighbour():
+    with pytest.raises(ConfigError) as caught:
+        attention_facts("here", "dif_v2")
+    assert str(caught.value) == (
+        "here: attention_type must be in {softmax, diff, diff_v2, shared_diff}, got 'dif_v2'. "
+        "Did you mean 'diff_v2'?"
+    )
+
+
+def test_types_in_words():
+    assert types_with("lambda_vectors") == "'diff' and 'shared_diff'"
+    assert types_with("lambda_projection") == "'diff_v2'"
+
+
+def test_tables_name_every_type():
+    assert tuple(TYPE_NAMES) == ATTENTION_TYPES
+    assert [row["type"] for row in _types()] == list(ATTENTION_TYPES)
+
+
+def test_settings_are_the_configuration_without_hugging_face(row):
+    """The same fields, defaults and refusals; Hugging Face fills in the rotary parameters."""
+    settings = ModelSettings(attention_type=row.name, hidden_size=64, num_heads=4)
+    config = DiffTransformerConfig(attention_type=row.name, hidden_size=64, num_heads=4)
+    rope = {"rope_parameters": {"rope_theta": 10_000.0, "rope_type": "default"}}
+    assert config.settings() == settings.settings() | rope
+    assert list(config.settings()) == list(settings.settings())
+    with pytest.raises(ConfigError, match=r"^ModelSettings: num_kv_heads must divide"):
+        ModelSettings(attention_type=row.name, num_heads=4, num_kv_heads=3)
+
+
+def test_facts_counts_twins_presets_and_recipes_load_without_torch():
+    code = """
+import sys
+from diffattn.models import accounting, attention_types, presets, settings, twins
+from diffattn.recipes import catalog, recall
+presets.preset_table()
+catalog.plan("study")
+assert not {"torch", "transformers", "numpy"} & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
