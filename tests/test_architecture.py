@@ -5,11 +5,10 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-import diffattn
+from import_graph import imports_of, public_home
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "diffattn"
@@ -50,47 +49,6 @@ WITHOUT_TORCH = {"records", "report", "stats"}
 KERNELS = "ops/diff_attention/triton/"
 BACKENDS = {"reference", "chunked", "composed", "flex", "decode", "triton"}
 OPERATORS = {"custom_op", "decode_op", "hopper_op"}  # the doors to the kernels
-
-
-class Import(NamedTuple):
-    """One imported module or name, and whether importing the file runs it."""
-
-    name: str
-    at_top: bool
-
-
-def imports_of(source, package):
-    """Every import of a file, also inside functions, and ``import_module`` of a literal name."""
-    tree = ast.parse(source)
-    inside = {
-        id(child)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for child in ast.walk(node)
-    }
-    found = []
-    for node in ast.walk(tree):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            parts = package.split(".")[: len(package.split(".")) - node.level + 1]
-            base = ".".join([*parts, node.module or ""]).strip(".") if node.level else node.module
-            names = [f"{base}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            first = node.args[0] if node.args else None
-            if isinstance(first, ast.Constant) and isinstance(first.value, str):
-                names = [first.value]
-        found += [Import(name, id(node) not in inside) for name in names]
-    return found
-
-
-def public_home(name):
-    """``diffattn.X`` to the module that defines the public name X."""
-    parts = name.split(".")
-    if len(parts) == 2 and parts[1] in diffattn._PUBLIC:
-        return f"{diffattn._PUBLIC[parts[1]]}.{parts[1]}"
-    return name
 
 
 def arrow_fault(path, imported):
