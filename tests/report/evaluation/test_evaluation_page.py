@@ -9,7 +9,8 @@ from diffattn.errors import CheckpointError
 from diffattn.records.evaluations import Comparison, EvalResult, Metric, PairedDifference
 from diffattn.records.io import write_json
 from diffattn.records.run import RunRecord
-from diffattn.report.evaluation.page import build_evaluation_report, is_evaluation_folder
+from diffattn.report.build import build_evaluation_report
+from diffattn.report.evaluation.files import is_evaluation_folder
 from diffattn.report.evaluation.tables import value_with_interval
 
 

@@ -6,17 +6,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import diffattn.report
 from diffattn.data.corpora import corpus_hash, load_corpus
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.known_names import check_known
 from diffattn.records.io import is_empty_folder, read_json, write_json
 from diffattn.records.run import config_hash, package_versions, require_schema
 from diffattn.report.build import build_report
+from diffattn.report.study.published import PUBLISHED
 from diffattn.studies.text.comparison import ComparisonConfig
 
-PUBLISHED = Path(diffattn.report.__file__).parent / "published" / "text"
-"""What the package carries of the committed study; all of it is in ``published/text``."""
 SCALES = ("smoke", "laptop", "study")
 _DEFAULT_SEEDS = {"smoke": (0,), "laptop": (0, 1, 2), "study": (0, 1, 2)}
 
@@ -109,7 +107,7 @@ def comparison(
 
 
 def published_beside(study: Path) -> Path | None:
-    """The committed study, to be shown beside another one; ``None`` beside itself."""
+    """Summary of the committed study, to be shown beside another; ``None`` beside itself."""
     path = Path(study) / "study.json"
     found = read_json(path)
     require_schema(found, path)
