@@ -181,8 +181,8 @@ def _ceilings(study: Study, task: str, last: float) -> list[dict[str, Any]]:
         by_value.setdefault(value, []).append(CEILING_NAMES.get(name, name))
     traces = []
     for color, (value, names) in zip(_CEILING_COLORS, by_value.items(), strict=False):
-        group = f"guess: {', or '.join(names)}"
-        label = f"guessing ceiling {number(value, 3)}"
+        # Short: a long entry of a legend is cut off on a phone. The page lists what each one is.
+        group, label = f"guess: {number(value, 3)}", ", or ".join(names)
         trace = line([(0, value), (last, value)], group, label, dotted=True, color=color)
         traces.append({**trace, "showlegend": True})
     return traces
