@@ -11,7 +11,7 @@ from diffattn.cli.app import app
 from diffattn.evaluation.lm_tasks.documents import TASKS
 from diffattn.evaluation.registry import PROTOCOLS
 from diffattn.records.evaluations import EvalResult
-from diffattn.report.evaluation.page import build_evaluation_report
+from diffattn.report.build import build_evaluation_report
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed")
 pytestmark = pytest.mark.scheduled

@@ -13,6 +13,8 @@ from plotly.offline import get_plotlyjs
 
 from diffattn.errors import CheckpointError
 from diffattn.report.build import build_report
+from diffattn.report.page.wording import number
+from diffattn.report.study.published import study_summary
 
 SECTIONS = ["models", "loss", "curves", "costs", "lambda", "maps", "provenance"]
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -62,8 +64,8 @@ def outline_of(page):
 
 def figures(page):
     """Id and specification of every chart."""
-    found = re.findall(r'charts\.push\(\["([^"]+)", (\{.*?\}), \{"responsive.*\);', page)
-    return {name: json.loads(spec) for name, spec in found}
+    specs = re.findall(r'<script type="application/json" data-chart="(.*?)">(.*?)</script>', page)
+    return {name: json.loads(spec) for name, spec in specs}
 
 
 def test_every_section_and_run_is_there(make_study):
@@ -130,8 +132,39 @@ def test_text_from_files_is_escaped(make_study):
     assert "<img" not in page
     assert "&lt;img src=x onerror=alert(3)&gt; &amp; more ?" in page
     labels = figures(page)["map-0-a"]["layout"]["xaxis"]["ticktext"]
-    assert labels[5] == "&lt;script&gt;"
+    assert labels[5] == "&lt;script&gt;"  # plotly reads labels as markup
     outline_of(page)
+
+
+def test_charts_show_text_from_files_as_it_is(make_study):
+    """Names of runs reach the hover text; quotes, which plotly would not decode, stay."""
+    study = make_study(seeds=(0,), num_steps=10)
+    run = study / "runs/diff-seed0/run.json"
+    record = json.loads(run.read_text(encoding="utf-8"))
+    run.write_text(json.dumps(record | {"name": '</script><b>"a\'s" & b'}), encoding="utf-8")
+    page = build(study)
+    assert "</script><b>" not in page
+    traces = figures(page)["chart-validation"]["data"]
+    (hover,) = [t["hovertemplate"] for t in traces if t["legendgroup"] == "diff"]
+    assert hover == (
+        'DIFF V1, &lt;/script&gt;&lt;b&gt;"a\'s" &amp; b<br>step %{x:,}: %{y:.4f}<extra></extra>'
+    )
+    outline_of(page)
+
+
+def test_every_page_runs_the_same_script(make_study):
+    """One element, without data: a content policy can name its hash."""
+    scripts = []
+    for seeds in ((0,), (0, 1)):
+        page = build(make_study(f"study{len(seeds)}", seeds=seeds, num_steps=10))
+        elements = re.findall(r"<script(.*?)>(.*?)</script>", page, flags=re.DOTALL)
+        scripts.append([code for kind, code in elements if "application/json" not in kind])
+        assert not re.search(
+            r"<[^>]*\son\w+=", re.sub(r"<script.*?</script>", "", page, flags=re.S)
+        )
+    assert scripts[0] == scripts[1]
+    assert len(scripts[0]) == 1
+    assert "newPlot" in scripts[0][0]
 
 
 def test_same_study_gives_same_bytes(make_study):
@@ -202,7 +235,7 @@ def test_contradicting_summary_is_named(make_study):
     path = study / "runs/diff-seed0/results.json"
     value = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(value | {"validation_loss": 9.75}), encoding="utf-8")
-    assert re.search(r"for diff-seed0, but the run&#x27;s own file gives 9\.75", build(study))
+    assert re.search(r"for diff-seed0, but the run&#39;s own file gives 9\.75", build(study))
 
 
 def test_published_study_has_its_own_provenance(make_study):
@@ -214,6 +247,38 @@ def test_published_study_has_its_own_provenance(make_study):
     assert outline.ids.index("published") < outline.ids.index("provenance")
     assert "run on 2001-02-03 on Made-up processor at commit c0ffeec0ffee" in page
     assert page.count('<td data-label="Study">published</td>') == 3
+
+
+def test_a_summary_shows_its_numbers_and_no_gaps(make_study, tmp_path):
+    folder = make_study("published", scale="study", num_steps=500, num_layers=2)
+    path = tmp_path / "summary.json"
+    path.write_text(json.dumps(study_summary(folder)), encoding="utf-8")
+    page = build(make_study(), published=path)
+    whole, part = outline_of(build(make_study(), published=folder)), outline_of(page)
+    absent = ["published-curves", "published-maps"]
+    ids = [name for name in whole.ids if not re.match("published-(chart|map)", name)]
+    assert [name for name in ids if name not in absent] == [
+        name for name in part.ids if not re.match("published-(chart|map)", name)
+    ]
+    text = " ".join(" ".join(part.text).split())
+    assert "are in published/text of the repository" in text
+    assert page.count('class="gap"') == 1  # for readers without scripts
+    assert "published-chart-differences" in part.ids
+    shown = text[text.index("Published study", text.index("Published study") + 1) :]
+    study = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    for entry in study["types"].values():
+        assert f"{entry['validation_loss']['mean']:.4f}" in shown
+    for difference in study["differences"]:
+        assert number(difference["mean"], signed=True) in shown
+    for fact in ("912,768", "published/text/runs/diff-seed0/run.json", "c0ffeec0ffee", "7,990"):
+        assert fact in shown
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"schema": 1}', '{"schema": 7}'])
+def test_damaged_summary_is_refused(make_study, tmp_path, content):
+    (tmp_path / "summary.json").write_text(content, encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"summary\.json"):
+        build_report(make_study(), published=tmp_path / "summary.json")
 
 
 def test_protocol_versions_share_no_table(make_study):

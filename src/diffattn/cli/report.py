@@ -25,8 +25,8 @@ def report(
 ) -> None:
     """Build the page of a study or an evaluation from its records."""
     from diffattn.errors import ConfigError
-    from diffattn.report.build import build_report, markdown_results
-    from diffattn.report.evaluation.page import build_evaluation_report, is_evaluation_folder
+    from diffattn.report.build import build_evaluation_report, build_report, markdown_results
+    from diffattn.report.evaluation.files import is_evaluation_folder
     from diffattn.report.recall.files import is_recall_study
 
     if markdown and out is not None:

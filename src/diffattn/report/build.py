@@ -1,35 +1,22 @@
-"""Build the self-contained report of a study folder."""
+"""Put pages together: a study of any kind, with what stands beside it, or an evaluation."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from string import Template
 
-from plotly.offline import get_plotlyjs
-
-from diffattn.records.io import write_text
-from diffattn.report.benchmarks.section import benchmark_section
+from diffattn.report.benchmarks.section import bench_section
 from diffattn.report.benchmarks.tables import read_results
-from diffattn.report.page.wording import esc
+from diffattn.report.evaluation.files import read_evaluation
+from diffattn.report.evaluation.page import evaluation_page
+from diffattn.report.page.render import write_page
 from diffattn.report.recall.files import is_recall_study, read_recall_study
-from diffattn.report.recall.sections import CHAPTERS as RECALL_CHAPTERS
-from diffattn.report.recall.sections import recall_sections
+from diffattn.report.recall.page import CHAPTERS as RECALL_CHAPTERS
+from diffattn.report.recall.page import recall_page
 from diffattn.report.recall.tables import recall_markdown
 from diffattn.report.study.files import read_study
-from diffattn.report.study.sections import published_section, study_sections
-from diffattn.report.study.tables import markdown_table
-
-_TEMPLATE = Path(__file__).parent / "templates" / "report.html"
-_CHAPTERS = {
-    "models": "Models",
-    "loss": "Validation loss",
-    "curves": "Loss curves",
-    "costs": "Speed and memory",
-    "lambda": "λ over training",
-    "maps": "Attention maps",
-    "published": "Published study",
-    "benchmarks": "Benchmarks",
-    "provenance": "Provenance",
-}
+from diffattn.report.study.page import CHAPTERS as STUDY_CHAPTERS
+from diffattn.report.study.page import published_study, study_page
+from diffattn.report.study.published import read_published
+from diffattn.report.study.tables import study_markdown
 
 
 def build_report(
@@ -39,15 +26,15 @@ def build_report(
     published: Path | None = None,
     benchmarks: Sequence[Path] = (),
 ) -> Path:
-    """Write one HTML file that holds everything a study found and needs no network.
+    """Write one HTML file that holds every result of a study and needs no network.
 
     The same files give the same bytes: nothing in the page depends on when it was built.
 
     Args:
         study: Study folder with ``study.json``. What else is missing is named in the report.
         out: File to write. Default ``study / "report.html"``.
-        published: Another study of models on text, shown beside one of that kind in a section of
-            its own. Default: none.
+        published: Folder or summary of another study of models on text, shown beside one of that
+            kind in a section of its own. Default: none.
         benchmarks: Records of ``diffattn bench``, or folders of them. Default: none.
 
     Returns:
@@ -59,32 +46,54 @@ def build_report(
     """
     study = Path(study)
     out = study / "report.html" if out is None else Path(out)
-    measured = benchmark_section(read_results(benchmarks))
-    others = ""
+    records = read_results(benchmarks)
+    measured = [bench_section(result, f"bench-{index}") for index, result in enumerate(records)]
     if is_recall_study(study):
-        own, titles = read_recall_study(study), RECALL_CHAPTERS
-        body, what = recall_sections(own), "recall study"
-    else:
-        own, titles = read_study(study), _CHAPTERS
-        body, what = study_sections(own, "", 2), "study"
-        if published is not None:
-            others = published_section(own, read_study(published))
-    # Provenance of the user's own study comes last, as an appendix.
-    cut = body.index('<section id="provenance">')
-    body = body[:cut] + others + measured + body[cut:]
-    absent = {"published": not others, "benchmarks": not measured}
-    chapters = "".join(
-        f'<a href="#{key}">{esc(title)}</a>' for key, title in titles.items() if not absent.get(key)
+        recall = read_recall_study(study)
+        return write_page(
+            out,
+            "recall.html.j2",
+            title=f"Differential attention: recall study “{recall.info.get('scale')}”",
+            chapters=_present(RECALL_CHAPTERS, benchmarks=bool(measured)),
+            study=recall_page(recall),
+            benchmarks=measured,
+        )
+    text = read_study(study)
+    beside = None if published is None else published_study(text, read_published(published))
+    return write_page(
+        out,
+        "study.html.j2",
+        title=f"Differential attention: study “{text.info.get('scale')}”",
+        chapters=_present(STUDY_CHAPTERS, published=beside is not None, benchmarks=bool(measured)),
+        study=study_page(text),
+        published=beside,
+        benchmarks=measured,
     )
-    page = Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
-        title=esc(f"Differential attention: {what} “{own.info.get('scale')}”"),
-        plotly=get_plotlyjs(),
-        chapters=chapters,
-        body=body,
+
+
+def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
+    """Write one HTML file that shows an evaluation folder and needs no network.
+
+    Args:
+        folder: Written by ``diffattn evaluate``.
+        out: File to write. Default ``folder / "report.html"``.
+
+    Returns:
+        The file written.
+
+    Raises:
+        CheckpointError: A file is damaged, or of another kind, schema or protocol version.
+        OSError: The file cannot be written; an existing one is left as it was.
+    """
+    folder = Path(folder)
+    page = evaluation_page(read_evaluation(folder))
+    return write_page(
+        folder / "report.html" if out is None else Path(out),
+        "evaluation.html.j2",
+        title=page.title,
+        chapters=page.chapters,
+        evaluation=page,
     )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(out, page)
-    return out
 
 
 def markdown_results(study: Path) -> str:
@@ -96,4 +105,9 @@ def markdown_results(study: Path) -> str:
     Raises:
         CheckpointError: A file of the study is damaged or foreign.
     """
-    return recall_markdown(study) if is_recall_study(study) else markdown_table(study)
+    return recall_markdown(study) if is_recall_study(study) else study_markdown(study)
+
+
+def _present(chapters: dict[str, str], **present: bool) -> dict[str, str]:
+    """The chapters without those that the page does not have."""
+    return {key: title for key, title in chapters.items() if present.get(key, True)}

@@ -51,12 +51,14 @@ def many_shot_curves() -> dict[str, ManyShotCurve]:
     """
     return {
         name: ManyShotCurve(
-            shots=tuple(one["shots"]), transformer=tuple(one["transformer"]),
-            diff=tuple(one["diff"]), stable_from=one["stable_from"],
-            printed_gap=one["printed_gap"],
+            shots=tuple(curve["shots"]),
+            transformer=tuple(curve["transformer"]),
+            diff=tuple(curve["diff"]),
+            stable_from=curve["stable_from"],
+            printed_gap=curve["printed_gap"],
         )
-        for name, one in _in_context_learning()["many_shot"].items()
-    }  # fmt: skip
+        for name, curve in _in_context_learning()["many_shot"].items()
+    }
 
 
 def order_margins(order: str = "random") -> dict[str, tuple[float, float]]:
@@ -67,8 +69,8 @@ def order_margins(order: str = "random") -> dict[str, tuple[float, float]]:
     Args:
         order: ``"random"`` (10 orders, Fig. 7a and 11) or ``"alternating"`` (30, Fig. 7b).
     """
-    found = _in_context_learning()["order_margins"][order]
-    return {name: (one["transformer"], one["diff"]) for name, one in found.items()}
+    margins = _in_context_learning()["order_margins"][order]
+    return {name: (margin["transformer"], margin["diff"]) for name, margin in margins.items()}
 
 
 def _in_context_learning() -> dict[str, Any]:

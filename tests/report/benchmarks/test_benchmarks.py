@@ -5,7 +5,6 @@ import pytest
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.records.results import BenchResult
 from diffattn.report.benchmarks import tables as bench_tables
-from diffattn.report.benchmarks.section import benchmark_section
 from diffattn.report.benchmarks.tables import markdown, read_results, replace_tables
 from diffattn.report.benchmarks.wording import targets_in_words
 from diffattn.report.build import build_report
@@ -53,22 +52,26 @@ def test_marks_choose_and_generate(bench_result, tmp_path):
 
 def test_targets_are_counted_and_misses_spelled_out(bench_result):
     text = targets_in_words(bench_result.cases)
-    assert text.startswith("Targets: 1 of 2 kept.\n  short by 0.06: chunked forward")
+    assert text.startswith("Targets: 1 of 2 met.\n  short by 0.06: chunked forward")
     assert "N1024" in text
-    assert targets_in_words([]) == "No target speaks of these shapes."
+    assert targets_in_words([]) == "No target covers these shapes."
 
 
-def test_section_shows_everything_and_escapes(bench_result):
-    page = benchmark_section([bench_result])
-    assert page.startswith('<section id="benchmarks">')
-    assert "Made-up &lt;processor&gt;" in page
-    assert "&lt;flex&gt;" in page
-    assert "<flex>" not in page
-    assert "not run: its maps would take about 5.0 GiB" in page
-    assert page.count("charts.push(") == 1  # two lengths of one shape; one length has no curve
-    assert "arXiv:2410.05258v2, Table 7" in page
-    assert "Runs: cpu-00c0ffee." in page
-    assert benchmark_section([]) == ""
+def test_section_shows_everything_and_escapes(bench_result, make_study, tmp_path):
+    path = tmp_path / "records" / "cpu.json"
+    bench_result.write(path)
+    page = build_report(make_study(), benchmarks=[path]).read_text(encoding="utf-8")
+    section = page[
+        page.index('<section id="benchmarks">') : page.index('<section id="provenance">')
+    ]
+    assert "Made-up &lt;processor&gt;" in section
+    assert "&lt;flex&gt;" in section
+    assert "<flex>" not in section
+    assert "not run: its maps would take about 5.0 GiB" in section
+    assert section.count("<figure>") == 1  # two lengths of one shape; one length has no curve
+    assert "arXiv:2410.05258v2, Table 7" in section
+    assert "Runs: cpu-00c0ffee." in section
+    assert "Targets: 1 of 2 met.<br>  short by" in section
 
 
 def test_report_with_and_without_records(bench_result, make_study, tmp_path):

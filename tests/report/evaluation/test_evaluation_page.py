@@ -4,12 +4,14 @@ import json
 from dataclasses import replace
 
 import pytest
+from markupsafe import escape
 
 from diffattn.errors import CheckpointError
 from diffattn.records.evaluations import Comparison, EvalResult, Metric, PairedDifference
 from diffattn.records.io import write_json
 from diffattn.records.run import RunRecord
-from diffattn.report.evaluation.page import build_evaluation_report, is_evaluation_folder
+from diffattn.report.build import build_evaluation_report
+from diffattn.report.evaluation.files import is_evaluation_folder
 from diffattn.report.evaluation.tables import value_with_interval
 
 
@@ -97,6 +99,19 @@ def test_the_page_shows_values_charts_and_what_is_missing(folder):
         assert text in page, text
     assert "<b>x</b>" not in page
     assert build_evaluation_report(folder, folder / "b.html").read_text(encoding="utf-8") == page
+
+
+def test_markup_in_any_field_is_shown_and_never_runs(folder):
+    bad = "<img src=x onerror=alert(1)></script>"
+    for path in folder.glob("*/needle/result.json"):
+        value = json.loads(path.read_text(encoding="utf-8"))
+        value |= {"version": bad, "source": bad, "protocol": bad, "choices": {bad: bad}}
+        value["metrics"] = [metric | {"name": bad, "unit": bad} for metric in value["metrics"]]
+        path.write_text(json.dumps(value), encoding="utf-8")
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert "<img" not in page
+    assert f"version {escape(bad)}" in page
+    assert page.count("</script>") == page.count("<script")
 
 
 def test_two_versions_share_no_table(folder):

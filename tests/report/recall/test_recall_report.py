@@ -142,8 +142,8 @@ def build(folder):
 
 
 def charts(page):
-    found = re.findall(r'charts\.push\(\["([^"]+)", (\{.*?\}), \{"responsive.*\);', page)
-    return {name: json.loads(spec) for name, spec in found}
+    specs = re.findall(r'<script type="application/json" data-chart="(.*?)">(.*?)</script>', page)
+    return {name: json.loads(spec) for name, spec in specs}
 
 
 def test_the_page_shows_every_run_and_number(study):

@@ -7,13 +7,21 @@ import pytest
 
 from diffattn.errors import CheckpointError
 from diffattn.report.page import wording
+from diffattn.report.page.run_tables import cost_table, models_table
 from diffattn.report.study.files import read_study
-from diffattn.report.study.tables import cost_table, loss_table, markdown_table, models_table
+from diffattn.report.study.tables import loss_table, study_markdown
 from diffattn.stats.intervals import Interval
 
 
 def interval(mean, low, high, n=3):
     return Interval(mean, low, high, 0.95, n, "Student t")
+
+
+def texts(of):
+    """Every text in the cells of a table."""
+    cells = [cell for row in of.rows for cell in row]
+    parts = [(cell.text, *(text for pair in cell.lines for text in pair)) for cell in cells]
+    return " ".join(text for part in parts for text in part)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +70,7 @@ def test_signed_and_derived_numbers():
 
 def test_markdown_table(make_study):
     study = make_study()
-    lines = markdown_table(study).splitlines()
+    lines = study_markdown(study).splitlines()
     assert len(lines) == 2 + 4
     assert len({line.count("|") for line in lines}) == 1
     results = json.loads((study / "results.json").read_text(encoding="utf-8"))
@@ -78,7 +86,7 @@ def test_markdown_table_of_an_interrupted_study(make_study):
     study = make_study(seeds=(0,), num_steps=10)
     (study / "results.json").unlink()
     (study / "runs" / "diff-seed0" / "results.json").unlink()
-    lines = markdown_table(study).splitlines()
+    lines = study_markdown(study).splitlines()
     assert "no finished run" in lines[3]
     assert "diff_v2-seed0" in lines[4]
 
@@ -86,14 +94,14 @@ def test_markdown_table_of_an_interrupted_study(make_study):
 def test_tables_hold_the_recorded_numbers(make_study):
     study = read_study(make_study())
     assert study.results is not None
-    losses = loss_table(study)
+    losses = texts(loss_table(study))
     for entry in study.results["types"].values():
         summary = entry["validation_loss"]
         for value in (summary["mean"], summary["low"], summary["high"], *summary["values"]):
             assert f"{value:.4f}" in losses
-    models = models_table(study)
-    assert "+2,304<br><small>+0.04 %</small>" in models
-    costs = cost_table(study)
+    models = [cell for row in models_table(study).rows for cell in row]
+    assert ("+2,304", "+0.04 %") in [(cell.text, cell.note) for cell in models]
+    costs = texts(cost_table(study))
     assert "7,990" in costs
     assert "0.70×" in costs
 

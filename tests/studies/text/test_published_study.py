@@ -6,7 +6,11 @@ import pytest
 
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.run import RunRecord
-from diffattn.studies.text.reproduce import PUBLISHED, comparison
+from diffattn.report.page.run_tables import cost_table, models_table
+from diffattn.report.study.files import read_study
+from diffattn.report.study.published import ALL_RECORDS, PUBLISHED, read_published, study_summary
+from diffattn.report.study.summary import bits_per_byte, differences, losses
+from diffattn.studies.text.reproduce import comparison
 from diffattn.studies.text.summary import comparison_results
 
 STUDY = Path(__file__).parents[3] / "published" / "text"
@@ -80,11 +84,15 @@ def test_records_only():
     assert sum(path.stat().st_size for path in files) < 2_000_000
 
 
-def test_the_package_carries_a_copy_of_its_summary():
-    carried = [path for path in PUBLISHED.rglob("*") if path.is_file()]
-    assert {path.relative_to(PUBLISHED) for path in carried} >= {
-        Path("study.json"), Path("results.json"), Path("costs.json"),
-    }  # fmt: skip
-    for path in carried:
-        assert path.read_bytes() == (STUDY / path.relative_to(PUBLISHED)).read_bytes()
-    assert sum(path.stat().st_size for path in carried) < 100_000
+def test_the_package_carries_its_summary():
+    """After a new study: ``python -m diffattn.report.study.published published/text``."""
+    assert read_json(PUBLISHED) == study_summary(STUDY)
+    assert PUBLISHED.stat().st_size < 25_000
+    assert (Path(__file__).parents[3] / ALL_RECORDS).samefile(STUDY)
+    carried = read_published(PUBLISHED)
+    whole = read_study(STUDY)
+    assert losses(carried) == losses(whole)
+    assert differences(carried) == differences(whole)
+    assert bits_per_byte(carried) == bits_per_byte(whole)
+    assert models_table(carried) == models_table(whole)
+    assert cost_table(carried) == cost_table(whole)

@@ -2,91 +2,90 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from diffattn.records.results import BenchCase, BenchResult, BenchRow
 from diffattn.report.benchmarks.tables import contender_rows, model_table, operator_table
 from diffattn.report.benchmarks.wording import case_title, mode_text, run_text, targets_in_words
-from diffattn.report.page.cells import number_cell, table, word_cell
-from diffattn.report.page.charts import embed, layout, names_of
-from diffattn.report.page.wording import MISSING, esc
+from diffattn.report.page.charts import Chart, layout, names_of
+from diffattn.report.page.tables import Cell, Table, head_cell, number_cell, table, word_cell
+from diffattn.report.page.wording import MISSING
 from diffattn.report.paper import THROUGHPUT_SOURCE
 
 # Okabe and Ito's palette without grey, which is the baseline's.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-_WORDS = (
-    "<p>T is PyTorch's softmax attention on the matched Transformer. TC is the same softmax "
-    "attention computed by our own technique: it tells how much of a ratio to T belongs to the "
-    "technique and not to differential attention. Each contender was first compared with the "
-    "float64 reference on the timed tensors; one that failed has no numbers. Contenders ran "
-    "interleaved. Ratios are medians of the rounds' own ratios, with quartiles.</p>\n"
-)
+_LONG_TEXT = 40
 
 
-def benchmark_section(results: Sequence[BenchResult]) -> str:
-    """HTML of every record; empty text if there is none."""
-    if not results:
-        return ""
-    parts = [_one_record(result, f"bench-{index}") for index, result in enumerate(results)]
-    return f'<section id="benchmarks">\n<h2>Benchmarks</h2>\n{_WORDS}{"".join(parts)}</section>\n'
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchSection:
+    """What the page shows of one record."""
+
+    runs: tuple[str, ...]
+    operators: Table | None
+    charts: tuple[Chart, ...]
+    models: Table | None
+    targets: tuple[str, ...]
+    """Lines."""
+    cases: tuple[Table, ...]
+    """Every contender, a table per case."""
 
 
-def _one_record(result: BenchResult, prefix: str) -> str:
-    runs = "".join(f"<li>{esc(run_text(result, name))}</li>" for name in result.runs)
-    parts = [f"<ul>{runs}</ul>\n"]
+def bench_section(result: BenchResult, prefix: str) -> BenchSection:
+    """The tables and charts of a record.
+
+    Args:
+        result: The record.
+        prefix: Start of the element ids, unique in the page.
+    """
     operators = [case for case in result.cases if case.suite != "models"]
     models = [case for case in result.cases if case.suite == "models"]
-    if operators:
-        parts.append(_table("Attention: the fastest differential contender.",
-                            *operator_table(operators)))  # fmt: skip
-        parts.append(_charts(operators, prefix))
-    if models:
-        caption = f"Models: tokens per second. Published: {THROUGHPUT_SOURCE}, on H100 GPUs."
-        parts.append(_table(caption, *model_table(models)))
-    summary = esc(targets_in_words(result.cases)).replace("\n", "<br>")
-    parts.append(f"<p>{summary}</p>\n")
-    parts.append("<details><summary>Every contender</summary>\n")
-    parts += [_details(case) for case in result.cases]
-    return "".join([*parts, "</details>\n"])
-
-
-def _table(caption: str, headers: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    return table(
-        caption,
-        [esc(header) for header in headers],
-        [[f'<th scope="row">{esc(row[0])}</th>', *map(_cell, row[1:])] for row in rows],
+    operators_caption = "Attention: the fastest differential contender."
+    models_caption = f"Models: tokens per second. Published: {THROUGHPUT_SOURCE}, on H100 GPUs."
+    return BenchSection(
+        runs=tuple(run_text(result, name) for name in result.runs),
+        operators=_table(operators_caption, *operator_table(operators)) if operators else None,
+        charts=_charts(operators, prefix),
+        models=_table(models_caption, *model_table(models)) if models else None,
+        targets=tuple(targets_in_words(result.cases).split("\n")),
+        cases=tuple(_contenders(case) for case in result.cases),
     )
 
 
-def _cell(text: str) -> str:
-    if len(text) > 40:
-        return f'<td class="long">{esc(text)}</td>'
+def _table(caption: str, headers: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:
+    cells = [[head_cell(row[0]), *map(_cell, row[1:])] for row in rows]
+    return table(caption, headers, cells)
+
+
+def _cell(text: str) -> Cell:
+    if len(text) > _LONG_TEXT:
+        return Cell(text=text, kind="long")
     numeric = text[:1].isdigit() or text == MISSING
-    return (number_cell if numeric else word_cell)(esc(text))
+    return number_cell(text) if numeric else word_cell(text)
 
 
-def _details(case: BenchCase) -> str:
+def _contenders(case: BenchCase) -> Table:
     rows = contender_rows(case)
     headers = list(rows[0]) if rows else []
     return _table(case_title(case), headers, [list(row.values()) for row in rows])
 
 
-def _charts(cases: Sequence[BenchCase], prefix: str) -> str:
+def _charts(cases: Sequence[BenchCase], prefix: str) -> tuple[Chart, ...]:
     """One chart per head shape, dtype and pass that was measured at several lengths."""
     groups: dict[tuple[Any, ...], list[BenchCase]] = {}
     for case in cases:
         others = tuple((k, v) for k, v in case.shape.items() if k != _axis(case))
         groups.setdefault((case.suite, others, case.dtype, case.mode), []).append(case)
-    found = [group for group in groups.values() if len(group) > 1]
-    charts = [_chart(group, f"{prefix}-chart-{index}") for index, group in enumerate(found)]
-    return f'<div class="pair">{"".join(charts)}</div>\n' if charts else ""
+    several = [group for group in groups.values() if len(group) > 1]
+    return tuple(_chart(group, f"{prefix}-chart-{index}") for index, group in enumerate(several))
 
 
 def _axis(case: BenchCase) -> str:
     return "S" if "S" in case.shape else "N"
 
 
-def _chart(cases: Sequence[BenchCase], element_id: str) -> str:
+def _chart(cases: Sequence[BenchCase], element_id: str) -> Chart:
     first, axis = cases[0], _axis(cases[0])
     ordered = sorted(cases, key=lambda case: case.shape[axis])
     measured = Counter(
@@ -109,13 +108,13 @@ def _chart(cases: Sequence[BenchCase], element_id: str) -> str:
     shape = " ".join(f"{k}{v}" for k, v in first.shape.items() if k != axis)
     title = f"{shape}, {first.dtype}, {mode_text(first)}"
     unit = "cached tokens" if axis == "S" else "tokens"
-    caption = f"{esc(title)}: time over that of T. Bars: quartiles of the rounds. "
     ticks = {"type": "log", "tickvals": [case.shape[axis] for case in ordered]}
-    return embed(
-        traces,
-        layout(unit, "time / time of T", xaxis=ticks, yaxis={"rangemode": "tozero"}),
-        element_id,
-        caption + names_of(dict.fromkeys(case.run for case in ordered)),
+    return Chart(
+        element_id=element_id,
+        traces=traces,
+        look=layout(unit, "time / time of T", xaxis=ticks, yaxis={"rangemode": "tozero"}),
+        caption=f"{title}: time over that of T. Bars: quartiles of the rounds.",
+        runs=names_of(dict.fromkeys(case.run for case in ordered)),
         height=360,
         label=f"{title}: time over that of softmax attention, by length",
     )
@@ -136,7 +135,7 @@ def _trace(
             "array": [round(ratio.high - ratio.median, 4) for ratio in ratios],
             "arrayminus": [round(ratio.median - ratio.low, 4) for ratio in ratios],
         },
-        "name": esc(name),
+        "name": name,
         "line": {"color": color, "dash": "dash" if dashed else "solid"},
-        "hovertemplate": f"{esc(name)}<br>%{{x}} tokens: %{{y:.3f}}<extra></extra>",
+        "hovertemplate": [name, "%{x} tokens: %{y:.3f}"],
     }

@@ -26,7 +26,7 @@ from diffattn.report.benchmarks.wording import (
     times,
     verdict_text,
 )
-from diffattn.report.page.wording import MISSING, count, mebibytes, number
+from diffattn.report.page.wording import MISSING, count, markdown_row, mebibytes, number
 from diffattn.report.paper import THROUGHPUT
 
 _MARKED = re.compile(r"(<!-- bench: (\S+)((?: \w+=\S+)*) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
@@ -143,13 +143,13 @@ def read_results(paths: Iterable[Path]) -> list[BenchResult]:
     Raises:
         CheckpointError: A path does not exist or a file is damaged or of another kind.
     """
-    found: list[BenchResult] = []
+    results: list[BenchResult] = []
     for path in paths:
         if not path.exists():
             raise CheckpointError(f"{path}: benchmark record must exist, got none.")
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
-        found += [BenchResult.read(file) for file in files]
-    return found
+        results += [BenchResult.read(file) for file in files]
+    return results
 
 
 def _backend(row: BenchRow) -> str:
@@ -214,8 +214,7 @@ def _is_chosen(case: BenchCase, chosen: dict[str, str]) -> bool:
 
 
 def _markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(headers) + " |", "| " + " | ".join("---" for _ in headers) + " |"]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    lines = [markdown_row(headers), markdown_row("---" for _ in headers), *map(markdown_row, rows)]
     return "\n".join(lines) + "\n"
 
 

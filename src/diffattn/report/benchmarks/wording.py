@@ -60,7 +60,7 @@ def times(value: Spread | None, *, spread: bool = True) -> str:
 
 
 def check_text(row: BenchRow) -> str:
-    """How the contender stood the comparison with the reference, or why it did not run."""
+    """The contender's error against the reference, or why it did not run."""
     if row.status != "ok":
         return f"{row.status}: {row.reason}"
     check = row.check or {}
@@ -70,12 +70,12 @@ def check_text(row: BenchRow) -> str:
 
 
 def targets_in_words(cases: Iterable[BenchCase]) -> str:
-    """How many targets were kept, and each that was missed."""
+    """How many targets were met, and each that was missed."""
     verdicts = [(case, verdict) for case in cases for verdict in case.verdicts]
     if not verdicts:
-        return "No target speaks of these shapes."
+        return "No target covers these shapes."
     missed = [(case, verdict) for case, verdict in verdicts if not verdict.passed]
-    lines = [f"Targets: {len(verdicts) - len(missed)} of {len(verdicts)} kept."]
+    lines = [f"Targets: {len(verdicts) - len(missed)} of {len(verdicts)} met."]
     lines += [
         f"  {verdict}: {verdict.contender} {verdict.target} "
         f"({verdict.value:.3g}), {case_title(case)}"

@@ -4,52 +4,65 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diffattn.records.evaluations import EvalResult, Metric
-from diffattn.report.page.charts import embed, layout
-from diffattn.report.page.wording import esc, number, type_color
+from diffattn.report.page.charts import SEQUENTIAL, Chart, interval_bars, layout
+from diffattn.report.page.wording import number, type_color
 
 # Okabe and Ito's palette without grey, for models whose attention type has a colour already.
 _COLORS = ("#4d4d4d", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-_SEQUENTIAL = [[0.0, "#ffffff"], [0.25, "#c6dbef"], [0.6, "#4292c6"], [1.0, "#08306b"]]
 
 Facet = tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]
 """Name of the metric, what is fixed, and which numbers vary."""
+ByModel = Mapping[str, Sequence[Metric]]
+"""The metrics of one facet by the label of their model."""
 
 
-def protocol_charts(results: Sequence[EvalResult], prefix: str) -> str:
-    """HTML of every chart that the metrics of one protocol give.
-
-    Metrics that lie at one varying number (a length, a count) become a line per model with its
-    interval, if it takes three values or more, at two a heat map per model. Others stand in the
-    table alone.
+def line_charts(results: Sequence[EvalResult], prefix: str) -> tuple[Chart, ...]:
+    """A line per model with its interval, over a number (a length, a count) of 3 values or more.
 
     Args:
         results: One per model, of one variant.
         prefix: Start of the element ids, unique in the page.
     """
     colors = model_colors(results)
-    facets = list(dict.fromkeys(_facet(m) for r in results for m in r.metrics if m.where))
-    lines, maps = [], []
-    for index, facet in enumerate(facets):
-        found = {
-            str(r.model["label"]): [m for m in r.metrics if m.where and _facet(m) == facet]
-            for r in results
-        }
-        dims = [d for d in facet[2] if _values(found, d) > 1]
-        if len(dims) == 1 and _values(found, dims[0]) > 2:
-            lines.append(_lines(found, facet, dims[0], f"{prefix}{index}", colors))
-        elif len(dims) == 2:
-            maps.append(_heat_maps(found, facet, dims, f"{prefix}{index}"))
-    side_by_side = f'<div class="pair">{"".join(lines)}</div>\n' if lines else ""
-    return side_by_side + "".join(maps)
+    return tuple(
+        _lines(metrics, facet, dims[0], element_id, colors)
+        for element_id, facet, metrics, dims in _facets(results, prefix)
+        if len(dims) == 1 and _num_values(metrics, dims[0]) > 2
+    )
+
+
+def heat_maps(results: Sequence[EvalResult], prefix: str) -> tuple[tuple[Chart, ...], ...]:
+    """A heat map per model, for every metric over two varying numbers."""
+    return tuple(
+        tuple(_heat_maps(metrics, facet, dims, element_id))
+        for element_id, facet, metrics, dims in _facets(results, prefix)
+        if len(dims) == 2
+    )
 
 
 def model_colors(results: Sequence[EvalResult]) -> dict[str, str]:
-    """One colour per model: that of its attention type where that is its own."""
+    """One colour per model: that of its attention type where no other model has that type."""
     kinds = {str(r.model["label"]): str(r.model.get("attention_type")) for r in results}
-    own = [kind for kind in kinds.values() if list(kinds.values()).count(kind) == 1]
-    taken = {type_color(kind) for kind in own}
+    single = [kind for kind in kinds.values() if list(kinds.values()).count(kind) == 1]
+    taken = {type_color(kind) for kind in single}
     free = iter([color for color in _COLORS if color not in taken] * len(kinds))
-    return {label: type_color(k) if k in own else next(free) for label, k in kinds.items()}
+    return {label: type_color(k) if k in single else next(free) for label, k in kinds.items()}
+
+
+def _facets(
+    results: Sequence[EvalResult], prefix: str
+) -> list[tuple[str, Facet, ByModel, list[str]]]:
+    """Every facet with its element id, its metrics by model, and the numbers that vary in it."""
+    facets = list(dict.fromkeys(_facet(m) for r in results for m in r.metrics if m.where))
+    rows = []
+    for index, facet in enumerate(facets):
+        metrics: ByModel = {
+            str(r.model["label"]): [m for m in r.metrics if m.where and _facet(m) == facet]
+            for r in results
+        }
+        dims = [d for d in facet[2] if _num_values(metrics, d) > 1]
+        rows.append((f"{prefix}{index}", facet, metrics, dims))
+    return rows
 
 
 def _facet(metric: Metric) -> Facet:
@@ -62,19 +75,19 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _values(found: Mapping[str, Sequence[Metric]], key: str) -> int:
-    return len({m.where[key] for metrics in found.values() for m in metrics})
+def _num_values(by_model: ByModel, key: str) -> int:
+    return len({m.where[key] for metrics in by_model.values() for m in metrics})
 
 
 def _title(facet: Facet) -> str:
     return ", ".join([facet[0], *(f"{key} {value}" for key, value in facet[1])])
 
 
-def _bars(found: Mapping[str, Sequence[Metric]]) -> str:
+def _bars(by_model: ByModel) -> str:
     """What the bars of a chart are; a point without interval has none."""
     methods = dict.fromkeys(
         f"{m.method}, {100 * m.level:g} %"
-        for metrics in found.values()
+        for metrics in by_model.values()
         for m in metrics
         if m.low is not None
     )
@@ -82,55 +95,46 @@ def _bars(found: Mapping[str, Sequence[Metric]]) -> str:
 
 
 def _lines(
-    found: Mapping[str, Sequence[Metric]],
-    facet: Facet,
-    key: str,
-    element: str,
-    colors: Mapping[str, str],
-) -> str:
+    by_model: ByModel, facet: Facet, key: str, element_id: str, colors: Mapping[str, str]
+) -> Chart:
     traces: list[dict[str, Any]] = []
-    for label, metrics in found.items():
+    for label, metrics in by_model.items():
         ordered = sorted(metrics, key=lambda m: m.where[key])
-        bar = {
-            "type": "data", "symmetric": False, "thickness": 1, "width": 3,
-            "array": [0 if m.high is None else m.high - m.value for m in ordered],
-            "arrayminus": [0 if m.low is None else m.value - m.low for m in ordered],
-        }  # fmt: skip
+        bars = interval_bars((m.value, m.low, m.high) for m in ordered)
         traces.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
-                "name": esc(label),
+                "name": label,
                 "line": {"color": colors[label], "width": 2},
                 "x": [m.where[key] for m in ordered],
                 "y": [m.value for m in ordered],
-                "error_y": bar,
-                "hovertemplate": f"{esc(label)}<br>{esc(key)} %{{x}}: %{{y:.4f}}<extra></extra>",
+                "error_y": bars | {"thickness": 1, "width": 3},
+                "hovertemplate": [label, f"{key} %{{x}}: %{{y:.4f}}"],
             }
         )
     positive = [x for trace in traces for x in trace["x"]]
     wide = min(positive) > 0 and max(positive) / min(positive) >= 16
-    first = next(m for metrics in found.values() for m in metrics)
-    return embed(
-        traces,
-        layout(
-            esc(key), esc(f"{facet[0]}, {first.unit}"), xaxis={"type": "log" if wide else "linear"}
-        ),
-        element,
-        f"{esc(_title(facet))} over {esc(key)}. {esc(_bars(found))}",
+    first = next(m for metrics in by_model.values() for m in metrics)
+    x_axis = {"type": "log" if wide else "linear"}
+    return Chart(
+        element_id=element_id,
+        traces=traces,
+        look=layout(key, f"{facet[0]}, {first.unit}", xaxis=x_axis),
+        caption=f"{_title(facet)} over {key}. {_bars(by_model)}",
         height=340,
         label=f"{_title(facet)} over {key}, one line per model; the table gives the numbers",
     )
 
 
 def _heat_maps(
-    found: Mapping[str, Sequence[Metric]], facet: Facet, dims: Sequence[str], element: str
-) -> str:
+    by_model: ByModel, facet: Facet, dims: Sequence[str], element_id: str
+) -> list[Chart]:
     across, down = dims
     charts = []
-    every = [m.value for metrics in found.values() for m in metrics]
-    share = next(m for metrics in found.values() for m in metrics).unit == "share"
-    for index, (label, metrics) in enumerate(found.items()):
+    every = [m.value for metrics in by_model.values() for m in metrics]
+    share = next(m for metrics in by_model.values() for m in metrics).unit == "share"
+    for index, (label, metrics) in enumerate(by_model.items()):
         xs = sorted({m.where[across] for m in metrics})
         ys = sorted({m.where[down] for m in metrics})
         cells = {(m.where[across], m.where[down]): m.value for m in metrics}
@@ -144,22 +148,20 @@ def _heat_maps(
             "texttemplate": "%{text}",
             "zmin": 0 if share else min(every),
             "zmax": 1 if share else max(every),
-            "colorscale": _SEQUENTIAL,
+            "colorscale": SEQUENTIAL,
             "showscale": False,
-            "hovertemplate": f"{esc(across)} %{{x}}, {esc(down)} %{{y}}: %{{z:.4f}}<extra></extra>",
+            "hovertemplate": [f"{across} %{{x}}, {down} %{{y}}: %{{z:.4f}}"],
         }
         category = {"type": "category"}
+        y_axis = {**category, "autorange": "reversed"}
         charts.append(
-            embed(
-                [trace],
-                layout(
-                    esc(across), esc(down), xaxis=category,
-                    yaxis={**category, "autorange": "reversed"},
-                ),
-                f"{element}-{index}",
-                f"{esc(label)}: {esc(_title(facet))}.",
+            Chart(
+                element_id=f"{element_id}-{index}",
+                traces=[trace],
+                look=layout(across, down, xaxis=category, yaxis=y_axis),
+                caption=f"{label}: {_title(facet)}.",
                 height=140 + 34 * len(ys),
                 label=f"{_title(facet)} of {label} over {across} and {down}",
             )
-        )  # fmt: skip
-    return f'<div class="pair">{"".join(charts)}</div>\n'
+        )
+    return charts

@@ -26,18 +26,18 @@ def difference_rows(comparison: Comparison) -> list[dict[str, str]]:
     """Paired differences, one row each."""
     return [
         {
-            "protocol": one.variant,
-            "score": one.score,
-            "difference": f"{one.model} − {one.baseline}",
-            "value": number(one.difference, signed=True),
+            "protocol": paired.variant,
+            "score": paired.score,
+            "difference": f"{paired.model} − {paired.baseline}",
+            "value": number(paired.difference, signed=True),
             "95 % interval": "unknown"
-            if one.low is None or one.high is None
-            else f"{number(one.low, signed=True)} to {number(one.high, signed=True)}",
-            "p": "" if one.p_value is None else f"{one.p_value:.3g}",
-            "test": one.test,
-            "n": str(one.n),
+            if paired.low is None or paired.high is None
+            else f"{number(paired.low, signed=True)} to {number(paired.high, signed=True)}",
+            "p": "" if paired.p_value is None else f"{paired.p_value:.3g}",
+            "test": paired.test,
+            "n": str(paired.n),
         }
-        for one in comparison.differences
+        for paired in comparison.differences
     ]
 
 
@@ -45,9 +45,7 @@ def value_with_interval(metric: Metric) -> str:
     """``0.840 (0.715 to 0.917)``; whole numbers where digits after the point mean nothing."""
     size = abs(metric.value)
     digits = 0 if metric.unit == "tokens" or size >= 1_000 else 1 if size >= 100 else 3
-    bounds = [one for one in (metric.low, metric.high) if one is not None]
+    bounds = [end for end in (metric.low, metric.high) if end is not None]
     huge = max(map(abs, [metric.value, *bounds])) >= 1e7
-    value, *ends = (
-        f"{one:.3g}" if huge else number(one, digits) for one in (metric.value, *bounds)
-    )
+    value, *ends = (f"{x:.3g}" if huge else number(x, digits) for x in (metric.value, *bounds))
     return f"{value} ({ends[0]} to {ends[1]})" if len(ends) == 2 else value

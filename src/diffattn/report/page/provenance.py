@@ -1,34 +1,41 @@
 """Where every number came from: hashes, commits, versions, hardware, files."""
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
-from diffattn.report.page.cells import table
-from diffattn.report.page.wording import count, esc
-from diffattn.report.study.files import Study, StudyRun
+from diffattn.report.page.runs import Study, StudyRun
+from diffattn.report.page.tables import Table, head_cell, table, word_cell
+from diffattn.report.page.wording import count
 
 _NOT_RECORDED = "not recorded"
 
 
-def provenance(study: Study) -> str:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Provenance:
+    """What the provenance section of a study shows."""
+
+    facts: Table
+    runs: Table
+    config: str
+    """The resolved config as JSON."""
+
+
+def provenance(study: Study) -> Provenance:
     """Facts of a study, one table of its runs, and its resolved config."""
     config = json.dumps(study.info["config"], indent=2, ensure_ascii=False)
-    return (
-        _facts(study)
-        + _runs_table(study)
-        + f"<details><summary>Resolved config</summary><pre>{esc(config)}</pre></details>\n"
-    )
+    return Provenance(facts=_facts(study), runs=_runs_table(study), config=config)
 
 
 def protocol(study: Study) -> str:
     """Name and version of the protocol that made the results."""
-    found = (study.results or {}).get("protocol") or {}
-    if not found:
+    recorded = (study.results or {}).get("protocol") or {}
+    if not recorded:
         return _NOT_RECORDED
-    return f"{found.get('name')}, version {found.get('version')}"
+    return f"{recorded.get('name')}, version {recorded.get('version')}"
 
 
-def _facts(study: Study) -> str:
+def _facts(study: Study) -> Table:
     info, data = study.info, study.info.get("data") or {}
     facts: list[tuple[str, Any]] = [
         ("Study created", info.get("created")),
@@ -55,14 +62,11 @@ def _facts(study: Study) -> str:
         ("Hardware", [_pairs(run.record.hardware) for run in study.runs]),
     ):
         facts += [(name, text) for text in _grouped(study, values)]
-    rows = [
-        [f'<th scope="row">{esc(name)}</th>', f"<td>{esc(value or _NOT_RECORDED)}</td>"]
-        for name, value in facts
-    ]
+    rows = [[head_cell(name), word_cell(str(value or _NOT_RECORDED))] for name, value in facts]
     return table("The study.", ["", ""], rows)
 
 
-def _runs_table(study: Study) -> str:
+def _runs_table(study: Study) -> Table:
     rows = []
     for run in study.runs:
         record = run.record
@@ -74,10 +78,9 @@ def _runs_table(study: Study) -> str:
             (record.commit or _NOT_RECORDED)[:12],
             _dirty(run),
             "yes" if run.results is not None else "no",
-            f"runs/{record.name}/run.json",
+            "/".join(filter(None, [study.all_records, f"runs/{record.name}/run.json"])),
         ]
-        head = f'<th scope="row">{esc(record.name)}</th>'
-        rows.append([head, *(f"<td>{esc(cell)}</td>" for cell in cells)])
+        rows.append([head_cell(record.name), *(word_cell(str(cell)) for cell in cells)])
     headers = ["Run", "Seed", "Created", "Device", "Backends", "Commit", "Changed source"]
     return table("The runs.", [*headers, "Finished", "Record"], rows)
 

@@ -1,6 +1,5 @@
-"""Names, colours, number formats and verdicts: one wording everywhere in a report."""
+"""Names, colours, number formats and verdicts, everywhere the same. Plain text throughout."""
 
-import html
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -24,14 +23,8 @@ _OTHER_COLOR = "#cc79a7"
 MISSING = "—"
 
 
-def esc(value: Any) -> str:
-    """Text for HTML; everything that comes from a file passes through here."""
-    # JSON can hold half of a surrogate pair, which no UTF-8 file can.
-    return html.escape(str(value).encode("utf-8", "replace").decode("utf-8"))
-
-
 def type_name(attention_type: str) -> str:
-    """Human name of an attention type; an unknown one keeps its own name. Not escaped."""
+    """Human name of an attention type; an unknown one keeps its own name."""
     return TYPE_NAMES.get(attention_type, attention_type)
 
 
@@ -103,3 +96,9 @@ def listing(items: Iterable[Any]) -> str:
 def plural(quantity: int, noun: str) -> str:
     """``"1 seed"``, ``"3 seeds"``."""
     return f"{quantity:,} {noun}{'' if quantity == 1 else 's'}"
+
+
+def markdown_row(cells: Iterable[str]) -> str:
+    """One row of a Markdown table."""
+    # A bar inside a cell would end it.
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -6,7 +6,14 @@ from typing import Any
 
 from diffattn.errors import CheckpointError
 from diffattn.records.io import read_json
-from diffattn.report.study.files import Study, StudyRun, read_checked, read_run, require_fields
+from diffattn.report.page.runs import (
+    Study,
+    StudyRun,
+    read_checked,
+    read_runs,
+    require_fields,
+    unfinished_gap,
+)
 
 
 def is_recall_study(folder: Path) -> bool:
@@ -15,8 +22,8 @@ def is_recall_study(folder: Path) -> bool:
     Raises:
         CheckpointError: The file is missing or damaged.
     """
-    found = read_json(Path(folder) / "study.json")
-    return isinstance(found, dict) and found.get("kind") == "recall"
+    info = read_json(Path(folder) / "study.json")
+    return isinstance(info, dict) and info.get("kind") == "recall"
 
 
 def read_recall_study(folder: Path) -> Study:
@@ -38,25 +45,21 @@ def read_recall_study(folder: Path) -> Study:
     info = read_checked(path, tasks=dict, **dict.fromkeys(lists, list))
     for task in info["tasks"].values():
         require_fields(path, task, model=dict, train=dict, task=dict)
-    found = {
-        run.name: run
-        for path in sorted((folder / "runs").glob("*/run.json"))
-        for run in [read_run(path.parent, {})]
-    }
+    runs = {run.name: run for run in read_runs(folder, {})}
     wanted = [*trial_names(info), *sweep_names(info)]
     results = None
     if (folder / "results.json").exists():
         results = read_checked(folder / "results.json", tasks=dict, statement=str)
-    gaps = [f"Run {name} is in the folder but not part of this study." for name in found
-            if name not in wanted]  # fmt: skip
-    gaps += [gap for name in wanted for gap in _gap(name, found.get(name))]
+    foreign = [name for name in runs if name not in wanted]
+    gaps = [f"Run {name} is in the folder but not part of this study." for name in foreign]
+    gaps += [gap for name in wanted for gap in _gap(name, runs.get(name))]
     if results is None:
         gaps.append("results.json is missing: the study has not finished, so nothing is counted.")
     else:
-        gaps += _contradictions(results, found)
+        gaps += _contradictions(results, runs)
     return Study(
         info=info | {"config": info["tasks"]},
-        runs=tuple(found[name] for name in wanted if name in found),
+        runs=tuple(runs[name] for name in wanted if name in runs),
         results=results,
         maps=None,
         gaps=tuple(gaps),
@@ -66,8 +69,8 @@ def read_recall_study(folder: Path) -> Study:
 def trial_names(info: dict[str, Any], task: str | None = None) -> list[str]:
     """Names of the runs that count, of one task or of all."""
     return [
-        f"{one}-{name}-seed{seed}"
-        for one in ([task] if task else info["tasks"])
+        f"{of_task}-{name}-seed{seed}"
+        for of_task in ([task] if task else info["tasks"])
         for name in info["types"]
         for seed in info["seeds"]
     ]
@@ -76,8 +79,8 @@ def trial_names(info: dict[str, Any], task: str | None = None) -> list[str]:
 def sweep_names(info: dict[str, Any], task: str | None = None) -> list[str]:
     """Names of the runs that chose the learning rates, of one task or of all."""
     return [
-        f"{one}-{name}-lr{rate:g}-seed{seed}"
-        for one in ([task] if task else info["tasks"])
+        f"{of_task}-{name}-lr{rate:g}-seed{seed}"
+        for of_task in ([task] if task else info["tasks"])
         for name in info["types"]
         for rate in info["learning_rates"]
         for seed in info["sweep_seeds"]
@@ -93,26 +96,25 @@ def _gap(name: str, run: StudyRun | None) -> list[str]:
     if run is None:
         return [f"Run {name} was not found."]
     if run.results is None:
-        step = max((row["step"] for row in run.metrics), default=0)
-        return [f"Run {name} has not finished: it stopped at step {step:,}."]
+        return [unfinished_gap(run)]
     return []
 
 
-def _contradictions(results: dict[str, Any], found: dict[str, StudyRun]) -> list[str]:
+def _contradictions(results: dict[str, Any], runs: dict[str, StudyRun]) -> list[str]:
     """Summaries that contradict the runs they name."""
     gaps = []
     for task, entry in results["tasks"].items():
-        for name, summary in entry["types"].items():
+        for attention_type, summary in entry["types"].items():
             fields = ("runs", "solved_steps", "test_accuracy")
             if not isinstance(summary, dict) or any(key not in summary for key in fields):
                 raise CheckpointError(
-                    f"results.json: {task}, {name} must hold {', '.join(fields)}, got {summary!r}."
+                    f"results.json: {task}, {attention_type} must hold {', '.join(fields)}, "
+                    f"got {summary!r}."
                 )
-            rows = zip(*(summary[key] for key in fields), strict=True)
-            for run, step, accuracy in rows:
-                own = found.get(run)
-                if own is None or own.results is None:
+            for name, *recorded in zip(*(summary[key] for key in fields), strict=True):
+                run = runs.get(name)
+                if run is None or run.results is None:
                     continue
-                if (own.result("solved_step"), own.result("test_accuracy")) != (step, accuracy):
-                    gaps.append(f"results.json contradicts the run's own file on {run}.")
+                if [run.result("solved_step"), run.result("test_accuracy")] != recorded:
+                    gaps.append(f"results.json contradicts the run's own file on {name}.")
     return gaps

@@ -1,14 +1,22 @@
-"""Tables of a recall study, in HTML and, for a README, in Markdown."""
+"""Tables of a recall study, for its page and, for a README, in Markdown."""
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from diffattn.report.page.cells import number_cell, per_run, table, type_cell, word_cell
-from diffattn.report.page.wording import MISSING, count, esc, number, type_name
+from diffattn.report.page.runs import BASELINE, Study
+from diffattn.report.page.tables import (
+    Table,
+    head_cell,
+    number_cell,
+    per_run,
+    table,
+    type_cell,
+    word_cell,
+)
+from diffattn.report.page.wording import MISSING, count, markdown_row, number, type_name
 from diffattn.report.recall.files import read_recall_study
-from diffattn.report.study.files import BASELINE, Study
 
 TASK_NAMES = {"noisy_recall": "Noisy recall", "multi_needle": "Multi-needle", "mqar": "MQAR"}
 CEILING_NAMES = {
@@ -19,12 +27,12 @@ CEILING_NAMES = {
 
 
 def task_name(task: str) -> str:
-    """Human name of a task; an unknown one keeps its own name. Not escaped."""
+    """Human name of a task; an unknown one keeps its own name."""
     return TASK_NAMES.get(task, task)
 
 
 def task_in_words(settings: dict[str, Any]) -> str:
-    """What a task asks, from its resolved settings. Not escaped."""
+    """What a task asks, from its resolved settings."""
     task = settings.get("task", {})
     pairs, queries = task.get("num_pairs"), task.get("num_queries")
     length = settings["train"].get("seq_len")
@@ -40,24 +48,24 @@ def task_in_words(settings: dict[str, Any]) -> str:
 
 
 def ceilings_in_words(ceilings: dict[str, float]) -> str:
-    """Every ceiling with its value. Not escaped."""
+    """Every ceiling with its value."""
     return ", ".join(
         f"{CEILING_NAMES.get(name, name)} {number(value, 3)}" for name, value in ceilings.items()
     )
 
 
-def solved_table(study: Study, task: str) -> str:
+def solved_table(study: Study, task: str) -> Table:
     """Solved shares with their intervals, and the spread of steps and of test accuracy."""
     rows = []
-    for name, found in _entry(study, task)["types"].items():
+    for name, summary in _entry(study, task)["types"].items():
         values = [
-            f"{found['learning_rate']:g}",
-            f"{found['solved']} of {found['trials']}",
-            _interval(found),
-            _spread(found["solved_steps"], max(found["steps"])),
-            _range(found["test_accuracy"]),
+            f"{summary['learning_rate']:g}",
+            f"{summary['solved']} of {summary['trials']}",
+            _interval(summary),
+            _spread(summary["solved_steps"], max(summary["steps"])),
+            _range(summary["test_accuracy"]),
         ]
-        rows.append([type_cell(name), *(number_cell(value, found["runs"]) for value in values)])
+        rows.append([type_cell(name), *(number_cell(value, summary["runs"]) for value in values)])
     headers = [
         "Model",
         "Learning rate",
@@ -71,12 +79,12 @@ def solved_table(study: Study, task: str) -> str:
     return table(caption, headers, rows)
 
 
-def trials_table(study: Study, task: str) -> str:
+def trials_table(study: Study, task: str) -> Table:
     """Steps and test accuracy of every trial of a task."""
     rows = []
-    for name, found in _entry(study, task)["types"].items():
-        steps = zip(found["runs"], found["solved_steps"], found["steps"], strict=True)
-        accuracy = zip(found["runs"], found["test_accuracy"], strict=True)
+    for name, summary in _entry(study, task)["types"].items():
+        steps = zip(summary["runs"], summary["solved_steps"], summary["steps"], strict=True)
+        accuracy = zip(summary["runs"], summary["test_accuracy"], strict=True)
         rows.append(
             [
                 type_cell(name),
@@ -87,29 +95,31 @@ def trials_table(study: Study, task: str) -> str:
     return table("Every trial.", ["Model", "Solved at step", "Test accuracy"], rows)
 
 
-def tests_table(study: Study, task: str) -> str:
+def tests_table(study: Study, task: str) -> Table:
     """p-values between every two types: of the solved shares, and of the steps taken."""
     rows = [
         [
-            f'<th scope="row">{esc(" and ".join(map(type_name, found["types"])))}</th>',
-            *(number_cell(_p_value(found[key])) for key in ("fisher_exact", "log_rank")),
+            head_cell(" and ".join(map(type_name, test["types"]))),
+            *(number_cell(_p_value(test[key])) for key in ("fisher_exact", "log_rank")),
         ]
-        for found in _entry(study, task)["tests"]
+        for test in _entry(study, task)["tests"]
     ]
     caption = "Two-sided p-values between types, not adjusted for their number."
     headers = ["Types", "Solved share (Fisher's exact)", "Solved sooner (log-rank)"]
     return table(caption, headers, rows)
 
 
-def by_query_table(study: Study, task: str) -> str:
+def by_query_table(study: Study, task: str) -> Table:
     """Test accuracy of each query in the order asked, and by depth where there are depths."""
     types = _entry(study, task)["types"]
     first = next(iter(types.values()))
     depths = list(first.get("test_by_depth", {}))
     rows = []
-    for name, found in types.items():
-        values = [*found["test_by_query"], *found.get("test_by_depth", {}).values()]
-        rows.append([type_cell(name), *(number_cell(number(v, 3), found["runs"]) for v in values)])
+    for name, summary in types.items():
+        values = [*summary["test_by_query"], *summary.get("test_by_depth", {}).values()]
+        rows.append(
+            [type_cell(name), *(number_cell(number(v, 3), summary["runs"]) for v in values)]
+        )
     headers = [f"query {i + 1}" for i in range(len(first["test_by_query"]))]
     headers += [f"depth {100 * float(depth):.0f} %" for depth in depths]
     caption = "Test accuracy by query position, mean over trials."
@@ -118,15 +128,15 @@ def by_query_table(study: Study, task: str) -> str:
     return table(caption, ["Model", *headers], rows)
 
 
-def sweep_table(study: Study, task: str) -> str:
+def sweep_table(study: Study, task: str) -> Table:
     """What every learning rate of the sweep led to; the chosen one is named."""
     entry = _entry(study, task)
     rates = study.info["learning_rates"]
     rows = []
-    for name, found in entry["types"].items():
+    for name, summary in entry["types"].items():
         row = [type_cell(name)]
         for rate in rates:
-            runs = [run for run in found["sweep"] if run["learning_rate"] == rate]
+            runs = [run for run in summary["sweep"] if run["learning_rate"] == rate]
             row.append(
                 per_run(
                     (
@@ -137,7 +147,7 @@ def sweep_table(study: Study, task: str) -> str:
                     for run in runs
                 )
             )
-        row.append(number_cell(f"{found['learning_rate']:g}"))
+        row.append(number_cell(f"{summary['learning_rate']:g}"))
         rows.append(row)
     headers = ["Model", *(f"rate {rate:g}" for rate in rates), "Chosen"]
     caption = (
@@ -159,32 +169,31 @@ def recall_markdown(study: Path) -> str:
     Raises:
         CheckpointError: A file of the study is damaged or foreign.
     """
-    files = read_recall_study(study)
+    results = read_recall_study(study).results or {"tasks": {}}
     lines = [
         "| Task | Model | Learning rate | Solved | 95 % interval | Median step (range) "
         "| p to softmax: share, steps | Test accuracy | Guess | Runs |",
         "| --- | --- | ---: | ---: | ---: | ---: | --- | --- | ---: | --- |",
     ]
-    for task, entry in (files.results or {"tasks": {}})["tasks"].items():
+    for task, entry in results["tasks"].items():
         p_values = {
-            tuple(found["types"]): f"{_p_value(found['fisher_exact'])}, "
-            f"{_p_value(found['log_rank'])}"
-            for found in entry["tests"]
+            tuple(test["types"]): f"{_p_value(test['fisher_exact'])}, {_p_value(test['log_rank'])}"
+            for test in entry["tests"]
         }
-        for name, found in entry["types"].items():
+        for name, summary in entry["types"].items():
             cells = [
                 task_name(task),
                 type_name(name),
-                f"{found['learning_rate']:g}",
-                f"{found['solved']} of {found['trials']}",
-                _interval(found),
-                _spread(found["solved_steps"], max(found["steps"])),
+                f"{summary['learning_rate']:g}",
+                f"{summary['solved']} of {summary['trials']}",
+                _interval(summary),
+                _spread(summary["solved_steps"], max(summary["steps"])),
                 p_values.get((BASELINE, name), MISSING),
-                _range(found["test_accuracy"]),
+                _range(summary["test_accuracy"]),
                 number(entry["ceilings"]["pairs"], 3),
-                ", ".join(brief_names(found["runs"])),
+                ", ".join(brief_names(summary["runs"])),
             ]
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+            lines.append(markdown_row(cells))
     return "\n".join(lines) + "\n"
 
 
@@ -230,25 +239,19 @@ def _run_of(seeds: Sequence[int]) -> str:
     return ", ".join(str(seed) for seed in numbers)
 
 
-def unfinished_note() -> str:
-    """In place of tables that count what is not all there."""
-    return '<p class="gap">The study has not finished: nothing is counted yet.</p>\n'
-
-
-def settings_table(study: Study) -> str:
+def settings_table(study: Study) -> Table:
     """What each task asks and how long it is trained."""
     rows = []
     for task, settings in study.info["tasks"].items():
         train, model = settings["train"], settings["model"]
-        values: Sequence[Any] = (
-            esc(task_in_words(settings)),
+        values = (
+            task_in_words(settings),
             f"{count(train.get('num_steps'))} steps of "
             f"{count(train['batch_tokens'] // train['seq_len'])} sequences",
             f"{count(model.get('num_hidden_layers'))} layers, "
             f"{count(model.get('hidden_size'))} channels",
         )
-        head = f'<th scope="row">{esc(task_name(task))}</th>'
-        rows.append([head, *(word_cell(str(value)) for value in values)])
+        rows.append([head_cell(task_name(task)), *map(word_cell, values)])
     return table("Tasks.", ["Task", "What is asked", "Trained at most", "Models"], rows)
 
 
@@ -257,8 +260,8 @@ def _entry(study: Study, task: str) -> dict[str, Any]:
     return dict(study.results["tasks"][task])
 
 
-def _interval(found: dict[str, Any]) -> str:
-    share = found["solved_share"]
+def _interval(summary: dict[str, Any]) -> str:
+    share = summary["solved_share"]
     return f"{number(share['low'], 2)} to {number(share['high'], 2)}"
 
 

@@ -1,21 +1,20 @@
 """Attention maps of one example: A₁, A₂ and their signed difference side by side."""
 
 from collections.abc import Sequence
-from html import escape, unescape
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from diffattn.errors import CheckpointError
-from diffattn.report.page.charts import embed, layout
-from diffattn.report.page.wording import esc, listing, number, type_name
-from diffattn.report.study.files import BASELINE, Study, is_number
+from diffattn.report.page.charts import SEQUENTIAL, Chart, layout
+from diffattn.report.page.runs import BASELINE, Study, is_number
+from diffattn.report.page.wording import listing, number, type_name
 
 _HEIGHT = 430
 _MAX_LABEL = 9
-# Sequential: white to one dark hue. Diverging: orange (subtracted) over white to blue (added),
-# a pair that stays distinct under the common colour-vision deficiencies.
-_SEQUENTIAL = [[0.0, "#ffffff"], [0.25, "#c6dbef"], [0.6, "#4292c6"], [1.0, "#08306b"]]
+# Orange (subtracted) over white to blue (added), a pair that stays distinct under the common
+# colour-vision deficiencies.
 _DIVERGING = [
     [0.0, "#b35806"],
     [0.25, "#f1a340"],
@@ -33,74 +32,86 @@ _COLORBAR = {
     "tickfont": {"size": 10},
     "nticks": 5,
 }
-_READING = (
-    "<p>Each row shows one head of one model, all on the same text. A row of a map is a "
-    "query, a column a key; ␣ is a space, ⏎ a line break. Rows of A, A₁ and A₂ sum to 1, rows of "
-    "A₁ − λA₂ to 1 − λ. One head is an example, not a measurement.</p>\n"
-)
 _VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 
 
-def map_charts(study: Study, prefix: str) -> str:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeadMaps:
+    """The maps of one head of one model."""
+
+    title: str
+    where: str
+    """Run, layer and head."""
+    charts: tuple[Chart, ...]
+    is_baseline: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionMaps:
+    """Maps of every attention type, all on the same text."""
+
+    text: str
+    heads: tuple[HeadMaps, ...]
+    absent: str
+    """The types without maps, in words; empty if there are none."""
+
+
+def attention_maps(study: Study, prefix: str) -> AttentionMaps | None:
     """Maps of every attention type in ``maps.json``, in the study's order.
 
     Args:
-        study: A study whose maps were recorded.
+        study: The study.
         prefix: Start of the element ids, unique in the page.
 
     Returns:
-        HTML.
+        The maps; ``None`` if none were recorded.
 
     Raises:
         CheckpointError: A map is not square over the tokens, or not numeric.
     """
-    assert study.maps is not None
+    if study.maps is None:
+        return None
     tokens, layers = study.maps["tokens"], study.maps["layers"]
-    text = esc("".join(map(str, tokens)))
-    reading = f'<div class="reading">{_READING}<p>The text:</p><pre>{text}</pre></div>\n'
-    order = [name for name in study.types if name in layers]
-    parts = [] if BASELINE in order else [reading]
-    for index, name in enumerate(order):
+    heads = []
+    for index, name in enumerate(name for name in study.types if name in layers):
         entry = layers[name]
         if not isinstance(entry, dict):
             raise CheckpointError(f"maps.json: {name} must hold maps, got {entry!r}.")
-        aside = reading if name == BASELINE else ""
-        parts.append(_row(name, entry, tokens, f"{prefix}{index}", aside))
-    absent = [type_name(name) for name in study.types if name not in layers]
-    if absent:
-        parts.append(f'<p class="gap">No maps were recorded for {esc(listing(absent))}.</p>\n')
-    return "".join(parts)
+        heads.append(
+            HeadMaps(
+                title=type_name(name),
+                where=f"run {entry.get('run')}, layer {entry.get('layer')}, "
+                f"head {entry.get('head')}",
+                charts=tuple(_charts(name, entry, tokens, f"{prefix}{index}")),
+                is_baseline=name == BASELINE,
+            )
+        )
+    absent = listing(type_name(name) for name in study.types if name not in layers)
+    return AttentionMaps(text="".join(map(str, tokens)), heads=tuple(heads), absent=absent)
 
 
-def _row(
-    attention_type: str, entry: dict[str, Any], tokens: Sequence[str], prefix: str, aside: str
-) -> str:
-    """The maps of one head of one model, and what stands beside them."""
-    title = (
-        f"<h4>{esc(type_name(attention_type))} "
-        f'<span class="runs">run {esc(entry.get("run"))}, layer {esc(entry.get("layer"))}, '
-        f"head {esc(entry.get('head'))}</span></h4>\n"
-    )
+def _charts(
+    attention_type: str, entry: dict[str, Any], tokens: Sequence[str], prefix: str
+) -> list[Chart]:
+    """The one map of softmax attention; both maps and their difference of the other types."""
     first = _matrix(entry, "map_1", attention_type, tokens)
     if attention_type == BASELINE or "map_2" not in entry:
-        limit = _limit(first)
-        chart = _heatmap(first, tokens, limit, "A, the one map of softmax attention", f"{prefix}-a")
-        return f'{title}<div class="maps">\n{chart}{aside}</div>\n'
+        caption = "A, the one map of softmax attention"
+        return [_heatmap(first, tokens, _limit(first), caption, f"{prefix}-a")]
     second = _matrix(entry, "map_2", attention_type, tokens)
     difference = _matrix(entry, "difference", attention_type, tokens)
     # One scale for both maps, so that equal colours are equal weights.
     limit = _limit(first, second)
-    signed = "A₁ − λA₂, signed: blue is added, orange is subtracted; λ = " + _lam(entry)
+    caption = "A₁ − λA₂, signed: blue is added, orange is subtracted; λ = " + _lam(entry)
     if attention_type == "diff_v2":
-        signed += " (it differs from token to token)"
-    charts = [
+        caption += " (it differs from token to token)"
+    return [
         _heatmap(first, tokens, limit, "A₁, the map that is added", f"{prefix}-a1"),
         _heatmap(second, tokens, limit, "A₂, the map that is subtracted", f"{prefix}-a2"),
         _heatmap(
-            difference, tokens, _limit(np.abs(difference)), signed, f"{prefix}-d", signed=True
+            difference, tokens, _limit(np.abs(difference)), caption, f"{prefix}-d", signed=True
         ),
     ]
-    return f'{title}<div class="maps">\n{"".join(charts)}{aside}</div>\n'
 
 
 def _heatmap(
@@ -111,12 +122,12 @@ def _heatmap(
     element_id: str,
     *,
     signed: bool = False,
-) -> str:
+) -> Chart:
     # Numbered names keep repeated tokens apart on the axes.
     places = [f"{i} {_visible(token)}" for i, token in enumerate(tokens)]
     labels = [_visible(token, _MAX_LABEL) for token in tokens]
     size = 7 if len(tokens) > 30 else 10
-    room = 12 + round(0.62 * size * max((len(unescape(text)) for text in labels), default=0))
+    room = 12 + round(0.62 * size * max((len(text) for text in labels), default=0))
     ticks = {
         "tickmode": "array",
         "tickvals": list(range(len(places))),
@@ -134,9 +145,9 @@ def _heatmap(
         "y": places,
         "zmin": -limit if signed else 0,
         "zmax": limit,
-        "colorscale": _DIVERGING if signed else _SEQUENTIAL,
+        "colorscale": _DIVERGING if signed else SEQUENTIAL,
         "colorbar": _COLORBAR,
-        "hovertemplate": "query %{y}<br>key %{x}<br>weight %{z:.4f}<extra></extra>",
+        "hovertemplate": ["query %{y}", "key %{x}", "weight %{z:.4f}"],
     }
     look = layout(
         "",
@@ -145,8 +156,15 @@ def _heatmap(
         yaxis={**ticks, "autorange": "reversed", "scaleanchor": "x"},
         margin={"l": room, "r": 6, "t": room + 20, "b": 34},
     )
-    note = f"{esc(caption)}. Colours saturate at {'±' if signed else ''}{number(limit, 2)}."
-    return embed([trace], look, element_id, note, height=_HEIGHT, label=caption, square=True)
+    return Chart(
+        element_id=element_id,
+        traces=[trace],
+        look=look,
+        caption=f"{caption}. Colours saturate at {'±' if signed else ''}{number(limit, 2)}.",
+        height=_HEIGHT,
+        label=caption,
+        square=True,
+    )
 
 
 def _matrix(
@@ -180,8 +198,8 @@ def _lam(entry: dict[str, Any]) -> str:
 
 
 def _visible(token: Any, longest: int | None = None) -> str:
-    """A token with its white space made visible, escaped: plotly reads labels as HTML."""
+    """A token with its white space made visible."""
     text = str(token).translate(_VISIBLE) or "∅"
     if longest is not None and len(text) > longest:
         text = text[: longest - 1] + "…"
-    return escape(text, quote=False)  # plotly knows the names of <, > and &, not of quotes
+    return text

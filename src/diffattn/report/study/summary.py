@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from diffattn.errors import CheckpointError
-from diffattn.report.study.files import BASELINE, Study, has_loss, is_number
+from diffattn.report.page.runs import BASELINE, Study, is_number
+from diffattn.report.study.files import has_loss
 from diffattn.stats.intervals import Interval, mean_interval
 from diffattn.stats.paired import paired_difference
 
@@ -38,7 +39,7 @@ def losses(study: Study) -> dict[str, TypeResult]:
     """
     if study.results is None:
         return {t: r for t in study.types if (r := _of_runs(study, t, "validation_loss"))}
-    found = {}
+    recorded = {}
     for name in study.types:
         entry = study.results["types"].get(name)
         if entry is None:
@@ -47,8 +48,8 @@ def losses(study: Study) -> dict[str, TypeResult]:
         runs = tuple(str(run) for run in _field(entry, "runs", list, name))
         values, interval = _recorded(summary, name)
         _require_one_each(runs, values, name)
-        found[name] = TypeResult(runs, values, interval)
-    return found
+        recorded[name] = TypeResult(runs, values, interval)
+    return recorded
 
 
 def bits_per_byte(study: Study) -> dict[str, TypeResult]:
@@ -65,7 +66,7 @@ def differences(study: Study) -> list[Difference]:
     """
     if study.results is None:
         return _computed_differences(study)
-    found = []
+    recorded = []
     for entry in study.results["differences"]:
         name = _field(entry, "type", str, "differences")
         runs = tuple(_pair(pair, name) for pair in _field(entry, "runs", list, name))
@@ -73,8 +74,8 @@ def differences(study: Study) -> list[Difference]:
         _require_one_each(runs, values, name)
         baseline = _field(entry, "baseline", str, name)
         metric = _field(entry, "metric", str, name)
-        found.append(Difference(name, baseline, metric, runs, values, interval))
-    return found
+        recorded.append(Difference(name, baseline, metric, runs, values, interval))
+    return recorded
 
 
 def _of_runs(study: Study, attention_type: str, metric: str) -> TypeResult | None:
@@ -89,7 +90,7 @@ def _of_runs(study: Study, attention_type: str, metric: str) -> TypeResult | Non
 
 def _computed_differences(study: Study) -> list[Difference]:
     baseline = {run.record.seed: run for run in study.runs_of(BASELINE) if has_loss(run)}
-    found = []
+    computed = []
     for name in study.differential_types:
         pairs = [
             (run, baseline[run.record.seed])
@@ -101,7 +102,7 @@ def _computed_differences(study: Study) -> list[Difference]:
         here, there = (
             [run.result("validation_loss") for run in side] for side in zip(*pairs, strict=True)
         )
-        found.append(
+        computed.append(
             Difference(
                 attention_type=name,
                 baseline=BASELINE,
@@ -111,7 +112,7 @@ def _computed_differences(study: Study) -> list[Difference]:
                 interval=paired_difference(here, there),
             )
         )
-    return found
+    return computed
 
 
 def _recorded(entry: dict[str, Any], where: str) -> tuple[tuple[float, ...], Interval]:

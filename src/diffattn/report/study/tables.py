@@ -1,213 +1,150 @@
-"""Tables of a report, in HTML and, for a README, in Markdown."""
+"""Tables of a study of models on text, for its page and, for a README, in Markdown."""
 
 from collections.abc import Iterable
 from pathlib import Path
-from statistics import fmean, median
-from typing import Any
+from statistics import fmean
 
-from diffattn.report.page.cells import number_cell, per_run, run_cell, table, type_cell, word_cell
+from diffattn.report.page.run_tables import first_model
+from diffattn.report.page.runs import BASELINE, Study, StudyRun, is_number
+from diffattn.report.page.tables import (
+    Cell,
+    Table,
+    head_cell,
+    number_cell,
+    per_run,
+    run_cell,
+    table,
+    type_cell,
+    word_cell,
+)
 from diffattn.report.page.wording import (
     MISSING,
     count,
     ends,
-    esc,
     listing,
-    mebibytes,
+    markdown_row,
     number,
-    percent,
-    ratio,
     type_name,
     verdict,
 )
-from diffattn.report.study.files import BASELINE, Study, StudyRun, is_number, read_study
+from diffattn.report.study.files import read_study
 from diffattn.report.study.summary import Difference, TypeResult, bits_per_byte, differences, losses
 
 _METRICS = {"validation_loss": "validation loss", "validation_bits_per_byte": "bits per byte"}
 
 
-def models_table(study: Study) -> str:
-    """Sizes of the compared models, with the difference to the baseline."""
-    base = _first_model(study, BASELINE)
-    rows = []
-    for name in study.types:
-        runs = study.runs_of(name)
-        if not runs:
-            rows.append([type_cell(name), *[number_cell(MISSING)] * 7, word_cell("no run found")])
-            continue
-        shape, model = runs[0].record.config["model"], runs[0].record.model
-        names = [run.name for run in runs]
-        heads, kv_heads = shape.get("num_heads"), shape.get("num_kv_heads")
-        extra, flops = model.get("parameter_difference"), model.get("flops_difference")
-        values = [
-            count(heads) if kv_heads in (None, heads) else f"{count(heads)} / {count(kv_heads)} kv",
-            count(shape.get("head_dim")),
-            count(shape.get("intermediate_size")),
-            count(model.get("parameters")),
-            _change(extra, base.get("parameters"), name),
-            count(model.get("train_flops_per_token")),
-            _change(flops, base.get("train_flops_per_token"), name),
-        ]
-        rows.append([type_cell(name), *(number_cell(v, names) for v in values), run_cell(names)])
-    headers = [
-        "Model",
-        "Heads",
-        "Head width",
-        "FFN width",
-        "Parameters",
-        "Parameter difference",
-        "Train FLOPs per token",
-        "FLOPs difference",
-        "Runs",
-    ]
-    return table("Compared models, with the difference to the Transformer.", headers, rows)
-
-
-def loss_table(study: Study) -> str:
+def loss_table(study: Study) -> Table:
     """Validation loss and bits per byte of every type, with intervals and single runs."""
-    found, bytewise = losses(study), bits_per_byte(study)
+    by_type, bytewise = losses(study), bits_per_byte(study)
     rows = []
     for name in study.types:
-        if name not in found:
+        if name not in by_type:
             rows.append(
                 [type_cell(name), *[number_cell(MISSING)] * 4, word_cell("no finished run")]
             )
             continue
-        row = [type_cell(name), *_mean_cells(found[name])]
+        row = [type_cell(name), *_mean_cells(by_type[name])]
         if name in bytewise:
             row += _mean_cells(bytewise[name])
         else:
             row += [number_cell(MISSING), number_cell(MISSING)]
-        pairs = zip(found[name].runs, found[name].values, strict=True)
+        pairs = zip(by_type[name].runs, by_type[name].values, strict=True)
         row.append(per_run((run, number(value)) for run, value in pairs))
         rows.append(row)
-    level = _level(r.interval.level for r in found.values())
+    level = _level(result.interval.level for result in by_type.values())
     headers = ["Model", "Loss", level, "Bits per byte", level, "Each run"]
     caption = "Final validation loss in nats per token, mean over seeds. Lower is better."
     return table(caption, headers, rows)
 
 
-def difference_table(study: Study) -> str:
+def difference_table(study: Study) -> Table:
     """Paired differences to the baseline and what they show, in words."""
-    found = differences(study)
-    several = any(d.metric != "validation_loss" for d in found)
+    every = differences(study)
+    several = any(d.metric != "validation_loss" for d in every)
     rows = []
-    for difference in found:
+    for difference in every:
         row = [type_cell(difference.attention_type)]
         if several:
-            row.append(word_cell(esc(_METRICS.get(difference.metric, difference.metric))))
+            row.append(word_cell(_METRICS.get(difference.metric, difference.metric)))
         rows.append(row + _difference_cells(difference))
-    compared = {difference.attention_type for difference in found}
+    compared = {difference.attention_type for difference in every}
     for name in study.differential_types:
         if name not in compared:
             blank = [number_cell(MISSING)] * (4 if several else 3)
             rows.append([type_cell(name), *blank, word_cell("no finished pair")])
-    headers = ["Model", *(["Metric"] if several else []), *_difference_headers(found)]
-    baselines = listing(dict.fromkeys(type_name(d.baseline) for d in found)) or "the baseline"
+    headers = ["Model", *(["Metric"] if several else []), *_difference_headers(every)]
+    baselines = listing(dict.fromkeys(type_name(d.baseline) for d in every)) or "the baseline"
     return table(f"Difference to the {baselines}, paired by seed.", headers, rows)
 
 
-def side_by_side_table(study: Study, published: Study) -> str:
+def side_by_side_table(study: Study, published: Study) -> Table:
     """Differences of two studies of one protocol version, next to each other."""
-    found = [
+    both = [
         (difference, where)
-        for one, where in ((study, "this study"), (published, "published"))
-        for difference in differences(one)
+        for source, where in ((study, "this study"), (published, "published"))
+        for difference in differences(source)
         if difference.metric == "validation_loss"
     ]
     order = list(dict.fromkeys(study.types + published.types))
-    found.sort(key=lambda pair: [pair[0].attention_type == name for name in order], reverse=True)
+    both.sort(key=lambda pair: [pair[0].attention_type == name for name in order], reverse=True)
     rows = [
         [type_cell(difference.attention_type), word_cell(where), *_difference_cells(difference)]
-        for difference, where in found
+        for difference, where in both
     ]
-    headers = ["Model", "Study", *_difference_headers([difference for difference, _ in found])]
-    return table(
-        "Difference in validation loss to the Transformer, in both studies.", headers, rows
-    )
+    headers = ["Model", "Study", *_difference_headers([difference for difference, _ in both])]
+    caption = "Difference in validation loss to the Transformer, in both studies."
+    return table(caption, headers, rows)
 
 
-def _difference_headers(found: Iterable[Difference]) -> list[str]:
-    level = _level(difference.interval.level for difference in found)
+def _difference_headers(every: Iterable[Difference]) -> list[str]:
+    level = _level(difference.interval.level for difference in every)
     return ["Difference", level, "Verdict", "Each pair"]
 
 
-def _difference_cells(difference: Difference) -> list[str]:
+def _difference_cells(difference: Difference) -> list[Cell]:
     names = [run for pair in difference.runs for run in pair]
     pairs = zip(difference.runs, difference.values, strict=True)
     return [
         number_cell(number(difference.interval.mean, signed=True), names),
         number_cell(ends(difference.interval, signed=True), names),
-        word_cell(esc(verdict(difference.interval))),
+        word_cell(verdict(difference.interval)),
         per_run((f"{a} − {b}", number(value, signed=True)) for (a, b), value in pairs),
     ]
 
 
-def cost_table(study: Study) -> str:
-    """Speed and memory of every type: the median over its runs."""
-    base = {key: _median_cost(study, BASELINE, key) for key in _COSTS}
-    rows = []
-    for name in study.types:
-        runs = [run for run in study.runs_of(name) if run.costs]
-        if not runs:
-            rows.append(
-                [type_cell(name), *[number_cell(MISSING)] * 5, word_cell("no costs recorded")]
-            )
-            continue
-        names = [run.name for run in runs]
-        middle = {key: _median_cost(study, name, key) for key in _COSTS}
-        values = [
-            count(middle["tokens_per_second"]),
-            ratio(middle["tokens_per_second"], base["tokens_per_second"]),
-            mebibytes(middle["peak_bytes"]),
-            ratio(middle["peak_bytes"], base["peak_bytes"]),
-            f"{number(middle['wall_seconds'], 1)} s",
-        ]
-        single = ((run.name, _one_cost(run)) for run in runs)
-        rows.append([type_cell(name), *(number_cell(v, names) for v in values), per_run(single)])
-    headers = ["Model", "Tokens/s", "Speed ratio", "Peak memory", "Memory ratio", "Wall time"]
-    caption = (
-        "Median over runs, and its ratio to the Transformer's. Tokens per second of processor "
-        "time of the training process."
-    )
-    return table(caption, [*headers, "Each run"], rows)
-
-
-_COSTS = ("tokens_per_second", "peak_bytes", "wall_seconds")
-
-
-def lambda_table(study: Study) -> str:
-    """λ of every layer at the end of training; empty text if no run recorded any."""
+def lambda_table(study: Study) -> Table | None:
+    """λ of every layer at the end of training; ``None`` if no run recorded any."""
     columns = {}
     for name in study.differential_types:
         runs = [run for run in study.runs_of(name) if _lam(run)]
         if runs:
             columns[name] = runs
     if not columns:
-        return ""
+        return None
     layers = max(len(_lam(run)) for runs in columns.values() for run in runs)
     rows = []
     for layer in range(layers):
-        row = [f'<th scope="row">layer {layer}</th>']
+        row = [head_cell(f"layer {layer}")]
         for runs in columns.values():
             values = [_lam(run)[layer] for run in runs if layer < len(_lam(run))]
-            text = number(fmean(values), 3) if values else MISSING
+            text, spread = number(fmean(values), 3) if values else MISSING, ""
             if len(values) > 1:
-                text += f"<br><small>{number(min(values), 3)} to {number(max(values), 3)}</small>"
-            row.append(number_cell(text, [run.name for run in runs]))
+                spread = f"{number(min(values), 3)} to {number(max(values), 3)}"
+            row.append(number_cell(text, [run.name for run in runs], note=spread))
         rows.append(row)
-    used = ['<th scope="row">runs</th>']
-    rows.append(used + [run_cell([run.name for run in runs]) for runs in columns.values()])
+    used = [run_cell([run.name for run in runs]) for runs in columns.values()]
+    rows.append([head_cell("runs"), *used])
     caption = "λ at the end of training: mean over seeds, and the range of single runs."
     if "diff_v2" in columns:
         caption += f" For {type_name('diff_v2')} the mean of σ(λ) over tokens and heads."
-    return table(caption, ["", *(esc(type_name(name)) for name in columns)], rows)
+    return table(caption, ["", *map(type_name, columns)], rows)
 
 
-def markdown_table(study: Path) -> str:
+def study_markdown(folder: Path) -> str:
     """Results of a study as a Markdown table that names its runs.
 
     Args:
-        study: Study folder.
+        folder: Study folder.
 
     Returns:
         One row per attention type, ending in a newline.
@@ -215,26 +152,25 @@ def markdown_table(study: Path) -> str:
     Raises:
         CheckpointError: A file of the study is damaged or foreign.
     """
-    files = read_study(study)
-    found = losses(files)
-    to_baseline = {d.attention_type: d for d in differences(files) if d.metric == "validation_loss"}
-    level = _level(result.interval.level for result in found.values())
+    study = read_study(folder)
+    by_type = losses(study)
+    to_baseline = {d.attention_type: d for d in differences(study) if d.metric == "validation_loss"}
+    level = _level(result.interval.level for result in by_type.values())
     lines = [
         f"| Model | Parameters | Validation loss | {level} | To the Transformer | {level} "
         "| Verdict | Runs |",
         "| --- | ---: | ---: | ---: | ---: | ---: | --- | --- |",
     ]
-    for name in files.types:
-        cells = [type_name(name), count(_first_model(files, name).get("parameters"))]
-        if name in found:
-            interval = found[name].interval
+    for name in study.types:
+        cells = [type_name(name), count(first_model(study, name).get("parameters"))]
+        if name in by_type:
+            interval = by_type[name].interval
             cells += [number(interval.mean), ends(interval)]
         else:
             cells += [MISSING, MISSING]
         cells += _markdown_difference(to_baseline.get(name), name)
-        cells.append(", ".join(found[name].runs) if name in found else "no finished run")
-        # A bar inside a cell would end it.
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        cells.append(", ".join(by_type[name].runs) if name in by_type else "no finished run")
+        lines.append(markdown_row(cells))
     return "\n".join(lines) + "\n"
 
 
@@ -245,7 +181,7 @@ def _markdown_difference(difference: Difference | None, name: str) -> list[str]:
     return [number(interval.mean, signed=True), ends(interval, signed=True), verdict(interval)]
 
 
-def _mean_cells(result: TypeResult) -> list[str]:
+def _mean_cells(result: TypeResult) -> list[Cell]:
     return [
         number_cell(number(result.interval.mean), result.runs),
         number_cell(ends(result.interval), result.runs),
@@ -255,28 +191,6 @@ def _mean_cells(result: TypeResult) -> list[str]:
 def _level(levels: Iterable[float]) -> str:
     """Header of an interval column."""
     return f"{listing(f'{100 * x:g} %' for x in sorted(set(levels))) or '95 %'} interval"
-
-
-def _change(value: Any, whole: Any, attention_type: str) -> str:
-    if attention_type == BASELINE:
-        return MISSING
-    return f"{count(value, signed=True)}<br><small>{percent(value, whole)}</small>"
-
-
-def _first_model(study: Study, attention_type: str) -> dict[str, Any]:
-    runs = study.runs_of(attention_type)
-    return runs[0].record.model if runs else {}
-
-
-def _median_cost(study: Study, attention_type: str, key: str) -> float | None:
-    runs = study.runs_of(attention_type)
-    values = [run.costs[key] for run in runs if run.costs and is_number(run.costs.get(key))]
-    return median(values) if values else None
-
-
-def _one_cost(run: StudyRun) -> str:
-    costs = run.costs or {}
-    return f"{count(costs.get('tokens_per_second'))}/s, {mebibytes(costs.get('peak_bytes'))}"
 
 
 def _lam(run: StudyRun) -> list[float]:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import diffattn.report
 from diffattn.data.corpora import corpus_hash, load_corpus
 from diffattn.errors import ConfigError
 from diffattn.models.known_names import check_known
@@ -12,11 +11,10 @@ from diffattn.recipes.catalog import SCALES, recipe
 from diffattn.records.io import read_json
 from diffattn.records.run import package_versions, require_schema
 from diffattn.report.build import build_report
+from diffattn.report.study.published import PUBLISHED
 from diffattn.studies.study_folder import begin_study, recorded_study
 from diffattn.studies.text.comparison import ComparisonConfig
 
-PUBLISHED = Path(diffattn.report.__file__).parent / "published" / "text"
-"""What the package carries of the committed study; all of it is in ``published/text``."""
 _DEFAULT_SEEDS = {"smoke": (0,), "laptop": (0, 1, 2), "study": (0, 1, 2)}
 
 Say = Callable[[str], None]
@@ -105,7 +103,7 @@ def comparison(
 
 
 def published_beside(study: Path) -> Path | None:
-    """The committed study, to be shown beside another one; ``None`` beside itself."""
+    """Summary of the committed study, to be shown beside another; ``None`` beside itself."""
     path = Path(study) / "study.json"
     found = read_json(path)
     require_schema(found, path)

@@ -1,0 +1,61 @@
+"""Read an evaluation folder: the results of every model, and what is missing."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from diffattn.errors import CheckpointError
+from diffattn.records.evaluations import Comparison, EvalResult, require_kind
+from diffattn.records.io import read_json
+from diffattn.records.run import RunRecord
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationFolder:
+    """An evaluation folder in memory."""
+
+    results: dict[str, list[EvalResult]]
+    """By variant; one result per model that has finished it."""
+    records: list[RunRecord]
+    comparison: Comparison | None
+    gaps: tuple[str, ...]
+
+
+def is_evaluation_folder(folder: Path) -> bool:
+    """Whether ``diffattn evaluate`` wrote this folder."""
+    return (Path(folder) / "evaluation.json").exists()
+
+
+def read_evaluation(folder: Path) -> EvaluationFolder:
+    """Read an evaluation folder; what is missing stands in ``gaps``.
+
+    Raises:
+        CheckpointError: ``evaluation.json`` is missing, or a file is damaged or of another kind.
+    """
+    folder = Path(folder)
+    path = folder / "evaluation.json"
+    marker = require_kind(read_json(path), "evaluation folder", path)
+    results: dict[str, list[EvalResult]] = {}
+    records, gaps = [], []
+    for variant in marker["variants"]:
+        for label in marker["models"]:
+            part = folder / label / variant
+            if (part / "result.json").exists():
+                results.setdefault(variant, []).append(EvalResult.read(part))
+                records.append(RunRecord.read(part))
+            else:
+                gaps.append(f"{label} has no result of {variant}.")
+    for variant, of_models in results.items():
+        versions = {result.version for result in of_models}
+        if len(versions) > 1:
+            raise CheckpointError(
+                f"{folder}: results of {variant} must have one protocol version to share a table, "
+                f"got {sorted(versions)}."
+            )
+    comparison = Comparison.read(folder) if (folder / "comparison.json").exists() else None
+    absent = tuple(gaps)
+    if comparison:  # what has no result is not named a second time
+        gaps += [sentence for sentence in comparison.skipped if not sentence.endswith(absent)]
+        gaps += comparison.notes
+    return EvaluationFolder(
+        results=results, records=records, comparison=comparison, gaps=tuple(gaps)
+    )

@@ -1,0 +1,142 @@
+"""Runs of a study in memory, and how they are read; every kind of study shares them."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import CheckpointError
+from diffattn.records.io import read_json, read_jsonl
+from diffattn.records.run import RunRecord, require_schema
+
+BASELINE = "softmax"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRun:
+    """One run of a study, as far as it got."""
+
+    record: RunRecord
+    attention_type: str
+    metrics: list[dict[str, Any]]
+    """Rows of ``metrics.jsonl``; empty if the run has not started."""
+    results: dict[str, Any] | None
+    """``results.json``, or ``None`` while the run is unfinished."""
+    costs: dict[str, Any] | None
+
+    @property
+    def name(self) -> str:
+        """Name of the run, unique within its study."""
+        return self.record.name
+
+    def result(self, key: str) -> Any:
+        """One field of ``results``; ``None`` if it is missing or the run is unfinished."""
+        return (self.results or {}).get(key)
+
+    def series(self, metric: str) -> list[tuple[float, float]]:
+        """Steps and values of one metric; rows without it are skipped."""
+        return [(row["step"], row[metric]) for row in self.metrics if is_number(row.get(metric))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A study folder in memory."""
+
+    info: dict[str, Any]
+    """``study.json``."""
+    runs: tuple[StudyRun, ...]
+    """In the order of the study's types, then of its seeds."""
+    results: dict[str, Any] | None
+    maps: dict[str, Any] | None
+    gaps: tuple[str, ...]
+    """One plain sentence for everything that is missing or contradictory."""
+    all_records: str | None = None
+    """Where the rest lies, if this is the summary of a study; ``None`` for a whole folder."""
+
+    @property
+    def types(self) -> list[str]:
+        """Attention types compared, in the order shown."""
+        return list(self.info["types"])
+
+    @property
+    def differential_types(self) -> list[str]:
+        """The types with a λ."""
+        return [name for name in self.types if name != BASELINE]
+
+    def runs_of(self, attention_type: str) -> list[StudyRun]:
+        """Runs of one type, in seed order."""
+        return [run for run in self.runs if run.attention_type == attention_type]
+
+
+def read_runs(folder: Path, shared_costs: dict[str, Any]) -> list[StudyRun]:
+    """Every run of a study folder, in the order of their names.
+
+    Args:
+        folder: Study folder.
+        shared_costs: Costs by name of the run, from the study's ``costs.json``; a run's own file
+            comes first.
+
+    Raises:
+        CheckpointError: A file is damaged, of another kind or of another schema version.
+    """
+    paths = sorted((folder / "runs").glob("*/run.json"))
+    return [_read_run(path.parent, shared_costs) for path in paths]
+
+
+def _read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
+    path, record = folder / "run.json", RunRecord.read(folder)
+    mappings = ("config", "model", "backends", "versions", "hardware")
+    require_fields(path, vars(record), name=str, **dict.fromkeys(mappings, dict))
+    require_fields(path, record.config, model=dict)
+    require_fields(path, record.config["model"], attention_type=str)
+    metrics: list[dict[str, Any]] = []
+    if (folder / "metrics.jsonl").exists():
+        metrics = read_jsonl(folder / "metrics.jsonl")
+        for number, row in enumerate(metrics, start=1):
+            if not isinstance(row, dict) or not is_number(row.get("step")):
+                raise CheckpointError(
+                    f"{folder / 'metrics.jsonl'}:{number}: every row must hold a step, got {row}."
+                )
+    results, costs = None, shared_costs.get(record.name)
+    if costs is not None:
+        require_fields(folder.parent.parent / "costs.json", shared_costs, **{record.name: dict})
+    if (folder / "results.json").exists():
+        results = read_checked(folder / "results.json", run=str)
+    if (folder / "costs.json").exists():
+        costs = read_checked(folder / "costs.json", run=str)
+    return StudyRun(
+        record=record,
+        attention_type=record.config["model"]["attention_type"],
+        metrics=metrics,
+        results=results,
+        costs=costs,
+    )
+
+
+def unfinished_gap(run: StudyRun) -> str:
+    """The sentence for a run without results."""
+    step = max((row["step"] for row in run.metrics), default=0)
+    return f"Run {run.name} has not finished: it stopped at step {step:,}."
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value from a file is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def read_checked(path: Path, **fields: type) -> dict[str, Any]:
+    """Read one JSON object and check its schema version and the named fields."""
+    value = read_json(path)
+    require_schema(value, path)
+    require_fields(path, value, **fields)
+    return dict(value)
+
+
+def require_fields(path: Path, value: Mapping[str, Any], **fields: type) -> None:
+    """Check the kinds of the named fields of a file's contents."""
+    for name, kind in fields.items():
+        if not isinstance(value.get(name), kind):
+            raise CheckpointError(
+                f"{path}: {name} must be a {kind.__name__}, got {value.get(name)!r}."
+            )

@@ -1,0 +1,188 @@
+"""What the page of a recall study shows, as plain values."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from diffattn.report.page.charts import Chart, layout, line, names_of
+from diffattn.report.page.provenance import Provenance, provenance
+from diffattn.report.page.run_tables import cost_table, models_table
+from diffattn.report.page.runs import Study
+from diffattn.report.page.tables import Table
+from diffattn.report.page.wording import listing, number, plural, type_name
+from diffattn.report.recall.files import part, sweep_names, trial_names
+from diffattn.report.recall.tables import (
+    CEILING_NAMES,
+    brief_names,
+    by_query_table,
+    ceilings_in_words,
+    settings_table,
+    solved_table,
+    sweep_table,
+    task_name,
+    tests_table,
+    trials_table,
+)
+
+CHAPTERS = {
+    "models": "Models and tasks",
+    "results": "Results",
+    "rates": "Learning rates",
+    "costs": "Speed and memory",
+    "benchmarks": "Benchmarks",
+    "provenance": "Provenance",
+}
+_CEILING_COLORS = ("#999999", "#cc79a7", "#e69f00")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskCounts:
+    """What is counted once every run of a study has finished."""
+
+    solved: Table
+    ceilings: str
+    trials: Table
+    by_query: Table
+    tests: Table
+    sweep: Table
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskPage:
+    """One task; everything about it that the page shows."""
+
+    name: str
+    models: Table
+    accuracy: Chart | str
+    sweep_accuracy: Chart | str
+    costs: Table
+    counts: TaskCounts | None
+    """``None`` while the study has not finished."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecallPage:
+    """Every section of the page."""
+
+    lead: str
+    statement: str
+    gaps: tuple[str, ...]
+    settings: Table
+    tasks: tuple[TaskPage, ...]
+    provenance: Provenance
+
+
+def recall_page(study: Study) -> RecallPage:
+    """Every section of the page.
+
+    Args:
+        study: From :func:`diffattn.report.recall.files.read_recall_study`.
+    """
+    info = study.info
+    names = listing(type_name(name) for name in study.types)
+    lead = (
+        f"Compared: models that are alike but for their attention ({names}), trained from scratch "
+        "to recall values by their keys. All types read the same new sequences at the same seed "
+        f"and step. {plural(len(info['seeds']), 'seed')} per type and task count; the learning "
+        f"rate was chosen before, on {plural(len(info['sweep_seeds']), 'other seed')}."
+    )
+    statement = "The study has not finished, so it makes no statement."
+    if study.results is not None:
+        statement = study.results["statement"]
+    return RecallPage(
+        lead=lead,
+        statement=statement,
+        gaps=study.gaps,
+        settings=settings_table(study),
+        tasks=tuple(_task_page(study, task) for task in info["tasks"]),
+        provenance=provenance(study),
+    )
+
+
+def _task_page(study: Study, task: str) -> TaskPage:
+    trials, sweep = trial_names(study.info, task), sweep_names(study.info, task)
+    # One run per type: the sizes of its models are those of all.
+    first_seed = trial_names({**study.info, "seeds": study.info["seeds"][:1]}, task)
+    return TaskPage(
+        name=task_name(task),
+        models=_of_task(task, models_table, part(study, first_seed)),
+        accuracy=accuracy_chart(study, task, trials, f"chart-{task}"),
+        sweep_accuracy=accuracy_chart(study, task, sweep, f"chart-sweep-{task}"),
+        costs=_of_task(task, cost_table, part(study, trials)),
+        counts=None if study.results is None else _counts(study, task),
+    )
+
+
+def _counts(study: Study, task: str) -> TaskCounts:
+    assert study.results is not None
+    return TaskCounts(
+        solved=solved_table(study, task),
+        ceilings=ceilings_in_words(study.results["tasks"][task]["ceilings"]),
+        trials=trials_table(study, task),
+        by_query=by_query_table(study, task),
+        tests=tests_table(study, task),
+        sweep=sweep_table(study, task),
+    )
+
+
+def _of_task(task: str, make: Callable[[Study], Table], study: Study) -> Table:
+    """A table of a part of a study, its task named in its caption."""
+    whole = make(study)
+    return replace(whole, caption=f"{task_name(task)}. {whole.caption}")
+
+
+def accuracy_chart(study: Study, task: str, names: list[str], element_id: str) -> Chart | str:
+    """Validation accuracy over training, one line per run, with the guessing ceilings.
+
+    Args:
+        study: The study.
+        task: Its task.
+        names: The runs to draw.
+        element_id: Id of the element, unique in the page.
+
+    Returns:
+        The chart, or a sentence if no run recorded an accuracy.
+    """
+    traces: list[dict[str, Any]] = []
+    used = []
+    for name in study.types:
+        in_legend = False
+        for run in part(study, names).runs_of(name):
+            curve = run.series("accuracy")
+            if not curve:
+                continue
+            used.append(run.name)
+            trace = line(curve, name, run.name)
+            trace |= {"mode": "lines", "showlegend": not in_legend}
+            trace["line"]["width"] = 1.8
+            traces.append(trace)
+            in_legend = True
+    if not used:
+        return "No run recorded an accuracy."
+    last = max(trace["x"][-1] for trace in traces)
+    traces += _ceilings(study, task, last)
+    return Chart(
+        element_id=element_id,
+        traces=traces,
+        look=layout("training step", "share of queries answered", yaxis={"range": [0, 1.03]}),
+        caption=f"{task_name(task)}: accuracy on the validation set, one line per run. A line that "
+        "ends early was solved there. Dotted: what guessing reaches.",
+        runs=names_of(brief_names(used)),
+        height=420,
+        label=f"{task_name(task)}: accuracy over training steps, one line per run",
+    )
+
+
+def _ceilings(study: Study, task: str, last: float) -> list[dict[str, Any]]:
+    """A dotted line per ceiling; equal ones share theirs."""
+    by_value: dict[float, list[str]] = {}
+    ceilings = study.results["tasks"][task]["ceilings"] if study.results else {}
+    for name, value in ceilings.items():
+        by_value.setdefault(value, []).append(CEILING_NAMES.get(name, name))
+    traces = []
+    for color, (value, names) in zip(_CEILING_COLORS, by_value.items(), strict=False):
+        # Short: a long entry of a legend is cut off on a phone. The page lists what each one is.
+        group, label = f"guess: {number(value, 3)}", ", or ".join(names)
+        trace = line([(0, value), (last, value)], group, label, dotted=True, color=color)
+        traces.append({**trace, "showlegend": True})
+    return traces
