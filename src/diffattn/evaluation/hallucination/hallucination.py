@@ -19,8 +19,9 @@ from diffattn.evaluation.hallucination.source_overlap import (
 from diffattn.evaluation.hallucination.tasks import TASKS, Task
 from diffattn.evaluation.hallucination.truncation import cut
 from diffattn.evaluation.protocol import Item, Protocol, Summary
-from diffattn.inference.decoding import Generation, generate
-from diffattn.inference.language_model import ItemError, LanguageModel
+from diffattn.inference.decoding import Generation
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ItemError
 from diffattn.records.evaluations import Metric
 from diffattn.stats.bootstrap import bootstrap_mean
 from diffattn.stats.proportions import wilson_interval
@@ -135,7 +136,7 @@ class Hallucination(Protocol):
         stop = self.task.stop if self.stop is None else self.stop
         asked = [self._prompt(model, item.payload) for item in items]
         ids = [model.encode_prompt(prompt) for prompt, _ in asked]
-        written = generate(model, ids, max_new_tokens=self._limits()[1], stop=stop)
+        written = model.generate(ids, max_new_tokens=self._limits()[1], stop=stop)
         return [
             self._row(model, item.payload, *one, tokens, output)
             for item, one, tokens, output in zip(items, asked, ids, written, strict=True)

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.evaluation.judge.prompt import PROMPT_VERSION, Messages
-from diffattn.inference.decoding import generate
-from diffattn.inference.language_model import ItemError, LanguageModel
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ItemError
 from diffattn.inference.prompting import require_no_special
 from diffattn.records.io import read_jsonl
 
@@ -212,7 +212,7 @@ class LocalJudge:
             ids = self.model.encode_prompt("\n\n".join(m["content"] for m in messages) + "\n\n")
         limit = self.settings.max_tokens or _LOCAL_TOKENS
         try:
-            (found,) = generate(self.model, [ids], max_new_tokens=limit)
+            (found,) = self.model.generate([ids], max_new_tokens=limit)
         except ItemError as error:
             raise JudgeFailure(f"{self.settings.model}: {error}") from error
         return Reply(found.text, {"finished": found.finished})
