@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from diffattn.evaluation.judge.judges import JudgeFailure, JudgeSettings, LocalJudge
+from diffattn.evaluation.judge.interface import JudgeFailure, JudgeSettings
+from diffattn.evaluation.judge.judges import LocalJudge
 from diffattn.evaluation.long_context.haystack import _encode, encode_within
 from diffattn.evaluation.perplexity.documents import first_tokens
 from diffattn.inference.network_reader import ItemError

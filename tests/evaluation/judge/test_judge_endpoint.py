@@ -10,7 +10,7 @@ from judge_server import TRUE, completion, judge_server
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.evaluation.judge.endpoint import EndpointJudge
-from diffattn.evaluation.judge.judges import JudgeFailure, JudgeSettings
+from diffattn.evaluation.judge.interface import JudgeFailure, JudgeSettings
 
 OK = (200, completion(), {})
 BROKEN = (500, {"error": "broken"}, {})

@@ -23,6 +23,7 @@ from diffattn.inference.decoding import Generation
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
 from diffattn.records.evaluations import Metric
+from diffattn.records.outputs import JUDGED_PROTOCOL, text_read
 from diffattn.stats.bootstrap import bootstrap_mean
 from diffattn.stats.proportions import wilson_interval
 
@@ -43,7 +44,7 @@ class Hallucination(Protocol):
     Source: arXiv:2410.05258v2, section 3.5 (Table 4); arXiv:2407.07071; arXiv:2308.14508.
     """
 
-    name = "hallucination"
+    name = JUDGED_PROTOCOL
     version = 1
     source = (
         "arXiv:2410.05258v2, Table 4; arXiv:2407.07071 (voidism/Lookback-Lens); "
@@ -220,12 +221,6 @@ class Hallucination(Protocol):
                 if known:
                     scores[f"lookback_{name}"] = float(np.mean(known))
         return row | {"scores": scores}
-
-
-def text_read(document: str, read: Sequence[int]) -> str:
-    """What a model was shown of a document: characters of its beginning and of its end."""
-    head, tail = read
-    return document[:head] + document[len(document) - tail :]
 
 
 def _mean_ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
