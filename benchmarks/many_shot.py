@@ -27,10 +27,9 @@ import torch
 
 from diffattn.evaluation.icl.demonstrations import IclTask
 from diffattn.evaluation.session import labelled
-from diffattn.inference.decoding import generate
-from diffattn.inference.label_trie import LabelReading, read_labels
+from diffattn.inference.label_trie import LabelReading
 from diffattn.inference.language_model import LanguageModel
-from diffattn.inference.scoring import Continuation, score
+from diffattn.inference.scoring import Continuation
 from diffattn.records.io import write_json
 from diffattn.records.run import git_state, hardware, package_versions
 
@@ -65,23 +64,23 @@ def bench(model: LanguageModel, wide: LanguageModel, task: IclTask, args: Any) -
         found = []
         for prompt in asked:
             prefix = of.read(prompt[:-1])
-            found += read_labels(of, task.trie, [prompt[-1:]], before=prefix)
+            found += of.read_labels(task.trie, [prompt[-1:]], before=prefix)
         return found
 
     def by_label() -> list[list[float]]:
         asked = [
             Continuation(tuple(few[0]), path[len(few[0]) :]) for path in labels[0]
         ]  # one question: the others take as long
-        return [[one.logprob for one in score(model, asked, share=False)]]
+        return [[one.logprob for one in model.score(asked, share=False)]]
 
     ways = {
         "shared": Timed(
-            lambda: read_labels(model, task.trie, questions, before=model.read(tokens))
+            lambda: model.read_labels(task.trie, questions, before=model.read(tokens))
         ),
         "once per question": Timed(lambda: once(model, few)),
         "decoding": Timed(
-            lambda: generate(
-                model, few, max_new_tokens=task.trie.longest, share=False,
+            lambda: model.generate(
+                few, max_new_tokens=task.trie.longest, share=False,
                 allowed=lambda _, ids: task.trie.allowed(ids),
             )
         ),
@@ -101,9 +100,7 @@ def bench(model: LanguageModel, wide: LanguageModel, task: IclTask, args: Any) -
         for a, b, text in zip(shared, scratch, written, strict=False)
     ]
     exact = logprobs(once(wide, few))
-    in_wide = logprobs(
-        read_labels(wide, task.trie, questions[: len(few)], before=wide.read(tokens))
-    )
+    in_wide = logprobs(wide.read_labels(task.trie, questions[: len(few)], before=wide.read(tokens)))
     eps, size = torch.finfo(torch.float32).eps, float(exact.abs().max())
     error = float((logprobs(shared[: len(few)]) - exact).abs().max())
     error_scratch = float((logprobs(scratch) - exact).abs().max())

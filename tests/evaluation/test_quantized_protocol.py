@@ -12,7 +12,6 @@ from diffattn.evaluation.lm_tasks.lm_tasks import LmTasks
 from diffattn.evaluation.quantized_logits import QuantizedLogits
 from diffattn.evaluation.registry import parts, protocol_class
 from diffattn.evaluation.runner import Part, evaluate
-from diffattn.inference.decoding import generate
 from diffattn.inference.language_model import LanguageModel
 from diffattn.probes.quantized_logits import quantized_logits
 from diffattn.records.io import read_jsonl
@@ -124,7 +123,7 @@ def test_generation_too(models, text):
     model.rows_alone = True
     prompts = [model.encode_prompt(text[i : i + 90]) for i in (0, 200)]
     with quantized_logits(model.network, 4, granularity="row"):
-        found = generate(model, prompts, max_new_tokens=6)
+        found = model.generate(prompts, max_new_tokens=6)
         for prompt, one in zip(prompts, found, strict=True):
             ids = list(prompt)
             for token in one.ids:

@@ -11,7 +11,8 @@ from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import Part, evaluate
 from diffattn.evaluation.session import run_evaluation
-from diffattn.inference.language_model import ItemError, LanguageModel
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ItemError
 from diffattn.records.evaluations import EvalResult, Metric
 from diffattn.records.io import read_jsonl
 

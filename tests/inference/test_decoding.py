@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from diffattn.inference import decoding
-from diffattn.inference.decoding import generate
-from diffattn.inference.language_model import ItemError
+from diffattn.inference.network_reader import ItemError
+from scripted_model import with_limits
 
 
 def prompts(model, seed=0):
@@ -28,13 +28,13 @@ def by_hugging_face(model, prompt, max_new_tokens):
     return ids[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("branched_tokens", [0, 10**9])
+@pytest.mark.parametrize("copied_tokens", [0, 10**9])
 @pytest.mark.parametrize("share", [True, False])
-def test_equals_hugging_face(model, share, branched_tokens, monkeypatch):
-    monkeypatch.setattr(decoding, "_BRANCHED_TOKENS", branched_tokens)
+def test_equals_hugging_face(model, share, copied_tokens):
+    model = with_limits(model, copied_tokens=copied_tokens)
     asked = prompts(model)
     for prompt, found in zip(
-        asked, generate(model, asked, max_new_tokens=12, share=share), strict=True
+        asked, model.generate(asked, max_new_tokens=12, share=share), strict=True
     ):
         wanted = by_hugging_face(model, prompt, 12)
         if found.finished == "eos":
@@ -48,7 +48,7 @@ def test_layers_with_a_window_equal_hugging_face(build_windowed, share):
     """Padding in a cache that keeps eight tokens would push real ones out."""
     model = build_windowed(8)
     asked = [*prompts(model), [5, 6], [7, 8], [11] * 5, [12] * 20]
-    found = generate(model, asked, max_new_tokens=12, share=share)
+    found = model.generate(asked, max_new_tokens=12, share=share)
     for prompt, one in zip(asked, found, strict=True):
         wanted = by_hugging_face(model, prompt, 12)
         assert list(one.ids) == wanted[: len(one.ids)]
@@ -64,26 +64,25 @@ def test_branches_meet_no_more_tokens_than_allowed():
 
 def test_a_prefix_that_was_read_before(model):
     asked = prompts(model)
-    whole = generate(model, [[9, 8, 7, *one] for one in asked], max_new_tokens=6)
-    assert generate(model, asked, max_new_tokens=6, before=model.read([9, 8, 7])) == whole
+    whole = model.generate([[9, 8, 7, *one] for one in asked], max_new_tokens=6)
+    assert model.generate(asked, max_new_tokens=6, before=model.read([9, 8, 7])) == whole
 
 
 def test_stop_strings_cut_the_text(models):
     model = models["diff"]
     asked = prompts(model)
-    free = generate(model, asked, max_new_tokens=10)
+    free = model.generate(asked, max_new_tokens=10)
     stop = free[0].text[3:5]
     for found, whole in zip(
-        generate(model, asked, max_new_tokens=10, stop=(stop,)), free, strict=True
+        model.generate(asked, max_new_tokens=10, stop=(stop,)), free, strict=True
     ):
         assert found.text == whole.text.split(stop)[0]
         assert (found.finished == "stop") == (stop in whole.text)
 
 
-@pytest.mark.parametrize("branched_tokens", [0, 10**9])
-def test_only_allowed_tokens_are_written(models, branched_tokens, monkeypatch):
-    monkeypatch.setattr(decoding, "_BRANCHED_TOKENS", branched_tokens)
-    model = models["shared_diff"]
+@pytest.mark.parametrize("copied_tokens", [0, 10**9])
+def test_only_allowed_tokens_are_written(models, copied_tokens):
+    model = with_limits(models["shared_diff"], copied_tokens=copied_tokens)
     words = [(7, 8, 9), (7, 10), (11,)]
 
     def allowed(prompt, written):
@@ -95,7 +94,7 @@ def test_only_allowed_tokens_are_written(models, branched_tokens, monkeypatch):
             }
         )
 
-    for found in generate(model, prompts(model), max_new_tokens=5, allowed=allowed):
+    for found in model.generate(prompts(model), max_new_tokens=5, allowed=allowed):
         assert found.ids in words
         assert found.finished == "choice"
 
@@ -103,12 +102,12 @@ def test_only_allowed_tokens_are_written(models, branched_tokens, monkeypatch):
 @pytest.mark.parametrize("prompt", [[], [1] * 1020])
 def test_what_does_not_fit(models, prompt):
     with pytest.raises(ItemError, match="must fit the model's 1024 tokens"):
-        generate(models["diff"], [prompt], max_new_tokens=5)
+        models["diff"].generate([prompt], max_new_tokens=5)
 
 
 def test_what_was_read_before_counts(model):
     long, *rows = [3, 5, 8] * 90, [7], [9, 2, 4], [11] * 6
-    wanted = generate(model, [long + row for row in rows], max_new_tokens=8)
-    assert generate(model, rows, max_new_tokens=8, before=model.read(long)) == wanted
+    wanted = model.generate([long + row for row in rows], max_new_tokens=8)
+    assert model.generate(rows, max_new_tokens=8, before=model.read(long)) == wanted
     with pytest.raises(ItemError, match=r"got 1020 \+ 8"):
-        generate(model, [[1] * 750], max_new_tokens=8, before=model.read(long))
+        model.generate([[1] * 750], max_new_tokens=8, before=model.read(long))

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.inference.decoding import generate
-from diffattn.inference.label_trie import LabelTrie, read_labels
-from diffattn.inference.language_model import ItemError, LanguageModel
+from diffattn.inference.label_trie import LabelTrie
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ItemError
 from diffattn.testing.budget import compare
 from diffattn.testing.nudging import measured_errors
 
@@ -36,9 +36,9 @@ def test_one_pass_equals_one_row_per_label(model, labels, length):
     trie = LabelTrie(model, SETS[labels], "\nType:")
     asked = questions(model, trie)
     prefix = model.read(tokens(model, length, 99)) if length else None
-    found = read_labels(model, trie, asked, before=prefix)
+    found = model.read_labels(trie, asked, before=prefix)
     for one, wanted in zip(
-        found, read_labels(model, trie, asked, before=prefix, branch=False), strict=True
+        found, model.read_labels(trie, asked, before=prefix, branch=False), strict=True
     ):
         assert one.greedy == wanted.greedy
         assert one.likeliest == wanted.likeliest
@@ -55,7 +55,7 @@ def test_one_pass_in_float32_differs_by_rounding(build, kind):
     def logprobs(network, branch=False):
         reader = LanguageModel(network, model.tokenizer, label=kind)
         before = reader.read(tokens(model, 190, 99))
-        read = read_labels(reader, trie, asked, before=before, branch=branch)
+        read = reader.read_labels(trie, asked, before=before, branch=branch)
         return {"logprobs": torch.tensor([r.logprobs for r in read], dtype=torch.float64)}
 
     exact = logprobs(wide.network)
@@ -68,8 +68,8 @@ def test_alone_or_together_is_the_same(model):
     trie = LabelTrie(model, NESTED, "\nType:")
     asked = questions(model, trie)
     prefix = model.read(tokens(model, 150, 3))
-    together = read_labels(model, trie, asked, before=prefix)
-    alone = [read_labels(model, trie, [one], before=prefix)[0] for one in asked]
+    together = model.read_labels(trie, asked, before=prefix)
+    alone = [model.read_labels(trie, [one], before=prefix)[0] for one in asked]
     assert [one.greedy for one in together] == [one.greedy for one in alone]
     for one, other in zip(together, alone, strict=True):
         assert one.logprobs == pytest.approx(other.logprobs, rel=0, abs=1e-12)
@@ -81,11 +81,11 @@ def test_greedy_is_decoding_within_the_labels(model, labels):
     trie = LabelTrie(model, SETS[labels], "\nType:")
     prefix = tokens(model, 140, 5)
     asked = questions(model, trie)
-    written = generate(
-        model, [[*prefix, *one] for one in asked], max_new_tokens=trie.longest,
+    written = model.generate(
+        [[*prefix, *one] for one in asked], max_new_tokens=trie.longest,
         allowed=lambda prompt, ids: trie.allowed(ids),
     )  # fmt: skip
-    found = read_labels(model, trie, asked, before=model.read(prefix))
+    found = model.read_labels(trie, asked, before=model.read(prefix))
     for one, text in zip(found, written, strict=True):
         assert text.text.strip() in SETS[labels]
         assert text.text.strip() == trie.labels[one.greedy]
@@ -95,7 +95,7 @@ def test_log_probabilities_are_those_of_a_plain_pass(models):
     model = models["diff_v2"]
     trie = LabelTrie(model, NESTED, "\nType:")
     prompt = [*tokens(model, 60, 1), *model.encode("\nType:")]
-    (found,) = read_labels(model, trie, [prompt])
+    (found,) = model.read_labels(trie, [prompt])
     for path, logprob in zip(trie.paths, found.logprobs, strict=True):
         with torch.no_grad():
             logits = model.network(torch.tensor([[*prompt, *path]])).logits[0].log_softmax(-1)
@@ -178,4 +178,4 @@ def test_what_does_not_fit(models):
     trie = LabelTrie(model, NESTED, "\nType:")
     for prompt in ([], [1] * model.max_length):
         with pytest.raises(ItemError, match="must fit the model's 1024 tokens"):
-            read_labels(model, trie, [prompt])
+            model.read_labels(trie, [prompt])

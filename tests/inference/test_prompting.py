@@ -1,19 +1,21 @@
 """Completions and scores that share their reading equal those that read everything anew."""
 
+import copy
+
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.inference.decoding import generate
-from diffattn.inference.prompting import complete, prompt_text, require_chat_template
-from diffattn.inference.scoring import Continuation, score
+from diffattn.inference.prompting import prompt_text, require_chat_template
+from diffattn.inference.scoring import Continuation
+from scripted_model import LoggedModel, with_limits
 
 
 def definition(model, prompts, answers):
     """Every prompt read from scratch, on its own, twice."""
     ids = [model.encode_prompt(prompt) for prompt in prompts]
-    outputs = generate(model, ids, max_new_tokens=5, share=False)
+    outputs = model.generate(ids, max_new_tokens=5, share=False)
     pairs = [model.encode_pair(p, f" {a}") for p, a in zip(prompts, answers, strict=True)]
-    scores = score(model, [Continuation(tuple(c), tuple(t)) for c, t in pairs], share=False)
+    scores = model.score([Continuation(tuple(c), tuple(t)) for c, t in pairs], share=False)
     return [
         (one.text, len(own), value.logprob / len(value.token_logprobs))
         for one, own, value in zip(outputs, ids, scores, strict=True)
@@ -22,15 +24,16 @@ def definition(model, prompts, answers):
 
 @pytest.mark.parametrize("case", ["common text", "nothing in common", "one prompt"])
 @pytest.mark.parametrize("rows_alone", [False, True])
-def test_shared_reading_changes_nothing(model, text, case, rows_alone, monkeypatch):
-    monkeypatch.setattr(model, "rows_alone", rows_alone)
+def test_shared_reading_changes_nothing(model, text, case, rows_alone):
+    model = copy.copy(model)
+    model.rows_alone = rows_alone
     prompts = {
         "common text": [f"{text[:900]} {question}" for question in ("who is", "what was the")],
         "nothing in common": [text[i : i + 300 + 40 * i].strip() for i in (0, 7, 23)],
         "one prompt": [text[:1000].strip()],
     }[case]
     answers = ["the city of river", "7", "old"][: len(prompts)]
-    found = complete(model, prompts, answers, max_new_tokens=5)
+    found = model.complete(prompts, answers, max_new_tokens=5)
     for one, (output, tokens, logprob) in zip(
         found, definition(model, prompts, answers), strict=True
     ):
@@ -39,27 +42,22 @@ def test_shared_reading_changes_nothing(model, text, case, rows_alone, monkeypat
         assert one.logprob_per_token == pytest.approx(logprob, rel=1e-9)
 
 
-def test_prompts_that_run_alone_are_read_once(models, text, monkeypatch):
-    model, read = models["softmax"], []
-    monkeypatch.setattr("diffattn.inference.language_model._BATCH_TOKENS", 300)
-    original = model.read
-    monkeypatch.setattr(
-        model, "read", lambda ids, *before: read.append(len(ids)) or original(ids, *before)
-    )
+def test_prompts_that_run_alone_are_read_once(models, text):
+    model = LoggedModel(with_limits(models["softmax"], batch_tokens=300))
     prompts = [text[:900].strip(), text[400:1500].strip()]
-    complete(model, prompts, ["the", "a"], max_new_tokens=2)
+    model.complete(prompts, ["the", "a"], max_new_tokens=2)
     tokens = sum(len(model.encode_prompt(prompt)) for prompt in prompts)
-    assert tokens - 4 <= sum(read) <= tokens
+    assert tokens - 4 <= sum(model.reads) <= tokens
 
 
 def test_without_answers_there_are_no_scores(models, text):
-    (one,) = complete(models["diff"], [text[:50].strip()], None, max_new_tokens=3)
+    (one,) = models["diff"].complete([text[:50].strip()], None, max_new_tokens=3)
     assert one.logprob_per_token is None
 
 
 def test_an_answer_longer_than_the_model_counts_as_far_as_it_reaches(build, text):
     model = build("diff", max_length=64)
-    (one,) = complete(model, ["the city"], [text[:400]], max_new_tokens=3)
+    (one,) = model.complete(["the city"], [text[:400]], max_new_tokens=3)
     assert one.logprob_per_token < 0
 
 

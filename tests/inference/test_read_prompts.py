@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from diffattn.inference.read_prompts import read_each
+from scripted_model import LoggedModel
 
 
 def logits(model, ids, prefix=None):
@@ -24,7 +24,7 @@ def test_each_prompt_gets_its_own_prefix(model):
     prompts = hidden_at(text, [7] * 5, (0, 150, 300, 450, 600))
     prompts += [text[:200], text[:200], text[:201], [4], [4, 5]]  # equal, longer by one, very short
     seen = []
-    for i, prefix in read_each(model, prompts):
+    for i, prefix in model.read_prompts(prompts):
         seen.append(i)
         assert prefix.length == len(prompts[i]) - 1
         if prefix.length:
@@ -37,26 +37,19 @@ def test_each_prompt_gets_its_own_prefix(model):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_common_parts_are_read_once(models, seed, monkeypatch):
-    model, read = models["softmax"], []
-    original = type(model).read
-
-    def counting(self, ids, before=None):
-        read.append(len(ids))
-        return original(self, ids, before)
-
-    monkeypatch.setattr(type(model), "read", counting)
+def test_common_parts_are_read_once(models, seed):
+    model = LoggedModel(models["softmax"])
     generator = random.Random(seed)
     text = [generator.randrange(1, 300) for _ in range(800)]
     places = (0, 200, 400, 600, 800)
     prompts = hidden_at(text, [7] * 5, places)
     generator.shuffle(prompts)
-    assert len(list(read_each(model, prompts))) == 5
+    assert len(list(model.read_prompts(prompts))) == 5
     # The text once; after each place what is left of it, five needles; not the last tokens. A
     # needle may begin like the text or another one: that is less than a needle each.
     once = 800 + sum(800 - place for place in places[:-1]) + 25
-    assert abs(sum(read) - once) <= 25
+    assert abs(sum(model.reads) - once) <= 25
 
 
 def test_no_prompts(models):
-    assert list(read_each(models["diff"], [])) == []
+    assert list(models["diff"].read_prompts([])) == []

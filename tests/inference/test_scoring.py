@@ -1,6 +1,5 @@
 """Scores equal an independent forward pass, with and without shared prefixes."""
 
-import copy
 import random
 
 import pytest
@@ -8,9 +7,11 @@ import torch
 from transformers import MambaConfig, MambaForCausalLM
 
 from diffattn.errors import ConfigError
-from diffattn.inference import language_model, scoring
-from diffattn.inference.language_model import ItemError, LanguageModel
-from diffattn.inference.scoring import Continuation, score
+from diffattn.inference import scoring
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ItemError
+from diffattn.inference.scoring import Continuation
+from scripted_model import LoggedModel, with_limits
 
 
 def continuations(model, seed=0):
@@ -41,7 +42,7 @@ def expected(model, one):
 @pytest.mark.parametrize("share", [True, False])
 def test_scores_equal_a_plain_forward_pass(model, share):
     asked = continuations(model)
-    for one, found in zip(asked, score(model, asked, share=share), strict=True):
+    for one, found in zip(asked, model.score(asked, share=share), strict=True):
         # float64: sums of a few hundred terms of size 1, a few thousand times its epsilon.
         assert found.token_logprobs == pytest.approx(expected(model, one), rel=0, abs=1e-12)
         assert found.is_greedy == (found.greedy == one.target)
@@ -50,9 +51,9 @@ def test_scores_equal_a_plain_forward_pass(model, share):
 
 def test_models_that_cannot_branch_score_the_same(model, monkeypatch):
     asked = continuations(model)
-    branched = score(model, asked)
+    branched = model.score(asked)
     monkeypatch.setattr(scoring, "can_branch", lambda model, prefix: False)
-    for a, b in zip(branched, score(model, asked), strict=True):
+    for a, b in zip(branched, model.score(asked), strict=True):
         assert a.token_logprobs == pytest.approx(b.token_logprobs, rel=0, abs=1e-12)
         assert a.greedy == b.greedy
 
@@ -60,7 +61,7 @@ def test_models_that_cannot_branch_score_the_same(model, monkeypatch):
 def test_layers_with_a_window_score_as_a_plain_forward_pass(build_windowed):
     model = build_windowed(8)
     asked = continuations(model)
-    for one, found in zip(asked, score(model, asked), strict=True):
+    for one, found in zip(asked, model.score(asked), strict=True):
         assert found.token_logprobs == pytest.approx(expected(model, one), rel=0, abs=1e-12)
 
 
@@ -79,23 +80,22 @@ def test_weights_of_any_shape_count_in_the_hash(build):
     assert changed.facts()["weights"] != before
 
 
-def test_long_rows_run_in_chunks(models, monkeypatch):
+def test_long_rows_run_in_chunks(models):
     model = models["diff"]
     asked = [*continuations(model), Continuation((1, 2, 3), tuple(range(5, 205)))]
-    whole = score(model, asked)
-    monkeypatch.setattr(scoring, "_whole_rows", lambda model: 16)
-    monkeypatch.setattr(language_model, "_CHUNK_TOKENS", 32)
-    for a, b in zip(whole, score(model, asked), strict=True):
+    whole = model.score(asked)
+    in_chunks = with_limits(model, chunk_tokens=16).score(asked)
+    for a, b in zip(whole, in_chunks, strict=True):
         assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-5)
         assert (a.greedy, a.is_greedy) == (b.greedy, b.is_greedy)
 
 
-def test_small_batches_change_nothing(models, monkeypatch):
+def test_small_batches_change_nothing(models):
     model = models["diff_v2"]
     asked = continuations(model)
-    whole = score(model, asked)
-    monkeypatch.setattr(language_model, "_CACHE_BYTES", 1)
-    for a, b in zip(whole, score(model, asked), strict=True):
+    whole = model.score(asked)
+    one_by_one = with_limits(model, cache_bytes=1).score(asked)
+    for a, b in zip(whole, one_by_one, strict=True):
         assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-5)
 
 
@@ -110,7 +110,7 @@ def test_a_shared_context_is_read_once(models, monkeypatch):
 
     monkeypatch.setattr(type(model.network), "forward", counting)
     context = tuple(range(1, 201))
-    score(model, [Continuation((*context, i), (i,)) for i in range(30)])
+    model.score([Continuation((*context, i), (i,)) for i in range(30)])
     assert sum(read) < 200 + 30 * 3
 
 
@@ -124,40 +124,30 @@ def test_a_shared_context_is_read_once(models, monkeypatch):
 )
 def test_what_cannot_be_scored(models, context, target, message):
     with pytest.raises(ItemError, match=message):
-        score(models["diff"], [Continuation(context, target)])
+        models["diff"].score([Continuation(context, target)])
 
 
-def test_what_was_read_before_counts(model, monkeypatch):
+def test_what_was_read_before_counts(model):
     long = tuple(i % 90 for i in range(270))
     rows = [Continuation((7,), (1, 2)), Continuation((5,) * 140, (3,)), Continuation((5, 4), (9,))]
     whole = [Continuation(long + one.context, one.target) for one in rows]
-    wanted = score(model, whole)
-    for longest in (None, 1):
-        if longest:  # every row by chunks
-            monkeypatch.setattr(scoring, "_whole_rows", lambda model: 1)
-        for a, b in zip(wanted, score(model, rows, before=model.read(long)), strict=True):
+    wanted = model.score(whole)
+    for reader in (model, with_limits(model, chunk_logits=1)):  # then every row by chunks
+        for a, b in zip(wanted, reader.score(rows, before=model.read(long)), strict=True):
             assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-5)
             assert a.greedy == b.greedy
     with pytest.raises(ItemError, match="1024 tokens, got 1025"):
-        score(model, [Continuation((1,) * 754, (1, 2))], before=model.read(long))
+        model.score([Continuation((1,) * 754, (1, 2))], before=model.read(long))
 
 
-def test_rows_can_run_alone(models, monkeypatch):
+def test_rows_can_run_alone(models):
     """Each row in a pass of its own, from its first token, and with the same scores."""
-    model = copy.copy(models["diff"])
+    model = LoggedModel(models["diff"])
     asked = continuations(model)
-    expected_scores = score(model, asked)
+    expected_scores = model.score(asked)
     model.rows_alone = True
-    passes = []
-    run = LanguageModel.forward_rows
-    monkeypatch.setattr(
-        LanguageModel,
-        "forward_rows",
-        lambda self, prefix, rows, keep=None: (
-            passes.append((prefix.length, list(map(tuple, rows)))) or run(self, prefix, rows, keep)
-        ),
-    )
-    found = score(model, asked)
-    assert sorted(passes) == sorted((0, [(*one.context, *one.target[:-1])]) for one in asked)
+    model.passes.clear()
+    found = model.score(asked)
+    assert sorted(model.passes) == sorted((0, [(*one.context, *one.target[:-1])]) for one in asked)
     for a, b in zip(expected_scores, found, strict=True):
         assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-5)

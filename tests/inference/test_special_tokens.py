@@ -4,11 +4,12 @@ import threading
 
 import pytest
 
-from diffattn.evaluation.judge.judges import JudgeFailure, JudgeSettings, LocalJudge
+from diffattn.evaluation.judge.interface import JudgeFailure, JudgeSettings
+from diffattn.evaluation.judge.judges import LocalJudge
 from diffattn.evaluation.long_context.haystack import _encode, encode_within
 from diffattn.evaluation.perplexity.documents import first_tokens
-from diffattn.inference.language_model import ItemError
-from diffattn.inference.prompting import complete, prompt_text
+from diffattn.inference.network_reader import ItemError
+from diffattn.inference.prompting import prompt_text
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}"
@@ -54,7 +55,7 @@ def test_a_chat_template_keeps_its_own_and_lets_no_text_add_any(build, forged, m
     text = prompt_text(model, "Who?", " It is", chat=True)
     end = model.tokenizer.eos_token_id
     assert model.encode(text, special=True).count(end) == 1
-    (one,) = complete(model, [text], ["me"], max_new_tokens=2, chat=True)
+    (one,) = model.complete([text], ["me"], max_new_tokens=2, chat=True)
     assert one.prompt_tokens == len(model.encode_prompt(text, special=True))
     with pytest.raises(ItemError, match="must spell out no special token"):
         prompt_text(model, forged, "", chat=True)

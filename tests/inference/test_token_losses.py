@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from diffattn.inference import language_model, scoring, token_losses
-from diffattn.inference.token_losses import prefix_losses, sliding_losses, windows
+from diffattn.inference.token_losses import windows
+from scripted_model import with_limits
 
 
 def tokens_of(model, count, seed=0):
@@ -27,17 +27,16 @@ def close(found, wanted):
 
 def test_prefix_losses_equal_one_pass(model):
     rows = [tokens_of(model, n) for n in (50, 200)]
-    for row, found in zip(rows, prefix_losses(model, rows, [0]), strict=True):
+    for row, found in zip(rows, model.prefix_losses(rows, [0]), strict=True):
         close(found, expected(model, [0, *row.tolist()]))
-    for row, found in zip(rows, prefix_losses(model, rows, []), strict=True):
+    for row, found in zip(rows, model.prefix_losses(rows, []), strict=True):
         close(found, expected(model, row.tolist()))
 
 
-def test_a_long_row_in_chunks_equals_one_pass(models, monkeypatch):
-    monkeypatch.setattr(scoring, "_whole_rows", lambda model: 32)
-    monkeypatch.setattr(language_model, "_CHUNK_TOKENS", 32)
-    row = tokens_of(models["diff"], 300)
-    (found,) = prefix_losses(models["diff"], [row], [0])
+def test_a_long_row_in_chunks_equals_one_pass(models):
+    model = with_limits(models["diff"], chunk_tokens=32)
+    row = tokens_of(model, 300)
+    (found,) = model.prefix_losses([row], [0])
     close(found, expected(models["diff"], [0, *row.tolist()]))
 
 
@@ -46,7 +45,7 @@ def test_a_long_row_in_chunks_equals_one_pass(models, monkeypatch):
 def test_sliding_losses_equal_a_pass_per_window(models, length, given):
     model = models["diff_v2"]
     tokens = tokens_of(model, length)
-    found = sliding_losses(model, tokens, window=64, stride=16, given=given)
+    found = model.sliding_losses(tokens, window=64, stride=16, given=given)
     wanted, done = [], 0
     while done < length:
         end = min(64, length) if not done else min(done + 16, length)
@@ -59,14 +58,13 @@ def test_sliding_losses_equal_a_pass_per_window(models, length, given):
     close(found, np.concatenate(wanted))
 
 
-def test_how_windows_run_changes_nothing(models, monkeypatch):
+def test_how_windows_run_changes_nothing(models):
     model = models["softmax"]
     tokens = tokens_of(model, 300)
-    together = sliding_losses(model, tokens, window=64, stride=16, given=[0])
-    monkeypatch.setattr(token_losses, "_LOGIT_NUMBERS", 1)
-    close(sliding_losses(model, tokens, window=64, stride=16, given=[0]), together)
-    monkeypatch.setattr(token_losses, "_WHOLE_WINDOW", 8)
-    close(sliding_losses(model, tokens, window=64, stride=16, given=[0]), together)
+    together = model.sliding_losses(tokens, window=64, stride=16, given=[0])
+    for limits in ({"chunk_logits": 1}, {"chunk_tokens": 8}):
+        other = with_limits(model, **limits)
+        close(other.sliding_losses(tokens, window=64, stride=16, given=[0]), together)
 
 
 def test_windows_predict_every_token_once():

@@ -4,20 +4,20 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from diffattn.inference.label_trie import LabelTrie, read_labels
+from diffattn.inference.label_trie import LabelTrie
 from diffattn.inference.language_model import LanguageModel
-from diffattn.inference.token_tree import Forest, can_branch, forward_forest, passes
+from diffattn.inference.token_tree import TokenTree, can_branch, forward_tree, passes
 
 
 def test_branches_that_begin_alike_are_held_once():
-    forest = Forest()
-    first = forest.add([5, 6, 7])
-    second = forest.add([5, 6, 8])
+    tree = TokenTree()
+    first = tree.add([5, 6, 7])
+    second = tree.add([5, 6, 8])
     assert second == [*first[:2], 3]
-    assert forest.add([9], second[-1]) == [4]
-    assert (forest.tokens, forest.parents) == ([5, 6, 7, 8, 9], [-1, 0, 1, 1, 3])
-    assert forest.depths == [0, 1, 2, 2, 3]
-    assert forest.ancestors().astype(int).tolist() == [
+    assert tree.add([9], second[-1]) == [4]
+    assert (tree.tokens, tree.parents) == ([5, 6, 7, 8, 9], [-1, 0, 1, 1, 3])
+    assert tree.depths == [0, 1, 2, 2, 3]
+    assert tree.ancestors().astype(int).tolist() == [
         [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 1, 0, 1, 1],
     ]  # fmt: skip
 
@@ -27,10 +27,10 @@ def test_every_branch_equals_a_plain_pass(model):
     for before in ([3, 4, 3, 2, 9], []):
         prefix = model.read(before)
         keys = [layer.keys for layer in prefix.cache.layers]
-        forest = Forest()
-        places = [forest.add(branch) for branch in branches]
+        tree = TokenTree()
+        places = [tree.add(branch) for branch in branches]
         for branch, own in zip(branches, places, strict=True):
-            found = forward_forest(model, prefix, forest, own)
+            found = forward_tree(model, prefix, tree, own)
             with torch.no_grad():
                 plain = model.network(torch.tensor([before + branch])).logits[0, len(before) :]
             torch.testing.assert_close(found, plain, rtol=0, atol=1e-12)
@@ -40,8 +40,8 @@ def test_every_branch_equals_a_plain_pass(model):
 def test_the_attention_implementation_is_put_back(models):
     model = models["diff"]
     before = model.network.config._attn_implementation
-    forest = Forest()
-    forward_forest(model, model.read([1, 2]), forest, forest.add([3]))
+    tree = TokenTree()
+    forward_tree(model, model.read([1, 2]), tree, tree.add([3]))
     assert model.network.config._attn_implementation == before != "sdpa"
 
 
@@ -72,7 +72,7 @@ def test_models_that_do_not_branch_run_one_row_per_label(tokenizer):
     model = LanguageModel(MistralForCausalLM(config).double(), tokenizer)
     trie = LabelTrie(model, ["house", "house key", "city"], "\nType:")
     before, question = list(range(5, 25)), [30, 31, *model.encode("\nType:")]
-    (found,) = read_labels(model, trie, [question], before=model.read(before))
+    (found,) = model.read_labels(trie, [question], before=model.read(before))
     for path, logprob in zip(trie.paths, found.logprobs, strict=True):
         whole = [*before, *question, *path]
         with torch.no_grad():

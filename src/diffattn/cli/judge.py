@@ -46,6 +46,7 @@ def judge(
     from diffattn.cli.item_progress import ItemProgress
     from diffattn.cli.tables import print_table
     from diffattn.errors import ConfigError
+    from diffattn.evaluation.compare import compare_folder
     from diffattn.evaluation.judge.judges import chosen_judge, judge_settings
     from diffattn.evaluation.judge.requests import recorded_outputs
     from diffattn.evaluation.judge.session import judge_folder
@@ -69,7 +70,7 @@ def judge(
     asked_judge = chosen_judge(settings, replies=replies, device=device, dtype=dtype)
     with ItemProgress(len(recorded)) as progress:
         judged = judge_folder(evaluation, asked_judge, settings, tell=progress.tell)
-    results, comparison = judged.results, judged.comparison
+    results, comparison = judged.results, compare_folder(evaluation)
     if json_:
         found = {"results": [asdict(r) for r in results]}
         if comparison is not None:

@@ -7,7 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from diffattn.records.evaluations import Comparison, EvalResult, PairedDifference
+from diffattn.records.evaluations import (
+    Comparison,
+    EvalResult,
+    PairedDifference,
+    evaluation_marker,
+)
 from diffattn.records.io import read_jsonl
 from diffattn.stats.bootstrap import bootstrap_ratio, cluster_sums
 from diffattn.stats.paired import mcnemar_test, sign_flip_test
@@ -17,6 +22,18 @@ _PER_TOKEN = re.compile(r"nll(?!_per_word)|per_token|text loss")
 
 _RAN_WITH = ("dtype", "bos", "max_length")
 """Facts of a model that can move its scores without being the model."""
+
+
+def compare_folder(folder: Path) -> Comparison | None:
+    """Compare the models of an evaluation folder by all its parts; ``None`` if it has one model.
+
+    Raises:
+        CheckpointError: ``folder`` is no evaluation folder, or a record is damaged.
+    """
+    marker = evaluation_marker(folder)
+    if len(marker["models"]) < 2:
+        return None
+    return compare(folder, marker["models"], marker["variants"])
 
 
 def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Comparison:

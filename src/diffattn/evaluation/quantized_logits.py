@@ -13,7 +13,7 @@ from diffattn.evaluation.metrics import loss_metric, metric, perplexity_metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.evaluation.registry import PROTOCOLS, parts
 from diffattn.inference.language_model import LanguageModel
-from diffattn.inference.scoring import Continuation, score
+from diffattn.inference.scoring import Continuation
 from diffattn.probes.quantized_logits import (
     GRANULARITIES,
     UNQUANTIZED_BITS,
@@ -206,7 +206,7 @@ def _item(asked: _Asked, one: Item) -> Item:
 
 
 def _text_row(model: LanguageModel, asked: _Asked) -> dict[str, Any]:
-    (found,) = score(model, [Continuation(asked.window[:1], asked.window[1:])])
+    (found,) = model.score([Continuation(asked.window[:1], asked.window[1:])])
     size = len(found.token_logprobs)
     return {"tokens": size, "scores": {_LOSS: -found.logprob / size}}
 

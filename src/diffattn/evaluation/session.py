@@ -6,14 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
-from diffattn.evaluation.compare import compare
+from diffattn.evaluation.compare import compare_folder
 from diffattn.evaluation.runner import Part, evaluate
 from diffattn.inference.language_model import LanguageModel
 from diffattn.records.claim import is_claimed
-from diffattn.records.evaluations import EVAL_SCHEMA_VERSION, Comparison, EvalResult, require_kind
-from diffattn.records.io import read_json, write_json
-
-_MARKER = "evaluation.json"
+from diffattn.records.evaluations import (
+    EVAL_SCHEMA_VERSION,
+    EVALUATION_MARKER,
+    Comparison,
+    EvalResult,
+    evaluation_marker,
+)
+from diffattn.records.io import write_json
 
 
 def labelled(models: Sequence[str]) -> dict[str, str]:
@@ -87,7 +91,7 @@ def run_evaluation(
         known["models"] = list(dict.fromkeys([*known["models"], label]))
         for part in chosen:
             known["variants"] = list(dict.fromkeys([*known["variants"], part.variant]))
-            write_json(folder / _MARKER, known)
+            write_json(folder / EVALUATION_MARKER, known)
             name = f"{label}/{part.variant}"
             begin(name)
             try:
@@ -106,19 +110,12 @@ def run_evaluation(
             results.append(result)
     if not results:
         raise refused[0]
-    if len(known["models"]) < 2:
-        return results, None
-    return results, compare(folder, known["models"], known["variants"])
+    return results, compare_folder(folder)
 
 
 def _read_marker(folder: Path) -> dict[str, Any]:
-    if is_claimed(folder, _MARKER, "an evaluation"):
-        path = folder / _MARKER
-        return {
-            "schema": EVAL_SCHEMA_VERSION,
-            "kind": "evaluation folder",
-            **require_kind(read_json(path), "evaluation folder", path),
-        }
+    if is_claimed(folder, EVALUATION_MARKER, "an evaluation"):
+        return evaluation_marker(folder)
     return {
         "schema": EVAL_SCHEMA_VERSION,
         "kind": "evaluation folder",

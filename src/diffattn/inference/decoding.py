@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from diffattn.inference.language_model import ItemError, LanguageModel, Prefix
+from diffattn.inference.network_reader import ItemError, NetworkReader, Prefix
 from diffattn.inference.shared_prefixes import share_prefixes
 from diffattn.inference.token_tree import Branches, can_branch
 
@@ -17,8 +17,6 @@ Allowed = Callable[[int, tuple[int, ...]], Sequence[int]]
 
 Rows = Generator[Tensor, Mapping[int, int], None]
 """Yields logits ``[rows, vocab_size]``; sent one token for some rows, yields theirs."""
-_BRANCHED_TOKENS = 8_192
-"""Rows times tokens of their prefix from which on copies of it cost more than a mask."""
 _BRANCH_TOKENS = 2_048
 """Tokens of rows that grow together, at most: their mask has this many times all keys."""
 
@@ -36,7 +34,7 @@ class Generation:
 
 @torch.no_grad()
 def generate(
-    model: LanguageModel,
+    model: NetworkReader,
     prompts: Sequence[Sequence[int]],
     *,
     max_new_tokens: int,
@@ -69,14 +67,14 @@ def generate(
                 f"generate: prompt and continuation must fit the model's {model.max_length} tokens "
                 f"and the prompt hold one or more, got {known + len(prompt)} + {max_new_tokens}."
             )
-    found: dict[int, Generation] = {}
+    generations: dict[int, Generation] = {}
     limits = None if share and not model.rows_alone else [0] * len(prompts)
     for group in share_prefixes(prompts, limits):
         prefix = model.read(prompts[group.members[0]][: group.length], before)
         rows = [list(prompts[i][group.length :]) for i in group.members]
         room = [len(row) + max_new_tokens for row in rows]
         copied = len(rows) * prefix.length
-        branched = copied >= _BRANCHED_TOKENS and can_branch(model, prefix)
+        branched = copied >= model.limits.copied_tokens and can_branch(model, prefix)
         most = min(prefix.length, _BRANCH_TOKENS)
         if branched:
             batches = _by_tokens(room, most)
@@ -89,12 +87,12 @@ def generate(
             some = [rows[j] for j in batch]
             grow = _branches if branched and len(batch) > 1 else _padded_rows
             done = _decode(model, grow(model, prefix, some), numbers, max_new_tokens, stop, allowed)
-            found.update(zip(numbers, done, strict=True))
-    return [found[i] for i in range(len(prompts))]
+            generations.update(zip(numbers, done, strict=True))
+    return [generations[i] for i in range(len(prompts))]
 
 
 def _decode(
-    model: LanguageModel,
+    model: NetworkReader,
     rows: Rows,
     numbers: list[int],
     max_new_tokens: int,
@@ -154,7 +152,7 @@ def _of_one_length(batches: Iterable[list[int]], room: Sequence[int]) -> Iterato
             yield list(group)
 
 
-def _branches(model: LanguageModel, prefix: Prefix, rows: list[list[int]]) -> Rows:
+def _branches(model: NetworkReader, prefix: Prefix, rows: list[list[int]]) -> Rows:
     """Rows as branches of the prefix, which is held once."""
     branches = Branches(model, prefix, rows)
     tokens = yield branches.read()
@@ -162,17 +160,17 @@ def _branches(model: LanguageModel, prefix: Prefix, rows: list[list[int]]) -> Ro
         tokens = yield branches.grow(tokens)
 
 
-def _padded_rows(model: LanguageModel, prefix: Prefix, rows: list[list[int]]) -> Rows:
+def _padded_rows(model: NetworkReader, prefix: Prefix, rows: list[list[int]]) -> Rows:
     """Rows with a copy of the prefix each; closed rows run along."""
     if len(rows) == 1 and len(rows[0]) > 1:
         prefix, rows = model.read(rows[0][:-1], prefix), [rows[0][-1:]]  # flat memory
     lengths = torch.tensor([len(row) for row in rows], device=model.device)
-    ends, own_end = (lengths - 1).unique(return_inverse=True)
+    ends, end_of_row = (lengths - 1).unique(return_inverse=True)
     logits, cache = model.forward_rows(prefix, rows, keep=ends)
     longest = int(lengths.max())
     mask = torch.ones(len(rows), prefix.length + longest, dtype=torch.long, device=model.device)
     mask[:, prefix.length :] = torch.arange(longest, device=model.device) < lengths[:, None]
-    tokens = yield logits[torch.arange(len(rows)), own_end]
+    tokens = yield logits[torch.arange(len(rows)), end_of_row]
     for step in itertools.count():
         mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
         ids = [tokens.get(i, 0) for i in range(len(rows))]

@@ -7,12 +7,9 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import ConfigError
-from diffattn.inference.language_model import ItemError, LanguageModel, Prefix
+from diffattn.inference.network_reader import ItemError, NetworkReader, Prefix
 from diffattn.inference.shared_prefixes import common_length
-from diffattn.inference.token_tree import Forest, can_branch, forward_forest, passes
-
-_LOGIT_NUMBERS = 2**26
-"""Logits of one pass."""
+from diffattn.inference.token_tree import TokenTree, can_branch, forward_tree, passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +44,15 @@ class LabelTrie:
             by its tokens.
     """
 
-    def __init__(self, model: LanguageModel, labels: Sequence[str], before: str) -> None:
+    def __init__(self, model: NetworkReader, labels: Sequence[str], before: str) -> None:
         self.labels = tuple(labels)
         _require_labels(self.labels)
         alone = model.encode(before)
         whole = [model.encode(f"{before} {label}\n") for label in self.labels]
-        border = min(len(alone), *(common_length(alone, one) for one in whole))
+        border = min(len(alone), *(common_length(alone, ids) for ids in whole))
         self.overlap = tuple(alone[border:])
         """Last tokens of a prompt that are part of the paths instead; nearly always none."""
-        self.paths = tuple(tuple(one[border:]) for one in whole)
+        self.paths = tuple(tuple(ids[border:]) for ids in whole)
         self.children: list[dict[int, int]] = [{}]
         """Per place, the tokens that may follow and their places; place 0 is the prompt's end."""
         self.ends: dict[int, int] = {}
@@ -135,10 +132,10 @@ class LabelTrie:
             self._refuse(longer, number)
         self.ends[at] = number
 
-    def _refuse(self, one: int, other: int) -> None:
+    def _refuse(self, first: int, second: int) -> None:
         raise ConfigError(
             "LabelTrie: labels must differ in their tokens up to the line break, got "
-            f"{self.labels[one]!r} and {self.labels[other]!r} in {list(self.paths[other])}."
+            f"{self.labels[first]!r} and {self.labels[second]!r} in {list(self.paths[second])}."
         )
 
     def _walk(self, path: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -149,7 +146,7 @@ class LabelTrie:
 
 
 def read_labels(
-    model: LanguageModel,
+    model: NetworkReader,
     trie: LabelTrie,
     prompts: Sequence[Sequence[int]],
     *,
@@ -182,36 +179,36 @@ def read_labels(
     if not branch or not can_branch(model, prefix):
         return [_by_rows(model, trie, prefix, prompt) for prompt in prompts]
     inner = trie.inner()
-    most = max(1, _LOGIT_NUMBERS // (len(inner) * model.network.config.vocab_size))
-    found = []
+    most = max(1, model.limits.chunk_logits // (len(inner) * model.network.config.vocab_size))
+    readings = []
     for batch in passes([len(prompt) + len(inner) - 1 for prompt in prompts], most):
-        forest, wanted = Forest(), []
+        tree, wanted = TokenTree(), []
         for i in batch:
-            places = {0: forest.add(prompts[i])[-1]}
+            places = {0: tree.add(prompts[i])[-1]}
             for at in inner:
                 for token, child in trie.children[at].items():
                     if trie.children[child]:
-                        (places[child],) = forest.add([token], places[at])
+                        (places[child],) = tree.add([token], places[at])
             wanted += [places[at] for at in inner]
-        logits = forward_forest(model, prefix, forest, wanted)
-        found += [trie.reading(own) for own in logits.split(len(inner))]
-    return found
+        logits = forward_tree(model, prefix, tree, wanted)
+        readings += [trie.reading(after) for after in logits.split(len(inner))]
+    return readings
 
 
 def _by_rows(
-    model: LanguageModel, trie: LabelTrie, prefix: Prefix, prompt: Sequence[int]
+    model: NetworkReader, trie: LabelTrie, prefix: Prefix, prompt: Sequence[int]
 ) -> LabelReading:
     """One row per label: what a branch is, written out."""
     rows = [[*prompt, *path[:-1]] for path in trie.paths]
-    found: dict[int, Tensor] = {}
+    logits_at: dict[int, Tensor] = {}
     for batch in model.row_batches([len(row) for row in rows], prefix, all_logits=True):
         logits, _ = model.forward_rows(prefix, [rows[j] for j in batch])
-        for own, j in zip(logits, batch, strict=True):
+        for row, j in zip(logits, batch, strict=True):
             at = 0
             for step, token in enumerate(trie.paths[j]):
-                found[at] = own[len(prompt) - 1 + step]
+                logits_at[at] = row[len(prompt) - 1 + step]
                 at = trie.children[at][token]
-    return trie.reading(torch.stack([found[at] for at in trie.inner()]))
+    return trie.reading(torch.stack([logits_at[at] for at in trie.inner()]))
 
 
 def _require_labels(labels: Sequence[str]) -> None:

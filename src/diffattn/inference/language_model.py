@@ -1,101 +1,39 @@
-"""A causal language model as the protocols see it: text to tokens, tokens to log-probabilities."""
+"""A causal language model as the protocols see it: what is asked of it, as methods."""
 
-import copy
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.errors import ConfigError
+from diffattn.inference import (
+    decoding,
+    label_trie,
+    prompting,
+    read_prompts,
+    scoring,
+    token_losses,
+)
+from diffattn.inference.decoding import Allowed, Generation
+from diffattn.inference.label_trie import LabelReading, LabelTrie
+from diffattn.inference.network_reader import NetworkReader, Prefix
+from diffattn.inference.prompting import Completion
+from diffattn.inference.scoring import Continuation, Score
 from diffattn.models.loading import load_model, usable_device
 
-_CHUNK_TOKENS = 2_048
-"""Tokens of one row per forward pass: memory stays flat however long the context."""
-_BATCH_TOKENS = 16_384
-"""Tokens of one forward pass, padding included."""
-_LOGIT_NUMBERS = 2**27
-"""Logits of one forward pass that keeps them all."""
-_CACHE_BYTES = 512 * 1024 * 1024
-"""Keys and values of one batch; a prefix counts once per row, since attention reads it so."""
 
+class LanguageModel(NetworkReader):
+    """A causal language model that writes, scores and reads; protocols call nothing else.
 
-class ItemError(DiffAttnError):
-    """One item cannot be asked or scored. It is recorded, and the evaluation goes on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """Tokens that have been read, and their keys and values. Never written to."""
-
-    length: int
-    cache: DynamicCache
-
-    @property
-    def keeps_all(self) -> bool:
-        """Whether every layer keeps all tokens: none has a window or a state."""
-        return all(type(layer) is DynamicLayer for layer in self.cache.layers)
-
-    def rows(self, count: int) -> DynamicCache:
-        """A cache for ``count`` rows that all begin with these tokens; nothing is copied."""
-        cache = copy.copy(self.cache)
-        cache.layers = []
-        for layer in self.cache.layers:
-            layer = copy.copy(layer)  # an update replaces its tensors, so the original stays
-            if self.length:
-                layer.keys = layer.keys.expand(count, -1, -1, -1)
-                layer.values = layer.values.expand(count, -1, -1, -1)
-            cache.layers.append(layer)
-        return cache
-
-
-class LanguageModel:
-    """A Hugging Face causal language model and its tokenizer, in evaluation mode.
-
-    Args:
-        network: Ours or any other; its forward takes ``past_key_values`` and ``logits_to_keep``.
-        tokenizer: Its tokenizer.
-        label: Short name in records and tables.
-        path: Where it came from, for records.
-        max_length: Longest sequence in tokens. Default: ``max_position_embeddings``.
-        add_bos: Begin every sequence with the BOS token. Default: if the tokenizer has one.
-
-    Raises:
-        ConfigError: ``add_bos`` with a tokenizer without BOS, a ``max_length`` below 2, or layers
-            that keep something else than keys and values, such as a recurrent state.
+    A subclass that overrides these methods answers in its place: a test scripts them. Built from
+    a network and a tokenizer, see :class:`~diffattn.inference.network_reader.NetworkReader`, or by
+    :meth:`load`.
     """
-
-    def __init__(
-        self,
-        network: Any,
-        tokenizer: Any,
-        *,
-        label: str = "model",
-        path: str = "",
-        max_length: int | None = None,
-        add_bos: bool | None = None,
-    ) -> None:
-        self.network, self.tokenizer = network.eval(), tokenizer
-        self.label, self.path = label, path
-        own = getattr(network.config, "max_position_embeddings", None)
-        self.max_length: int = max_length or own or 2**30
-        if self.max_length < 2:
-            raise ConfigError(f"{label}: max_length must be 2 or more tokens, got {max_length}.")
-        if add_bos and tokenizer.bos_token_id is None:
-            raise ConfigError(f"{label}: add_bos needs a tokenizer with a BOS token, got none.")
-        layers = {type(layer) for layer in DynamicCache(config=network.config).layers}
-        if other := [x.__name__ for x in layers - {DynamicLayer, DynamicSlidingWindowLayer}]:
-            # A recurrent state would take in padding, and rows could not share what was read.
-            raise ConfigError(f"{label}: layers must keep keys and values, got {other[0]}.")
-        self.bos: int | None = tokenizer.bos_token_id if add_bos is not False else None
-        self.rows_alone = False  # True: one row per pass and no shared prefixes
 
     @classmethod
     def load(
@@ -127,150 +65,88 @@ class LanguageModel:
         where = usable_device(device)
         network, tokenizer = load_model(name_or_path)
         network.to(where, getattr(torch, dtype))
-        own = label or Path(name_or_path).name
         return cls(
-            network, tokenizer, label=own, path=name_or_path, max_length=max_length, add_bos=add_bos
+            network,
+            tokenizer,
+            label=label or Path(name_or_path).name,
+            path=name_or_path,
+            max_length=max_length,
+            add_bos=add_bos,
         )
 
-    def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Tokens of ``text`` alone: no BOS, nothing added.
+    def score(
+        self,
+        continuations: Sequence[Continuation],
+        *,
+        share: bool = True,
+        before: Prefix | None = None,
+    ) -> list[Score]:
+        """Log-probabilities of given continuations: :func:`diffattn.inference.scoring.score`."""
+        return scoring.score(self, continuations, share=share, before=before)
 
-        It is nothing but text, as in training, and cannot forge the end of a document. With
-        ``special`` it may spell out special tokens: in a chat template, or as the harness does.
-        """
-        options = {} if special else {"split_special_tokens": True}
-        return list(self.tokenizer(text, add_special_tokens=False, **options)["input_ids"])
-
-    def encode_prompt(self, text: str, *, special: bool = False) -> list[int]:
-        """BOS, if the model has one, and the tokens of ``text``."""
-        return [*self.start(), *self.encode(text, special=special)]
-
-    def encode_pair(
-        self, context: str, continuation: str, *, special: bool = False
-    ) -> tuple[list[int], list[int]]:
-        """Tokens of a context with BOS, and of what follows it, cut where the harness cuts them.
-
-        Spaces at the end of the context move to the continuation; both are encoded as one string,
-        and the continuation's tokens are what is left after as many tokens as the context alone
-        has. The context's are those before it, also where a token reaches across the border.
-
-        Args:
-            context: May be empty: the prefix token stands in for it.
-            continuation: Not empty.
-            special: See :meth:`encode`.
-
-        Returns:
-            Context tokens, one or more, and continuation tokens.
-        """
-        spaces = len(context) - len(context.rstrip())
-        if spaces:
-            continuation = context[-spaces:] + continuation
-            context = context[:-spaces]
-        before = self.encode(context, special=special)
-        whole = self.encode(context + continuation, special=special)
-        return [*self.start(not before), *whole[: len(before)]], whole[len(before) :]
-
-    def start(self, required: bool = False) -> list[int]:
-        """BOS; where something must stand and there is no BOS, EOS.
-
-        Raises:
-            ConfigError: Required, and the tokenizer has neither.
-        """
-        if self.bos is not None:
-            return [self.bos]
-        if not required:
-            return []
-        if self.tokenizer.eos_token_id is None:
-            raise ConfigError(
-                f"{self.label}: an empty context needs a tokenizer with BOS or EOS, got neither."
-            )
-        return [self.tokenizer.eos_token_id]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of tokens, special ones left out."""
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
-
-    @property
-    def device(self) -> torch.device:
-        """Where inputs go."""
-        return torch.device(self.network.device)
-
-    @torch.no_grad()
-    def read(self, ids: Sequence[int], before: Prefix | None = None) -> Prefix:
-        """Read tokens in chunks and keep their keys and values.
-
-        Args:
-            ids: Any number of tokens.
-            before: What was read already. Default: nothing.
-        """
-        if before is None:
-            before = Prefix(0, DynamicCache(config=self.network.config))
-        cache = before.rows(1)
-        for start in range(0, len(ids), _CHUNK_TOKENS):
-            chunk = torch.tensor([list(ids[start : start + _CHUNK_TOKENS])], device=self.device)
-            self.network(input_ids=chunk, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        return Prefix(before.length + len(ids), cache)
-
-    @torch.no_grad()
-    def forward_rows(
-        self, prefix: Prefix, rows: Sequence[Sequence[int]], keep: Tensor | None = None
-    ) -> tuple[Tensor, DynamicCache]:
-        """Logits of rows of unequal length on one prefix, padded on the right.
-
-        A causal model never sees the padding after a row's last token, so no mask is needed.
-
-        Args:
-            prefix: What all rows begin with.
-            rows: One or more tokens each.
-            keep: int64 ``[n]``, the columns whose logits are wanted. Default: all.
-
-        Returns:
-            ``[rows, longest row or n, vocab_size]``, float32 (float64 for a float64 model), and the
-            cache, padding included.
-        """
-        longest = max(map(len, rows))
-        ids = torch.zeros(len(rows), longest, dtype=torch.long)
-        for i, row in enumerate(rows):
-            ids[i, : len(row)] = torch.tensor(row)
-        cache = prefix.rows(len(rows))
-        out = self.network(
-            input_ids=ids.to(self.device),
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=0 if keep is None else keep.to(self.device),
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        stop: Sequence[str] = (),
+        allowed: Allowed | None = None,
+        share: bool = True,
+        before: Prefix | None = None,
+    ) -> list[Generation]:
+        """Greedy continuations: :func:`diffattn.inference.decoding.generate`."""
+        return decoding.generate(
+            self,
+            prompts,
+            max_new_tokens=max_new_tokens,
+            stop=stop,
+            allowed=allowed,
+            share=share,
+            before=before,
         )
-        return out.logits.to(torch.promote_types(out.logits.dtype, torch.float32)), cache
 
-    def row_batches(
-        self, lengths: Sequence[int], prefix: Prefix, *, all_logits: bool
-    ) -> Iterator[list[int]]:
-        """Positions of rows that run together: of similar length, and no more than fit.
+    def complete(
+        self,
+        prompts: Sequence[str],
+        answers: Sequence[str] | None,
+        *,
+        max_new_tokens: int,
+        stop: Sequence[str] = (),
+        chat: bool = False,
+    ) -> list[Completion]:
+        """Texts written after prompts, and how likely right answers are:
+        :func:`diffattn.inference.prompting.complete`."""
+        return prompting.complete(
+            self, prompts, answers, max_new_tokens=max_new_tokens, stop=stop, chat=chat
+        )
 
-        Args:
-            lengths: Tokens of each row.
-            prefix: What the rows begin with.
-            all_logits: Whether the logits of every token are kept, or of one per row.
-        """
-        room = _BATCH_TOKENS
-        if all_logits:
-            room = min(room, _LOGIT_NUMBERS // self.network.config.vocab_size)
-        batch: list[int] = []
-        for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-            tokens = (len(batch) + 1) * lengths[i]
-            held = (len(batch) + 1) * (prefix.length + lengths[i]) * self._cache_bytes_per_token
-            if batch and (self.rows_alone or tokens > room or held > _CACHE_BYTES):
-                yield batch
-                batch = []
-            batch.append(i)
-        if batch:
-            yield batch
+    def read_prompts(self, prompts: Sequence[Sequence[int]]) -> Iterator[tuple[int, Prefix]]:
+        """Every prompt read up to its last token, what several share once:
+        :func:`diffattn.inference.read_prompts.read_prompts`."""
+        return read_prompts.read_prompts(self, prompts)
 
-    @cached_property
-    def _cache_bytes_per_token(self) -> int:
-        """Bytes of keys and values that one token adds, over all layers."""
-        probe = self.read([0])
-        held = [x for layer in probe.cache.layers for x in (layer.keys, layer.values)]
-        return sum(x.nbytes for x in held) or 1
+    def read_labels(
+        self,
+        trie: LabelTrie,
+        prompts: Sequence[Sequence[int]],
+        *,
+        before: Prefix | None = None,
+        branch: bool = True,
+    ) -> list[LabelReading]:
+        """Which label follows each prompt: :func:`diffattn.inference.label_trie.read_labels`."""
+        return label_trie.read_labels(self, trie, prompts, before=before, branch=branch)
+
+    def prefix_losses(self, rows: list[np.ndarray], given: list[int]) -> list[np.ndarray]:
+        """Loss of every token given all before it:
+        :func:`diffattn.inference.token_losses.prefix_losses`."""
+        return token_losses.prefix_losses(self, rows, given)
+
+    def sliding_losses(
+        self, tokens: np.ndarray, *, window: int, stride: int, given: list[int]
+    ) -> np.ndarray:
+        """Loss of every token of a text by sliding windows:
+        :func:`diffattn.inference.token_losses.sliding_losses`."""
+        return token_losses.sliding_losses(self, tokens, window=window, stride=stride, given=given)
 
     def facts(self) -> dict[str, Any]:
         """What a record says of the model; equal facts mean equal results."""

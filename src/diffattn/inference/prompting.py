@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from diffattn.errors import ConfigError
 from diffattn.inference.decoding import generate
-from diffattn.inference.language_model import ItemError, LanguageModel, Prefix
+from diffattn.inference.network_reader import ItemError, NetworkReader, Prefix
 from diffattn.inference.scoring import Continuation, Score, score
 from diffattn.inference.shared_prefixes import common_length
 
 
-def require_chat_template(model: LanguageModel) -> None:
+def require_chat_template(model: NetworkReader) -> None:
     """Raise unless the tokenizer has a chat template.
 
     Raises:
@@ -23,7 +23,7 @@ def require_chat_template(model: LanguageModel) -> None:
         )
 
 
-def require_no_special(model: LanguageModel, text: str) -> None:
+def require_no_special(model: NetworkReader, text: str) -> None:
     """Raise where a text could leave its place in a chat template.
 
     The template's own special tokens are spelled out around it, so what it spells out counts, too.
@@ -32,12 +32,12 @@ def require_no_special(model: LanguageModel, text: str) -> None:
         ItemError: The text spells out a special token.
     """
     added = model.tokenizer.added_tokens_decoder.values()
-    found = [one.content for one in added if one.special and one.content in text]
-    if found:
-        raise ItemError(f"chat: a text must spell out no special token, got {found[0]!r}.")
+    spelled = [token.content for token in added if token.special and token.content in text]
+    if spelled:
+        raise ItemError(f"chat: a text must spell out no special token, got {spelled[0]!r}.")
 
 
-def prompt_text(model: LanguageModel, question: str, answer_prefix: str, *, chat: bool) -> str:
+def prompt_text(model: NetworkReader, question: str, answer_prefix: str, *, chat: bool) -> str:
     """A question and the beginning of its answer, as text to be completed.
 
     Spaces at the end are cut: they belong to the first token of the answer.
@@ -79,7 +79,7 @@ class Completion:
 
 
 def complete(
-    model: LanguageModel,
+    model: NetworkReader,
     prompts: Sequence[str],
     answers: Sequence[str] | None,
     *,
@@ -107,24 +107,23 @@ def complete(
     Raises:
         ItemError: A prompt does not fit the model with ``max_new_tokens`` more.
     """
-    asked = [_Asked.of(model, *one, special=chat) for one in _pairs(prompts, answers)]
+    asked = [_Asked.of(model, *pair, special=chat) for pair in _pairs(prompts, answers)]
     budget = _Budget(max_new_tokens, tuple(stop))
-    common = (
-        0 if model.rows_alone else _shared_by_all([ids for one in asked for ids in one.sequences()])
-    )
+    sequences = [ids for item in asked for ids in item.sequences()]
+    common = 0 if model.rows_alone else _shared_by_all(sequences)
     if common >= _WORTH_READING:
         return _complete(model, asked, budget, model.read(asked[0].prompt[:common]))
     nothing = model.read([])
-    sizes = [len(one.prompt) + max_new_tokens for one in asked]
-    found: dict[int, Completion] = {}
+    sizes = [len(item.prompt) + max_new_tokens for item in asked]
+    completions: dict[int, Completion] = {}
     for batch in model.row_batches(sizes, nothing, all_logits=False):
         before: Prefix | None = None
         if len(batch) == 1 and not model.rows_alone:
             common = _shared_by_all(asked[batch[0]].sequences())
             before = model.read(asked[batch[0]].prompt[:common])
         done = _complete(model, [asked[i] for i in batch], budget, before)
-        found.update(zip(batch, done, strict=True))
-    return [found[i] for i in range(len(asked))]
+        completions.update(zip(batch, done, strict=True))
+    return [completions[i] for i in range(len(asked))]
 
 
 _WORTH_READING = 128
@@ -146,7 +145,7 @@ class _Asked:
 
     @classmethod
     def of(
-        cls, model: LanguageModel, prompt: str, answer: str | None, *, special: bool
+        cls, model: NetworkReader, prompt: str, answer: str | None, *, special: bool
     ) -> "_Asked":
         """Encode a prompt and its answer."""
         ids = tuple(model.encode_prompt(prompt, special=special))
@@ -162,28 +161,28 @@ class _Asked:
 
 
 def _complete(
-    model: LanguageModel, asked: Sequence[_Asked], budget: _Budget, before: Prefix | None
+    model: NetworkReader, asked: Sequence[_Asked], budget: _Budget, before: Prefix | None
 ) -> list[Completion]:
     """Go on from what was read, which all prompts begin with."""
     known = before.length if before else 0
     written = generate(
         model,
-        [one.prompt[known:] for one in asked],
+        [item.prompt[known:] for item in asked],
         max_new_tokens=budget.max_new_tokens,
         stop=budget.stop,
         before=before,
     )
-    wanted = [one.scored for one in asked if one.scored is not None]
-    rest = [Continuation(one.context[known:], one.target) for one in wanted]
+    wanted = [item.scored for item in asked if item.scored is not None]
+    rest = [Continuation(answer.context[known:], answer.target) for answer in wanted]
     scores: Iterator[Score | None] = iter(score(model, rest, before=before))
     return [
         Completion(
             text=output.text,
-            prompt_tokens=len(one.prompt),
-            logprob_per_token=None if own is None else own.logprob / len(own.token_logprobs),
+            prompt_tokens=len(item.prompt),
+            logprob_per_token=None if right is None else right.logprob / len(right.token_logprobs),
         )
-        for one, output in zip(asked, written, strict=True)
-        for own in [None if one.scored is None else next(scores)]
+        for item, output in zip(asked, written, strict=True)
+        for right in [None if item.scored is None else next(scores)]
     ]
 
 

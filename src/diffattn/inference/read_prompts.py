@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from diffattn.inference.language_model import LanguageModel, Prefix
+from diffattn.inference.network_reader import NetworkReader, Prefix
 from diffattn.inference.shared_prefixes import common_length
 
 _WORTH_SHARING = 128
 """Tokens: what is shorter is computed again rather than read in a pass of its own."""
 
 
-def read_each(
-    model: LanguageModel, prompts: Sequence[Sequence[int]]
+def read_prompts(
+    model: NetworkReader, prompts: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, Prefix]]:
     """Every prompt read up to its last token; what several share is read once.
 

@@ -6,12 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from diffattn.inference.language_model import ItemError, LanguageModel, Prefix
+from diffattn.inference.network_reader import ItemError, NetworkReader, Prefix
 from diffattn.inference.shared_prefixes import share_prefixes
-from diffattn.inference.token_tree import Forest, can_branch, forward_forest, passes
-
-_CHUNK_LOGITS = 2**26
-"""Logits held at once: of branches, or of a row too long for one pass."""
+from diffattn.inference.token_tree import TokenTree, can_branch, forward_tree, passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class Score:
 
 
 def score(
-    model: LanguageModel,
+    model: NetworkReader,
     continuations: Sequence[Continuation],
     *,
     share: bool = True,
@@ -64,44 +61,45 @@ def score(
     Raises:
         ItemError: A continuation is longer than the model, or has no context or no target.
     """
-    for one in continuations:
-        _require_fit(model, one, before.length if before else 0)
-    inputs = [(*one.context, *one.target[:-1]) for one in continuations]
+    for asked in continuations:
+        _require_fit(model, asked, before.length if before else 0)
+    inputs = [(*asked.context, *asked.target[:-1]) for asked in continuations]
     # Logits begin at the last context token, which therefore is never part of a prefix.
     share = share and not model.rows_alone
-    limits = [len(one.context) - 1 if share else 0 for one in continuations]
-    found: dict[int, Score] = {}
+    limits = [len(asked.context) - 1 if share else 0 for asked in continuations]
+    scores: dict[int, Score] = {}
     for group in share_prefixes(inputs, limits):
         prefix = model.read(inputs[group.members[0]][: group.length], before)
         known = group.length  # of the context: ``before`` is not part of it
         members = [i for i in group.members if len(inputs[i]) - known <= _whole_rows(model)]
         for i in set(group.members) - set(members):
-            found[i] = _score_long(model, prefix, continuations[i], known)
+            scores[i] = _score_long(model, prefix, continuations[i], known)
         rows = [inputs[i][known:] for i in members]
         targets = [continuations[i].target for i in members]
         run = _branches if prefix.length and can_branch(model, prefix) else _rows
         for j, logits in run(model, prefix, rows, [len(target) for target in targets]):
-            found[members[j]] = _score(logits, targets[j])
-    return [found[i] for i in range(len(continuations))]
+            scores[members[j]] = _score(logits, targets[j])
+    return [scores[i] for i in range(len(continuations))]
 
 
 def _branches(
-    model: LanguageModel, prefix: Prefix, rows: Sequence[Sequence[int]], keep: Sequence[int]
+    model: NetworkReader, prefix: Prefix, rows: Sequence[Sequence[int]], keep: Sequence[int]
 ) -> Iterator[tuple[int, Tensor]]:
     """Every row's position and its last ``keep`` logits; the prefix is not copied per row."""
-    most = max(1, _CHUNK_LOGITS // (max(keep, default=1) * model.network.config.vocab_size))
+    logits_of_row = max(keep, default=1) * model.network.config.vocab_size
+    most = max(1, model.limits.chunk_logits // logits_of_row)
     for batch in passes([len(row) for row in rows], most):
         if len(batch) == 1:  # one row needs no mask of its own
             yield from _rows(model, prefix, rows, keep, batch)
             continue
-        forest = Forest()
-        wanted = [forest.add(rows[j])[-keep[j] :] for j in batch]
-        logits = forward_forest(model, prefix, forest, [at for one in wanted for at in one])
-        yield from zip(batch, logits.split([len(one) for one in wanted]), strict=True)
+        tree = TokenTree()
+        wanted = [tree.add(rows[j])[-keep[j] :] for j in batch]
+        logits = forward_tree(model, prefix, tree, [at for places in wanted for at in places])
+        yield from zip(batch, logits.split([len(places) for places in wanted]), strict=True)
 
 
 def _rows(
-    model: LanguageModel,
+    model: NetworkReader,
     prefix: Prefix,
     rows: Sequence[Sequence[int]],
     keep: Sequence[int],
@@ -112,19 +110,20 @@ def _rows(
     for batch in model.row_batches([len(rows[j]) for j in chosen], prefix, all_logits=True):
         some = [chosen[i] for i in batch]
         logits, _ = model.forward_rows(prefix, [rows[j] for j in some])
-        for own, j in zip(logits, some, strict=True):
-            yield j, own[len(rows[j]) - keep[j] : len(rows[j])]
+        for padded, j in zip(logits, some, strict=True):
+            yield j, padded[len(rows[j]) - keep[j] : len(rows[j])]
 
 
-def _whole_rows(model: LanguageModel) -> int:
+def _whole_rows(model: NetworkReader) -> int:
     """Longest row that runs in one pass with all its logits."""
-    return max(1, min(2_048, _CHUNK_LOGITS // model.network.config.vocab_size))
+    limits = model.limits
+    return max(1, min(limits.chunk_tokens, limits.chunk_logits // model.network.config.vocab_size))
 
 
-def _score_long(model: LanguageModel, prefix: Prefix, one: Continuation, known: int) -> Score:
+def _score_long(model: NetworkReader, prefix: Prefix, asked: Continuation, known: int) -> Score:
     """A long row by chunks, with flat memory; ``prefix`` ends with its first ``known`` tokens."""
-    inputs = (*one.context, *one.target[:-1])
-    start = len(one.context) - 1
+    inputs = (*asked.context, *asked.target[:-1])
+    start = len(asked.context) - 1
     prefix = model.read(inputs[known:start], prefix)
     size = _whole_rows(model)
     parts = []
@@ -132,8 +131,8 @@ def _score_long(model: LanguageModel, prefix: Prefix, one: Continuation, known: 
         chunk = inputs[start : start + size]
         logits, cache = model.forward_rows(prefix, [chunk])
         prefix = Prefix(prefix.length + len(chunk), cache)
-        done = start - (len(one.context) - 1)
-        parts.append(_score(logits[0], one.target[done : done + len(chunk)]))
+        done = start - (len(asked.context) - 1)
+        parts.append(_score(logits[0], asked.target[done : done + len(chunk)]))
         start += len(chunk)
     return Score(
         tuple(x for part in parts for x in part.token_logprobs),
@@ -150,10 +149,10 @@ def _score(logits: Tensor, target: Sequence[int]) -> Score:
     return Score(tuple(logprobs.tolist()), tuple(greedy.tolist()), bool((greedy == wanted).all()))
 
 
-def _require_fit(model: LanguageModel, one: Continuation, known: int) -> None:
-    if not one.context or not one.target:
+def _require_fit(model: NetworkReader, asked: Continuation, known: int) -> None:
+    if not asked.context or not asked.target:
         raise ItemError("score: context and target must hold a token or more, got none.")
-    size = known + len(one.context) + len(one.target) - 1
+    size = known + len(asked.context) + len(asked.target) - 1
     if size > model.max_length:
         raise ItemError(
             f"score: context and target must fit the model's {model.max_length} tokens, got {size}."

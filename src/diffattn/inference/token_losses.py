@@ -5,16 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import NetworkReader
 from diffattn.inference.scoring import Continuation, score
-
-_WHOLE_WINDOW = 2_048
-"""Tokens of a window that runs in one pass, several at once."""
-_LOGIT_NUMBERS = 2**26
 
 
 def prefix_losses(
-    model: LanguageModel, rows: list[np.ndarray], given: list[int]
+    model: NetworkReader, rows: list[np.ndarray], given: list[int]
 ) -> list[np.ndarray]:
     r"""Losses of whole rows, every token given all before it: :math:`-\log p(x_t \mid x_{<t})`.
 
@@ -32,11 +28,11 @@ def prefix_losses(
         ids = [*given, *row.tolist()]
         first = max(1, len(given))
         asked.append(Continuation(tuple(ids[:first]), tuple(ids[first:])))
-    return [-np.array(one.token_logprobs) for one in score(model, asked)]
+    return [-np.array(row.token_logprobs) for row in score(model, asked)]
 
 
 def sliding_losses(
-    model: LanguageModel,
+    model: NetworkReader,
     tokens: np.ndarray,
     *,
     window: int,
@@ -60,14 +56,14 @@ def sliding_losses(
         float64 ``[n]`` in nats, or ``[n - 1]`` without ``given``.
     """
     first, *rest = windows(len(tokens), window, stride)
-    found = [prefix_losses(model, [tokens[: first[2]]], given)[0]]
+    losses = [prefix_losses(model, [tokens[: first[2]]], given)[0]]
     size = _windows_at_once(model, window + len(given), stride)
-    full = [one for one in rest if one[2] - one[0] == window]
+    full = [whole for whole in rest if whole[2] - whole[0] == window]
     groups = [full[i : i + size] for i in range(0, len(full), size)]
-    groups += [[one] for one in rest[len(full) :]]  # the last window may be shorter
+    groups += [[shorter] for shorter in rest[len(full) :]]  # the last window may be shorter
     for group in groups:
-        found += _window_losses(model, tokens, group, given)
-    return np.concatenate(found)
+        losses += _window_losses(model, tokens, group, given)
+    return np.concatenate(losses)
 
 
 def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
@@ -81,27 +77,27 @@ def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, i
         begin, predicted = begin + stride, end
 
 
-def _windows_at_once(model: LanguageModel, row: int, stride: int) -> int:
+def _windows_at_once(model: NetworkReader, row: int, stride: int) -> int:
     """How many windows of ``row`` tokens run in one pass."""
-    if row > _WHOLE_WINDOW or model.rows_alone:
+    if row > model.limits.chunk_tokens or model.rows_alone:
         return 1
-    logits = _LOGIT_NUMBERS // (stride * model.network.config.vocab_size)
-    return max(1, min(8 * _WHOLE_WINDOW // row, logits))
+    logits = model.limits.chunk_logits // (stride * model.network.config.vocab_size)
+    return max(1, min(model.limits.batch_tokens // row, logits))
 
 
 def _window_losses(
-    model: LanguageModel, tokens: np.ndarray, group: list[tuple[int, int, int]], given: list[int]
+    model: NetworkReader, tokens: np.ndarray, group: list[tuple[int, int, int]], given: list[int]
 ) -> list[np.ndarray]:
     """Losses of the last tokens of windows of one length."""
     inputs = [[*given, *tokens[begin : end - 1].tolist()] for begin, _, end in group]
     wanted = [tokens[predicted:end] for _, predicted, end in group]
     length, last = len(inputs[0]), len(wanted[0])
-    if length > _WHOLE_WINDOW:
+    if length > model.limits.chunk_tokens:
         asked = [
             Continuation(tuple(row[: length - last + 1]), tuple(target.tolist()))
             for row, target in zip(inputs, wanted, strict=True)
         ]
-        return [-np.array(one.token_logprobs) for one in score(model, asked)]
+        return [-np.array(row.token_logprobs) for row in score(model, asked)]
     kept = torch.arange(length - last, length)
     logits, _ = model.forward_rows(model.read([]), inputs, keep=kept)
     return [

@@ -10,21 +10,21 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from diffattn.errors import ConfigError
-from diffattn.inference.language_model import LanguageModel, Prefix
+from diffattn.inference.network_reader import NetworkReader, Prefix
 
 _PASS_TOKENS = 384
 """Tokens of one pass; more gain nothing, since every token meets all others as masked keys."""
 
 
-class Forest:
-    """Trees of tokens that all follow one prefix; branches that begin alike are held once."""
+class TokenTree:
+    """Tokens that branch out from one prefix; branches that begin alike are held once."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.parents: list[int] = []
         """Per token, the one before it; -1 stands for the prefix."""
         self.depths: list[int] = []
-        """Per token, how many of the trees' tokens come before it."""
+        """Per token, how many tokens of the tree come before it."""
         self._known: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
@@ -46,11 +46,11 @@ class Forest:
 
     def ancestors(self) -> np.ndarray:
         """bool ``[tokens, tokens]``: whether row i comes after, or is, column j."""
-        found = np.eye(len(self), dtype=bool)
+        after = np.eye(len(self), dtype=bool)
         for i, parent in enumerate(self.parents):  # parents come first
             if parent >= 0:
-                found[i] |= found[parent]
-        return found
+                after[i] |= after[parent]
+        return after
 
 
 class _Borrowed(DynamicLayer):
@@ -88,8 +88,8 @@ def passes(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
         yield batch
 
 
-def can_branch(model: LanguageModel, prefix: Prefix) -> bool:
-    """Whether :func:`forward_forest` holds for this model: full attention by a masked kernel.
+def can_branch(model: NetworkReader, prefix: Prefix) -> bool:
+    """Whether :func:`forward_tree` holds for this model: full attention by a masked kernel.
 
     Layers with a window or a state order their tokens by position, which branches do not follow.
     A model whose rows run alone keeps its own attention, too.
@@ -99,26 +99,26 @@ def can_branch(model: LanguageModel, prefix: Prefix) -> bool:
     return prefix.keeps_all
 
 
-def forward_forest(
-    model: LanguageModel, prefix: Prefix, forest: Forest, wanted: Sequence[int]
+def forward_tree(
+    model: NetworkReader, prefix: Prefix, tree: TokenTree, wanted: Sequence[int]
 ) -> Tensor:
-    """Logits after some tokens of a forest, each as if its branch alone followed the prefix.
+    """Logits after some tokens of a tree, each as if its branch alone followed the prefix.
 
     The prefix is neither copied per branch nor written to.
 
     Args:
         model: One that :func:`can_branch`.
         prefix: What all branches follow.
-        forest: One token or more.
-        wanted: Places of tokens in the forest.
+        tree: One token or more.
+        wanted: Places of tokens in the tree.
 
     Returns:
         ``[len(wanted), vocab_size]``, float32 (float64 for a float64 model).
     """
     cache = DynamicCache(config=model.network.config)
     cache.layers = [_borrow(layer) for layer in prefix.cache.layers]
-    seen = torch.from_numpy(forest.ancestors())
-    return _forward(model, prefix, cache, forest.tokens, forest.depths, seen, wanted)
+    seen = torch.from_numpy(tree.ancestors())
+    return _forward(model, prefix, cache, tree.tokens, tree.depths, seen, wanted)
 
 
 class Branches:
@@ -130,19 +130,19 @@ class Branches:
         rows: Their first tokens, one or more each.
     """
 
-    def __init__(self, model: LanguageModel, prefix: Prefix, rows: Sequence[Sequence[int]]) -> None:
+    def __init__(self, model: NetworkReader, prefix: Prefix, rows: Sequence[Sequence[int]]) -> None:
         self.model, self.prefix = model, prefix
         self.cache = prefix.rows(1)
         self.lengths = [len(row) for row in rows]
-        forest = Forest()
-        self._ends = [forest.add(row)[-1] for row in rows]
-        self._forest, self._ancestors = forest, torch.from_numpy(forest.ancestors())
+        tree = TokenTree()
+        self._ends = [tree.add(row)[-1] for row in rows]
+        self._tree, self._ancestors = tree, torch.from_numpy(tree.ancestors())
         self._seen = self._ancestors[self._ends]  # [rows, tokens so far]
 
     def read(self) -> Tensor:
         """Logits after the first tokens, ``[rows, vocab_size]``."""
-        forest = self._forest
-        return self._run(forest.tokens, forest.depths, self._ancestors, self._ends)
+        tree = self._tree
+        return self._run(tree.tokens, tree.depths, self._ancestors, self._ends)
 
     def grow(self, tokens: Mapping[int, int]) -> Tensor:
         """Add a token to some rows.
@@ -154,9 +154,9 @@ class Branches:
             Logits after them, ``[len(tokens), vocab_size]``, in their order.
         """
         rows = list(tokens)
-        own = torch.zeros(len(self.lengths), len(rows), dtype=torch.bool)
-        own[rows, torch.arange(len(rows))] = True
-        self._seen = torch.cat([self._seen, own], dim=1)
+        added = torch.zeros(len(self.lengths), len(rows), dtype=torch.bool)
+        added[rows, torch.arange(len(rows))] = True
+        self._seen = torch.cat([self._seen, added], dim=1)
         depths = [self.lengths[row] for row in rows]
         for row in rows:
             self.lengths[row] += 1
@@ -169,7 +169,7 @@ class Branches:
 
 
 @contextmanager
-def attention_implementation(model: LanguageModel, name: str) -> Iterator[None]:
+def attention_implementation(model: NetworkReader, name: str) -> Iterator[None]:
     """Run the model with another attention implementation, for example ``"eager"``.
 
     Raises:
@@ -188,7 +188,7 @@ def attention_implementation(model: LanguageModel, name: str) -> Iterator[None]:
 
 @torch.no_grad()
 def _forward(
-    model: LanguageModel,
+    model: NetworkReader,
     prefix: Prefix,
     cache: DynamicCache,
     tokens: Sequence[int],

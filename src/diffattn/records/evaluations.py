@@ -9,6 +9,8 @@ from diffattn.errors import CheckpointError
 from diffattn.records.io import read_json, write_json
 
 EVAL_SCHEMA_VERSION = 1
+EVALUATION_MARKER = "evaluation.json"
+"""Names the models and parts of an evaluation folder, in their order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,3 +150,14 @@ def require_kind(value: Any, kind: str, path: Path) -> dict[str, Any]:
             "got another file."
         )
     return found
+
+
+def evaluation_marker(folder: Path) -> dict[str, Any]:
+    """What ``evaluation.json`` says, to be written back with more.
+
+    Raises:
+        CheckpointError: The file is missing or of another kind.
+    """
+    path = Path(folder) / EVALUATION_MARKER
+    marker = require_kind(read_json(path), "evaluation folder", path)
+    return {"schema": EVAL_SCHEMA_VERSION, "kind": "evaluation folder"} | marker

@@ -6,7 +6,7 @@ import pytest
 
 from diffattn.evaluation.hallucination.tasks import TASKS
 from diffattn.evaluation.hallucination.truncation import cut
-from diffattn.inference.language_model import ItemError
+from diffattn.inference.network_reader import ItemError
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,9 @@ from diffattn.evaluation.hallucination.hallucination import Hallucination, text_
 from diffattn.evaluation.hallucination.tasks import TASKS
 from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import Part, evaluate
+from diffattn.inference.decoding import Generation
 from diffattn.records.io import read_jsonl
+from scripted_model import ScriptedModel
 
 SIZES = {"samples": 3, "prompt_tokens": 600, "max_new_tokens": 6, "rouge": False}
 
@@ -49,20 +51,20 @@ def test_every_data_set(dataset, models, tmp_path):
         assert read == row["document"][:head] + (row["document"][-tail:] if tail else "")
 
 
-def test_answers_are_scored_in_what_was_read(models, tmp_path, monkeypatch):
+def test_answers_are_scored_in_what_was_read(models, tmp_path):
     data = tmp_path / "hotpotqa.jsonl"
     row = {"context": "The ship of Anna Keller came in 1921.", "input": "who?", "answers": ["Anna"]}
     data.write_text(json.dumps(row) + "\n")
     written = "Anna Keller, with Tom Brandt, in 1921 and 1922"
 
-    def generate(model, prompts, **options):
-        assert options["stop"] == ()
+    def generate(prompts, *, max_new_tokens, stop):
+        assert stop == ()
         (prompt,) = prompts
-        assert "passages.\nThe ship of Anna" in model.decode(prompt)
-        return [type("Generation", (), {"ids": (5, 6), "text": f" {written}", "finished": "eos"})]
+        assert "passages.\nThe ship of Anna" in models["diff"].decode(prompt)
+        return [Generation((5, 6), f" {written}", "eos")]
 
-    monkeypatch.setattr("diffattn.evaluation.hallucination.hallucination.generate", generate)
-    run(models["diff"], tmp_path / "out", dataset="hotpotqa", data=str(tmp_path))
+    model = ScriptedModel(models["diff"], generate=generate)
+    run(model, tmp_path / "out", dataset="hotpotqa", data=str(tmp_path))
     (row,) = read_jsonl(tmp_path / "out" / "items.jsonl")
     assert row["output"] == written
     assert row["scores"]["span_match"] == 1.0
@@ -72,11 +74,10 @@ def test_answers_are_scored_in_what_was_read(models, tmp_path, monkeypatch):
     assert 0 < row["scores"]["novel_bigrams"] < 1
 
 
-def test_an_empty_output_is_counted_and_has_no_shares(models, tmp_path, monkeypatch):
-    empty = type("Generation", (), {"ids": (), "text": " ", "finished": "eos"})
-    name = "diffattn.evaluation.hallucination.hallucination.generate"
-    monkeypatch.setattr(name, lambda model, prompts, **_: [empty] * len(prompts))
-    result = run(models["diff"], tmp_path / "out", dataset="qasper")
+def test_an_empty_output_is_counted_and_has_no_shares(models, tmp_path):
+    empty = Generation((), " ", "eos")
+    model = ScriptedModel(models["diff"], generate=lambda prompts, **_: [empty] * len(prompts))
+    result = run(model, tmp_path / "out", dataset="qasper")
     values = {metric.name: metric.value for metric in result.metrics}
     assert values == {"empty": 1.0, "span_match": 0.0, "word_f1": 0.0}
 

@@ -19,7 +19,7 @@ from diffattn.evaluation.icl.demonstrations import (
     random_order,
     skipped_classes,
 )
-from diffattn.inference import language_model
+from scripted_model import LoggedModel
 
 SIZES = {"a": 2, "b": 5, "c": 4}
 EXAMPLES = [Example(f"{label}{i}", label) for label, n in SIZES.items() for i in range(n)]
@@ -94,18 +94,12 @@ def test_how_many_demonstrations_fit(models, files):
     assert task.how_many_fit(model, [[1] * (free + 1)]) == 0
 
 
-def test_steps_are_read_once_and_always_the_same(models, monkeypatch):
-    model = models["softmax"]
+def test_steps_are_read_once_and_always_the_same(models):
+    model = LoggedModel(models["softmax"])
     pieces = [[i + 1] * (3 + i) for i in range(9)]
-    read = []
-    plain = language_model.LanguageModel.read
-    monkeypatch.setattr(
-        language_model.LanguageModel, "read",
-        lambda self, ids, before=None: read.append(len(ids)) or plain(self, ids, before),
-    )  # fmt: skip
     reader = DemonstrationReader(pieces, [2, 5, 9])
     prefixes = [reader.prefix(model, n) for n in (2, 5, 5, 9)]
-    assert read == [7, 18, 38]
+    assert model.reads == [7, 18, 38]
     assert [prefix.length for prefix in prefixes] == [7, 25, 25, 63]
     later = DemonstrationReader(pieces, [2, 5, 9]).prefix(model, 9)
     for a, b in zip(prefixes[-1].cache.layers, later.cache.layers, strict=True):

@@ -11,8 +11,7 @@ from diffattn.evaluation.icl.demonstrations import IclTask
 from diffattn.evaluation.icl.many_shot import ManyShot
 from diffattn.evaluation.registry import PRESETS, parts
 from diffattn.evaluation.runner import Part, evaluate
-from diffattn.inference.decoding import generate
-from diffattn.inference.scoring import Continuation, score
+from diffattn.inference.scoring import Continuation
 from diffattn.records.io import read_jsonl
 
 
@@ -44,13 +43,13 @@ def test_rows_equal_prompts_read_from_scratch(model, files, tmp_path, dataset):
     assert (result.num_items, result.num_failed) == (6, 0)
     for row, (task, prompt) in zip(rows, prompts(model, protocol, rows), strict=True):
         assert row["prompt_tokens"] == len(prompt)
-        (written,) = generate(
-            model, [prompt], max_new_tokens=task.trie.longest, share=False,
+        (written,) = model.generate(
+            [prompt], max_new_tokens=task.trie.longest, share=False,
             allowed=lambda _, ids, task=task: task.trie.allowed(ids),
         )  # fmt: skip
         assert row["greedy_trie"] == written.text.strip()
         asked = [Continuation(tuple(prompt), path) for path in task.trie.paths]
-        scores = [one.logprob for one in score(model, asked, share=False)]
+        scores = [one.logprob for one in model.score(asked, share=False)]
         assert row["loglik"] == task.trie.labels[scores.index(max(scores))]
         expected = scores[task.trie.labels.index(row["expected"])]
         assert row["scores"]["expected_logprob"] == pytest.approx(expected, rel=0, abs=1e-12)

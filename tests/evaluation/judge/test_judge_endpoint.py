@@ -10,7 +10,7 @@ from judge_server import TRUE, completion, judge_server
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.evaluation.judge.endpoint import EndpointJudge
-from diffattn.evaluation.judge.judges import JudgeFailure, JudgeSettings
+from diffattn.evaluation.judge.interface import JudgeFailure, JudgeSettings
 
 OK = (200, completion(), {})
 BROKEN = (500, {"error": "broken"}, {})
@@ -100,13 +100,23 @@ def test_waits_double_and_keep_to_the_server(monkeypatch):
     assert waits == [2.0, 4.0, 7.0, 60.0, 32.0]
 
 
-@pytest.mark.parametrize("answer", [30.0, "drip"])
+@pytest.mark.parametrize("answer", [30.0, "drip", "drip headers"])
 def test_an_endpoint_that_hangs(answer):
     with judge_server(answer) as (url, _):
         began = time.monotonic()
-        with pytest.raises(JudgeFailure, match="no reply after 1 attempts, last: "):
+        # Its time ends the attempt, not the server, which sends no chat completion in the end.
+        with pytest.raises(JudgeFailure, match="no reply after 1 attempts, last: TimeoutError"):
             ask(url, timeout_seconds=0.2, max_attempts=1)
         assert time.monotonic() - began < 20  # it would have hung for longer
+
+
+def test_a_reply_without_end_is_not_kept():
+    long = (200, b" " * (8 * 2**20 + 1), {})
+    with (
+        judge_server(long) as (url, _),
+        pytest.raises(JudgeFailure, match="last: the reply is longer than 8388608 bytes"),
+    ):
+        ask(url, max_attempts=1)
 
 
 def test_a_caller_that_gives_up_does_not_wait():

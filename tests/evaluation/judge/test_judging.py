@@ -9,16 +9,15 @@ import pytest
 from judge_server import TRUE, completion, judge_server
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
+from diffattn.evaluation.compare import compare_folder
 from diffattn.evaluation.judge.endpoint import EndpointJudge
-from diffattn.evaluation.judge.judges import (
+from diffattn.evaluation.judge.interface import (
     JudgeFailure,
     JudgeSettings,
     JudgeUnreachable,
-    LocalJudge,
-    RecordedReplies,
     Reply,
-    judge_settings,
 )
+from diffattn.evaluation.judge.judges import LocalJudge, RecordedReplies, judge_settings
 from diffattn.evaluation.judge.requests import recorded_outputs
 from diffattn.evaluation.judge.session import judge_folder
 from diffattn.evaluation.registry import parts
@@ -85,8 +84,7 @@ def by_label(text):
 
 def test_verdicts_become_results_and_are_compared(folder):
     judge = Scripted(by_label)
-    found = judge_folder(folder, judge, SETTINGS)
-    results, comparison = found.results, found.comparison
+    results = judge_folder(folder, judge, SETTINGS).results
     assert [result.model["label"] for result in results] == ["softmax", "diff"]
     for result, right, unparsable in zip(results, (1, 3), (0, 1), strict=True):
         found = {metric.name: (metric.value, metric.n) for metric in result.metrics}
@@ -97,7 +95,7 @@ def test_verdicts_become_results_and_are_compared(folder):
         assert (result.num_items, result.num_failed) == (6, 0)
     variant = "hallucination.judged-me-judge"
     assert EvalResult.read(folder / "diff" / variant) == results[1]
-    (one,) = [d for d in comparison.differences if d.variant == variant]
+    (one,) = [d for d in compare_folder(folder).differences if d.variant == variant]
     assert (one.score, one.n, one.test) == ("accuracy", 6, "McNemar, exact")
     assert one.difference == pytest.approx(2 / 6)
     rows = read_jsonl(folder / "diff" / variant / "items.jsonl")
@@ -189,10 +187,9 @@ def test_another_judge_stands_beside_and_other_settings_are_refused(folder):
     with pytest.raises(CheckpointError, match="must hold verdicts of the same judge"):
         judge_folder(folder, Scripted(settings=changed), changed)
     named = JudgeSettings(model="me/judge", temperature=0.0, name="cold", document="read")
-    found = judge_folder(folder, Scripted(settings=named), named)
-    results, comparison = found.results, found.comparison
+    results = judge_folder(folder, Scripted(settings=named), named).results
     assert results[0].variant == "hallucination.judged-cold"
-    assert {d.variant for d in comparison.differences} == {
+    assert {d.variant for d in compare_folder(folder).differences} == {
         "hallucination", "hallucination.judged-me-judge", "hallucination.judged-cold",
     }  # fmt: skip
 

@@ -9,7 +9,8 @@ from diffattn.errors import ConfigError
 from diffattn.evaluation.lm_tasks import harness
 from diffattn.evaluation.lm_tasks.documents import TASKS, read_task
 from diffattn.evaluation.lm_tasks.harness import harness_model, harness_questions, harness_task
-from diffattn.inference.language_model import ItemError, LanguageModel
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ItemError
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -31,7 +31,8 @@ from diffattn.evaluation.long_context.magic_numbers import (
     needle,
     question,
 )
-from diffattn.inference.language_model import ItemError, LanguageModel
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ItemError
 
 
 @pytest.fixture(scope="session")

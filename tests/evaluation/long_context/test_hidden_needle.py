@@ -5,13 +5,13 @@ import re
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context import hidden_needle as hidden_needle_module
 from diffattn.evaluation.long_context.haystack import read_haystack_words
 from diffattn.evaluation.long_context.hidden_needle import HiddenNeedleSearch, names
 from diffattn.evaluation.long_context.hidden_needle_texts import KINDS, NAMES, NEEDLES
 from diffattn.evaluation.runner import Part, evaluate
 from diffattn.inference.prompting import Completion
 from diffattn.records.io import read_jsonl
+from scripted_model import ScriptedModel
 
 # Words without content, which any two sentences may share.
 FUNCTION_WORDS = frozenset(
@@ -104,10 +104,10 @@ def test_questions_about_one_text_share_a_batch_and_its_prefix(models, haystack)
         assert all(len({item.cluster for item in batch}) == 1 for batch in batches)
 
 
-def finding(monkeypatch, knows):
-    """Let the model write the name where ``knows(length in words, question)``."""
+def finding(model, knows):
+    """A model that writes the name where ``knows(tokens of the prompt, question)``."""
 
-    def write(model, prompts, answers, *, max_new_tokens, chat):
+    def write(prompts, answers, *, max_new_tokens, chat):
         found = []
         for text in prompts:
             (name,) = [one for one in NAMES if one in text]
@@ -117,15 +117,17 @@ def finding(monkeypatch, knows):
             found.append(Completion(text=output, prompt_tokens=1, logprob_per_token=-1.0))
         return found
 
-    monkeypatch.setattr(hidden_needle_module, "complete", write)
+    return ScriptedModel(model, complete=write)
 
 
-def test_the_effective_length_keeps_its_share_of_the_base(build, haystack, tmp_path, monkeypatch):
-    finding(monkeypatch, lambda tokens, question: tokens < 1500 or "walk" in question)
+def test_the_effective_length_keeps_its_share_of_the_base(build, haystack, tmp_path):
     protocol = HiddenNeedleSearch(
         lengths=(250, 500, 1000, 2000), depths=3, needles=1, haystack=haystack
     )
-    model = build("diff", max_length=4096)
+    model = finding(
+        build("diff", max_length=4096),
+        lambda tokens, question: tokens < 1500 or "walk" in question,
+    )
     result = evaluate(model, Part(variant="x", protocol=protocol), tmp_path / "out")
     found = {(m.name, *m.where.items()): m.value for m in result.metrics}
     assert found["base_score",] == 1.0
@@ -137,10 +139,10 @@ def test_the_effective_length_keeps_its_share_of_the_base(build, haystack, tmp_p
     assert {row["expected"] in row["needle"] for row in rows} == {True}
 
 
-def test_a_model_that_finds_nothing_has_no_effective_length(build, haystack, tmp_path, monkeypatch):
-    finding(monkeypatch, lambda tokens, question: False)
+def test_a_model_that_finds_nothing_has_no_effective_length(build, haystack, tmp_path):
+    model = finding(build(), lambda tokens, question: False)
     protocol = HiddenNeedleSearch(lengths=(250, 500), depths=2, needles=1, haystack=haystack)
-    result = evaluate(build(), Part(variant="x", protocol=protocol), tmp_path / "out")
+    result = evaluate(model, Part(variant="x", protocol=protocol), tmp_path / "out")
     assert [m.value for m in result.headline()][-2:] == [0.0, 0.0]
     assert result.tables["share_of_base"] == {}
 

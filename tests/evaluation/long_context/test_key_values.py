@@ -6,11 +6,11 @@ import re
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context import key_values as key_values_module
 from diffattn.evaluation.long_context.key_values import KeyValues
 from diffattn.evaluation.runner import Part, evaluate
 from diffattn.inference.prompting import Completion
 from diffattn.records.io import read_jsonl
+from scripted_model import ScriptedModel
 
 EXAMPLE = re.compile(r"Key: (\S+)\nCorresponding value: (\S+)\n\n")
 
@@ -67,13 +67,13 @@ def test_every_kind_of_model(model, tmp_path):
     assert {m.n for m in result.headline()} == {4, 2}  # objects, not questions
 
 
-def test_lengths_are_filled_and_right_answers_counted(long_model, tmp_path, monkeypatch):
+def test_lengths_are_filled_and_right_answers_counted(long_model, tmp_path):
     asked = []
 
-    def write(model, prompts, answers, *, max_new_tokens, stop):
+    def write(prompts, answers, *, max_new_tokens, stop):
         found = []
         for text, value in zip(prompts, answers, strict=True):
-            tokens = len(model.encode_prompt(text))
+            tokens = len(long_model.encode_prompt(text))
             asked.append(tokens + max_new_tokens)
             place = list(entries(text).values()).index(value)
             # Right in the first half of the object only.
@@ -81,9 +81,9 @@ def test_lengths_are_filled_and_right_answers_counted(long_model, tmp_path, monk
             found.append(Completion(text=output, prompt_tokens=tokens, logprob_per_token=-1.0))
         return found
 
-    monkeypatch.setattr(key_values_module, "complete", write)
+    model = ScriptedModel(long_model, complete=write)
     protocol = KeyValues(lengths=(3000, 4096), samples=16, questions=4)
-    result = evaluate(long_model, Part(variant="key_values", protocol=protocol), tmp_path / "out")
+    result = evaluate(model, Part(variant="key_values", protocol=protocol), tmp_path / "out")
     assert [m.where for m in result.headline()] == [{}, {"length": 3000}, {"length": 4096}]
     assert all(abs(m.value - 0.5) <= 0.1 for m in result.headline())
     by_depth = {m.where["depth"]: m.value for m in result.metrics if m.where.get("length") == 4096

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context import needle
 from diffattn.evaluation.long_context.magic_numbers import build_prompts, forced_answer
 from diffattn.evaluation.long_context.needle import Needle, contains_number
 from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import Part, evaluate
-from diffattn.inference.decoding import Generation, generate
+from diffattn.inference.decoding import Generation
 from diffattn.inference.scoring import Score
 from diffattn.records.io import read_jsonl
 from diffattn.stats.proportions import wilson_interval
+from scripted_model import ScriptedModel
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_the_shared_reading_equals_whole_prompts(model, hay):
     rows = one.ask(model, batch)
     task = one._task(model, 3, 2, 600, 1)
     for row, prompt in zip(rows, build_prompts(model, task), strict=True):
-        (plain,) = generate(model, [list(prompt.ids)], max_new_tokens=40, stop=("\n",))
+        (plain,) = model.generate([list(prompt.ids)], max_new_tokens=40, stop=("\n",))
         assert row["output"] == plain.text
         logprobs = []
         for city, number in zip(row["cities"], row["numbers"], strict=True):
@@ -72,27 +72,23 @@ def test_the_shared_reading_equals_whole_prompts(model, hay):
         assert row["scores"]["logprob_per_token"] == pytest.approx(expected, abs=1e-5)
 
 
-def test_recall_and_cells(models, hay, tmp_path, monkeypatch):
+def test_recall_and_cells(models, hay, tmp_path):
     """A model that knows the first number asked for, and the second at depth 50 alone."""
     one = protocol(hay)
-    answers = []
-
-    def known(model, task, depths):
-        prompts = build_prompts(model, task, depths)
-        answers[:] = [
+    answers = iter(
+        [
             " ".join(prompt.numbers[: task.num_asked if prompt.depth == 50 else 1])
-            for prompt in prompts
+            for batch in one.batches(models["diff"])
+            for task in [one._task(models["diff"], *batch[0].payload[:-1])]
+            for prompt in build_prompts(models["diff"], task, [i.payload[-1] for i in batch])
         ]
-        return prompts
-
-    def answering(model, prompts, **options):
-        return [Generation((), answers.pop(0), "stop")]
-
-    monkeypatch.setattr(needle, "build_prompts", known)
-    monkeypatch.setattr(needle, "generate", answering)
-    monkeypatch.setattr(needle, "score", knowing_nothing)
-    monkeypatch.setattr(needle, "read_each", unread)
-    result = run(models["diff"], one, tmp_path / "out")
+    )
+    model = ScriptedModel(
+        models["diff"],
+        generate=lambda prompts, **_: [Generation((), next(answers), "stop")],
+        score=lambda asked, **_: [Score((-5.0,) * len(a.target), a.target, False) for a in asked],
+    )
+    result = run(model, one, tmp_path / "out")
     found = {(m.name, *m.where.values()): m for m in result.metrics}
     assert found["recall", "N=1, R=1", 600, 0].value == 1
     assert found["recall", "N=1, R=1", 600, 0].low == wilson_interval(2, 2).low
@@ -103,15 +99,6 @@ def test_recall_and_cells(models, hay, tmp_path, monkeypatch):
     assert (grid["needles"], grid["asked"]) == (3, 2)
     assert grid["recall"] == [[0.5, 0.5], [1, 1], [0.5, 0.5]]
     assert grid["n"] == [[2, 2], [2, 2], [2, 2]]
-
-
-def unread(model, prompts):
-    """Every prompt in order, none of them read: the answers are made up."""
-    return ((i, None) for i in range(len(prompts)))
-
-
-def knowing_nothing(model, continuations, **options):
-    return [Score((-5.0,) * len(one.target), one.target, False) for one in continuations]
 
 
 def test_a_cell_without_items_is_empty(models, hay):

@@ -3,13 +3,13 @@
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context import single_needle
 from diffattn.evaluation.long_context.single_needle import PHRASE, SingleNeedle
 from diffattn.evaluation.runner import Part, evaluate
 from diffattn.inference.decoding import Generation
 from diffattn.inference.scoring import Score
 from diffattn.records.io import read_jsonl
 from diffattn.stats.proportions import wilson_interval
+from scripted_model import ScriptedModel
 
 SENTENCE = f"The best thing to do in San Francisco is {PHRASE}."
 
@@ -62,7 +62,7 @@ def test_every_kind_of_model(model, hay, tmp_path):
     assert set(rows["700/0/control"]["scores"]) == {"refusal", "control_logprob_per_token"}
 
 
-def test_rates(models, hay, tmp_path, monkeypatch):
+def test_rates(models, hay, tmp_path):
     """A model that finds the needle at depth 50, refuses at 100 and refuses the long control."""
     answers = iter(
         [
@@ -71,14 +71,12 @@ def test_rates(models, hay, tmp_path, monkeypatch):
         ]
     )  # fmt: skip
 
-    monkeypatch.setattr(
-        single_needle, "read_each", lambda model, prompts: ((i, None) for i in range(len(prompts)))
+    model = ScriptedModel(
+        models["softmax"],
+        generate=lambda *a, **k: [Generation((), next(answers), "stop")],
+        score=lambda *a, **k: [Score((-5.0,), (1,), False)],
     )
-    monkeypatch.setattr(
-        single_needle, "generate", lambda *a, **k: [Generation((), next(answers), "stop")]
-    )
-    monkeypatch.setattr(single_needle, "score", lambda *a, **k: [Score((-5.0,), (1,), False)])
-    result = run(models["softmax"], protocol(hay), tmp_path / "out")
+    result = run(model, protocol(hay), tmp_path / "out")
     found = {(m.name, *m.where.values()): m for m in result.metrics}
     assert found["accuracy",].value == pytest.approx(2 / 6)
     assert found["accuracy",].n == 2  # texts
@@ -89,12 +87,13 @@ def test_rates(models, hay, tmp_path, monkeypatch):
     assert result.tables["grid"]["accuracy"] == [[0, 0], [1, 1], [0, 0]]
 
 
-def test_a_phrase_with_a_refusal_is_not_found(models, hay, monkeypatch):
-    one, model = protocol(hay, lengths=(700,)), models["diff"]
-    monkeypatch.setattr(
-        single_needle, "generate",
-        lambda *a, **k: [Generation((), f"UNANSWERABLE. {PHRASE}", "stop")],
-    )  # fmt: skip
+def test_a_phrase_with_a_refusal_is_not_found(models, hay):
+    one = protocol(hay, lengths=(700,))
+    model = ScriptedModel(
+        models["diff"],
+        generate=lambda *a, **k: [Generation((), f"UNANSWERABLE. {PHRASE}", "stop")],
+        score=lambda *a, **k: [Score((-5.0,), (1,), False)],
+    )
     (batch,) = one.batches(model)
     (row,) = one.ask(model, batch[:1])
     assert row["scores"]["accuracy"] == 0

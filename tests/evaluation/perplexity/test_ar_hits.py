@@ -13,7 +13,6 @@ from diffattn.evaluation.compare import compare
 from diffattn.evaluation.perplexity.ar_hits import ArHits, hit_threshold
 from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import Part, evaluate
-from diffattn.inference.token_losses import prefix_losses
 from diffattn.records.io import read_jsonl
 
 # Table 6 of arXiv:2410.05258v2: validation loss, AR hits, others.
@@ -80,7 +79,7 @@ def test_slices_equal_a_walk_with_sets(models, packed, tmp_path):
         hits, others = [], []
         for start in range(0, len(validation) - 127, 128):
             tokens = np.array(validation[start : start + 128], dtype=np.int64)
-            (losses,) = prefix_losses(model, [tokens], model.start())
+            (losses,) = model.prefix_losses([tokens], model.start())
             seen = set()
             for t in range(128):
                 gram = tuple(tokens[max(0, t - n + 1) : t + 1].tolist())

@@ -6,7 +6,6 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.evaluation.perplexity.nll_by_position import NllByPosition
 from diffattn.evaluation.runner import Part, evaluate
-from diffattn.inference.token_losses import prefix_losses
 from diffattn.records.io import read_jsonl
 
 HEADER = "Title: A Book\n\n*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***\n"
@@ -50,7 +49,7 @@ def test_averages_are_those_of_the_losses(models, books, text, tmp_path):
     rows = [
         np.array(model.encode(sentences(text, 130 * seed, 120)))[:300] for seed in (0, 1)
     ]  # without the licence
-    mean = np.mean(prefix_losses(model, rows, model.start()), axis=0)
+    mean = np.mean(model.prefix_losses(rows, model.start()), axis=0)
     cumulative = np.cumsum(mean) / np.arange(1, 301)
     for at, value in values(result, "nll").items():
         assert value == pytest.approx(cumulative[at - 1])

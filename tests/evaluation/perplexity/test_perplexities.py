@@ -9,7 +9,6 @@ from diffattn.errors import ConfigError
 from diffattn.evaluation.perplexity.sliding_perplexity import SlidingPerplexity
 from diffattn.evaluation.perplexity.word_perplexity import WordPerplexity
 from diffattn.evaluation.runner import Part, evaluate
-from diffattn.inference.token_losses import prefix_losses, sliding_losses
 
 
 def sentences(text, first, count):
@@ -35,8 +34,7 @@ def test_sliding_perplexity_of_every_kind_of_model(model, texts, tmp_path):
     assert (result.num_items, result.num_failed) == (6, 0)
     for window in (64, 128):
         losses = [
-            sliding_losses(
-                model,
+            model.sliding_losses(
                 np.array(model.encode((texts / f"{i}.txt").read_text()))[:300],
                 window=window - 1, stride=32, given=model.start(),
             ).mean()
@@ -51,7 +49,7 @@ def test_a_window_over_the_whole_text_gives_every_token_its_whole_prefix(models,
     model, text = models["diff"], (texts / "0.txt").read_text()
     protocol = WordPerplexity(window=1024, stride=512, texts=str(texts / "0.txt"))
     result = run(model, protocol, tmp_path / "a")
-    (losses,) = prefix_losses(model, [np.array(model.encode(text))], model.start())
+    (losses,) = model.prefix_losses([np.array(model.encode(text))], model.start())
     assert len(losses) < 1023
     expected = math.exp(losses.sum() / len(text.split()))
     assert result.headline()[0].value == pytest.approx(expected)

@@ -20,8 +20,10 @@ from diffattn.evaluation.hallucination.tasks import TASKS, Task
 from diffattn.evaluation.hallucination.truncation import cut
 from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
-from diffattn.inference.decoding import Generation, generate
-from diffattn.inference.language_model import ItemError, LanguageModel
+from diffattn.inference.decoding import Generation
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ItemError
+from diffattn.records.outputs import JUDGED_PROTOCOL, text_read
 from diffattn.stats.bootstrap import bootstrap_mean
 from diffattn.stats.proportions import wilson_interval
 
@@ -42,7 +44,7 @@ class Hallucination(Protocol):
     Source: arXiv:2410.05258v2, section 3.5 (Table 4); arXiv:2407.07071; arXiv:2308.14508.
     """
 
-    name = "hallucination"
+    name = JUDGED_PROTOCOL
     version = 1
     source = (
         "arXiv:2410.05258v2, Table 4; arXiv:2407.07071 (voidism/Lookback-Lens); "
@@ -135,7 +137,7 @@ class Hallucination(Protocol):
         stop = self.task.stop if self.stop is None else self.stop
         asked = [self._prompt(model, item.payload) for item in items]
         ids = [model.encode_prompt(prompt) for prompt, _ in asked]
-        written = generate(model, ids, max_new_tokens=self._limits()[1], stop=stop)
+        written = model.generate(ids, max_new_tokens=self._limits()[1], stop=stop)
         return [
             self._row(model, item.payload, *one, tokens, output)
             for item, one, tokens, output in zip(items, asked, ids, written, strict=True)
@@ -220,12 +222,6 @@ class Hallucination(Protocol):
                 if known:
                     scores[f"lookback_{name}"] = float(np.mean(known))
         return row | {"scores": scores}
-
-
-def text_read(document: str, read: Sequence[int]) -> str:
-    """What a model was shown of a document: characters of its beginning and of its end."""
-    head, tail = read
-    return document[:head] + document[len(document) - tail :]
 
 
 def _mean_ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from diffattn.inference.language_model import ItemError, LanguageModel
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ItemError
 
 Render = Callable[[str], str]
 """The prompt around a document."""

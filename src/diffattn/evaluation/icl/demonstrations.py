@@ -9,7 +9,8 @@ from weakref import WeakKeyDictionary
 from diffattn.errors import ConfigError
 from diffattn.evaluation.icl.data import ICL_DATASETS, Example, load_icl_data
 from diffattn.inference.label_trie import LabelTrie
-from diffattn.inference.language_model import LanguageModel, Prefix
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import Prefix
 
 SEPARATOR = "\n==\n"
 

@@ -15,7 +15,7 @@ from diffattn.evaluation.icl.demonstrations import (
 )
 from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
-from diffattn.inference.label_trie import LabelReading, LabelTrie, read_labels
+from diffattn.inference.label_trie import LabelReading, LabelTrie
 from diffattn.inference.language_model import LanguageModel
 from diffattn.models.known_names import check_known
 from diffattn.records.evaluations import Metric
@@ -108,7 +108,7 @@ class ManyShot(Protocol):
         (count,) = {item.payload[0] for item in items}
         prefix = ready.reader.prefix(model, count)
         questions = [ready.task.questions[item.payload[1]] for item in items]
-        readings = read_labels(model, ready.task.trie, questions, before=prefix)
+        readings = model.read_labels(ready.task.trie, questions, before=prefix)
         skipped = skipped_classes(ready.order, count)
         return [
             {"shots": count, "classes_skipped": skipped}

@@ -24,7 +24,6 @@ from diffattn.evaluation.icl.many_shot import (
     share,
 )
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
-from diffattn.inference.label_trie import read_labels
 from diffattn.inference.language_model import LanguageModel
 from diffattn.models.known_names import check_known
 from diffattn.records.evaluations import Metric
@@ -112,7 +111,7 @@ class OrderRobustness(Protocol):
             ready.readers = {order: DemonstrationReader(pieces, [len(pieces)])}
         prefix = ready.readers[order].prefix(model, len(ready.examples))
         questions = [ready.task.questions[item.payload[1]] for item in items]
-        readings = read_labels(model, ready.task.trie, questions, before=prefix)
+        readings = model.read_labels(ready.task.trie, questions, before=prefix)
         return [
             {"order": order, "shots": len(ready.examples)}
             | label_row(ready.task.trie, ready.task.test[item.payload[1]], reading)

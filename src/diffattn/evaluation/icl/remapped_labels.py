@@ -11,8 +11,7 @@ from diffattn.evaluation.icl.data import ICL_DATASETS, Example, IclData, load_ic
 from diffattn.evaluation.icl.demonstrations import Prepared, balanced_rounds, encode_after
 from diffattn.evaluation.icl.many_shot import share
 from diffattn.evaluation.protocol import Item, Protocol, Summary
-from diffattn.inference.decoding import generate
-from diffattn.inference.label_trie import LabelTrie, read_labels
+from diffattn.inference.label_trie import LabelTrie
 from diffattn.inference.language_model import LanguageModel
 from diffattn.models.known_names import check_known
 from diffattn.records.evaluations import Metric
@@ -107,11 +106,11 @@ class RemappedLabels(Protocol):
             whole = model.encode_prompt(prompt)
             tokens = ready.trie.cut(whole)
             prefix = model.read(tokens[:-1])
-            (free,) = generate(
-                model, [whole[prefix.length :]], max_new_tokens=_NEW_TOKENS, stop=("\n",),
+            (free,) = model.generate(
+                [whole[prefix.length :]], max_new_tokens=_NEW_TOKENS, stop=("\n",),
                 before=prefix,
             )  # fmt: skip
-            (reading,) = read_labels(model, ready.trie, [tokens[-1:]], before=prefix)
+            (reading,) = model.read_labels(ready.trie, [tokens[-1:]], before=prefix)
             found = free.text.rpartition("label:")[2].strip()
             at = ready.trie.labels.index(number)
             rows.append(

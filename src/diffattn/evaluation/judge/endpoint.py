@@ -2,8 +2,10 @@
 
 import email.utils
 import http.client
+import io
 import json
 import os
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -12,7 +14,12 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.evaluation.judge.judges import JudgeFailure, JudgeSettings, JudgeUnreachable, Reply
+from diffattn.evaluation.judge.interface import (
+    JudgeFailure,
+    JudgeSettings,
+    JudgeUnreachable,
+    Reply,
+)
 from diffattn.evaluation.judge.prompt import Messages
 
 _REFUSALS = {401, 403, 404}
@@ -37,6 +44,58 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
+class _TimedBytes(io.RawIOBase):
+    """What a socket receives until a point in time, however slowly it drips."""
+
+    def __init__(self, connection: socket.socket, received: Any, until: float) -> None:
+        self._connection, self._received, self._until = connection, received, until
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the reply took longer than timeout_seconds")
+        self._connection.settimeout(left)
+        count: int | None = self._received.readinto(buffer)
+        return count
+
+    def close(self) -> None:
+        self._received.close()
+        super().close()
+
+
+def _timed(kind: type[http.client.HTTPConnection]) -> Any:
+    """Connections whose timeout holds for a whole response, its headers included: that of the
+    standard library begins anew with every byte."""
+
+    def connect(host: str, **options: Any) -> http.client.HTTPConnection:
+        connection = kind(host, **options)
+        until = time.monotonic() + options["timeout"]
+
+        def respond(receiver: socket.socket, **details: Any) -> http.client.HTTPResponse:
+            response = http.client.HTTPResponse(receiver, **details)
+            received = response.fp.detach()
+            response.fp = io.BufferedReader(_TimedBytes(receiver, received, until))
+            return response
+
+        connection.response_class = respond  # type: ignore[assignment]  # called like the class
+        return connection
+
+    return connect
+
+
+class _TimedHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Opens both schemes with :func:`_timed` connections."""
+
+    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_timed(http.client.HTTPConnection), request)
+
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_timed(http.client.HTTPSConnection), request)
+
+
 class EndpointJudge:
     """``POST {endpoint}/chat/completions``.
 
@@ -51,7 +110,7 @@ class EndpointJudge:
         self.settings, self.workers = settings, settings.workers
         self.url = _chat_url(settings.endpoint or "")
         self._key = _key(settings.key_variable)
-        self._opener = urllib.request.build_opener(_NoRedirects)
+        self._opener = urllib.request.build_opener(_NoRedirects, _TimedHandler)
 
     def facts(self) -> dict[str, Any]:
         """The settings; of the endpoint neither query nor key."""
@@ -88,21 +147,20 @@ class EndpointJudge:
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key}"
         request = urllib.request.Request(self.url, json.dumps(body).encode(), headers)
-        until = time.monotonic() + self.settings.timeout_seconds
         try:
             with self._opener.open(request, timeout=self.settings.timeout_seconds) as response:
-                content = _read(response, until)
+                content = _read(response)
         except urllib.error.HTTPError as error:
             with error:
-                self._refuse(error, until)
+                self._refuse(error)
         except (OSError, http.client.HTTPException) as error:  # a URLError is an OSError
             raise _Passing(self._plain(f"{type(error).__name__}: {error}")) from error
         return self._completion(content)
 
-    def _refuse(self, error: urllib.error.HTTPError, until: float) -> None:
+    def _refuse(self, error: urllib.error.HTTPError) -> None:
         """Raise what a status other than 2xx means."""
         try:
-            said = _read(error, until)[:300].decode("utf-8", "replace")
+            said = _read(error)[:300].decode("utf-8", "replace")
         except (OSError, http.client.HTTPException, _Passing):
             said = ""  # the status alone must do
         reason = self._plain(f"HTTP {error.code} {said}")
@@ -148,16 +206,12 @@ class EndpointJudge:
         return " ".join(text.split())
 
 
-def _read(response: Any, until: float) -> bytes:
-    """The whole body, but neither beyond its time nor without bound."""
-    parts: list[bytes] = []
-    while part := response.read1(65_536):
-        parts.append(part)
-        if time.monotonic() > until:
-            raise _Passing("the reply took longer than timeout_seconds")
-        if sum(map(len, parts)) > _MOST_BYTES:
-            raise _Passing(f"the reply is longer than {_MOST_BYTES} bytes")
-    return b"".join(parts)
+def _read(response: Any) -> bytes:
+    """The whole body, but not without bound."""
+    content: bytes = response.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise _Passing(f"the reply is longer than {_MOST_BYTES} bytes")
+    return content
 
 
 def _unicode(text: str) -> str:

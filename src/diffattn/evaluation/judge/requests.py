@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.hallucination.hallucination import text_read
 from diffattn.evaluation.judge.prompt import Messages, judge_messages
-from diffattn.records.evaluations import EvalResult, require_kind
-from diffattn.records.io import read_json, read_jsonl
+from diffattn.records.evaluations import EvalResult, evaluation_marker
+from diffattn.records.io import read_jsonl
+from diffattn.records.outputs import JUDGED_PROTOCOL, text_read
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,7 @@ class Outputs:
         Args:
             document: ``"whole"`` or ``"read"``.
         """
-        found = []
+        requests = []
         for row in self.rows():
             if not row["output"]:
                 continue
@@ -54,8 +54,8 @@ class Outputs:
             messages = judge_messages(row, text)
             digest = hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:16]
             name = f"{self.label}/{self.variant}/{row['id']}"
-            found.append(Request(name=name, item=row["id"], messages=messages, digest=digest))
-        return found
+            requests.append(Request(name=name, item=row["id"], messages=messages, digest=digest))
+        return requests
 
     def rows(self) -> list[dict[str, Any]]:
         """Rows of the items that were asked without failure."""
@@ -63,37 +63,24 @@ class Outputs:
 
 
 def recorded_outputs(folder: Path) -> list[Outputs]:
-    """What of an evaluation folder can be judged: finished parts of protocol ``hallucination``.
+    """What of an evaluation folder can be judged: finished parts of ``JUDGED_PROTOCOL``.
 
     Raises:
         CheckpointError: ``folder`` is no evaluation folder, or a record is damaged.
         ConfigError: Nothing in it can be judged.
     """
-    known = evaluation_marker(folder)
-    found = []
-    for label in known["models"]:
-        for variant in known["variants"]:
-            own = folder / label / variant
-            if not (own / "result.json").exists():
+    marker = evaluation_marker(folder)
+    recorded = []
+    for label in marker["models"]:
+        for variant in marker["variants"]:
+            part = folder / label / variant
+            if not (part / "result.json").exists():
                 continue
-            result = EvalResult.read(own)
-            if result.protocol == "hallucination":
-                found.append(Outputs(label=label, variant=variant, folder=own, result=result))
-    if not found:
+            result = EvalResult.read(part)
+            if result.protocol == JUDGED_PROTOCOL:
+                recorded.append(Outputs(label=label, variant=variant, folder=part, result=result))
+    if not recorded:
         raise ConfigError(
-            f"{folder}: must hold a finished evaluation by 'hallucination', got none."
+            f"{folder}: must hold a finished evaluation by {JUDGED_PROTOCOL!r}, got none."
         )
-    return found
-
-
-def evaluation_marker(folder: Path) -> dict[str, Any]:
-    """What ``evaluation.json`` says, to be written back with more.
-
-    Raises:
-        CheckpointError: The file is missing or of another kind.
-    """
-    path = Path(folder) / "evaluation.json"
-    value = read_json(path)
-    return {key: value[key] for key in ("schema", "kind") if key in value} | require_kind(
-        value, "evaluation folder", path
-    )
+    return recorded

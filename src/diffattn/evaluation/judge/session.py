@@ -11,8 +11,7 @@ from threading import Event
 from typing import Any
 
 from diffattn.errors import CheckpointError, DiffAttnError
-from diffattn.evaluation.compare import compare
-from diffattn.evaluation.judge.judges import (
+from diffattn.evaluation.judge.interface import (
     Judge,
     JudgeFailure,
     JudgeSettings,
@@ -20,14 +19,9 @@ from diffattn.evaluation.judge.judges import (
     Reply,
 )
 from diffattn.evaluation.judge.prompt import read_verdict
-from diffattn.evaluation.judge.requests import (
-    Outputs,
-    Request,
-    evaluation_marker,
-    recorded_outputs,
-)
+from diffattn.evaluation.judge.requests import Outputs, Request, recorded_outputs
 from diffattn.evaluation.metrics import metric
-from diffattn.records.evaluations import Comparison, EvalResult
+from diffattn.records.evaluations import EVALUATION_MARKER, EvalResult, evaluation_marker
 from diffattn.records.io import (
     append_jsonl,
     cut_jsonl,
@@ -57,8 +51,6 @@ class Judged:
     """What one call of :func:`judge_folder` found."""
 
     results: list[EvalResult]
-    comparison: Comparison | None
-    """Of several models."""
     missing: list[str]
     """One sentence for every part that has no verdict at all."""
 
@@ -93,7 +85,8 @@ def judge_folder(
 
     For every model and data set, ``<label>/<variant>.judged-<name>/`` gets ``run.json``,
     ``requests.jsonl``, ``replies.jsonl`` (a line per request asked, written as it comes),
-    and, made anew by every call, ``items.jsonl`` and ``result.json``.
+    and, made anew by every call, ``items.jsonl`` and ``result.json``. Models are not compared
+    here: see :func:`diffattn.evaluation.compare.compare_folder`.
 
     Args:
         folder: Evaluation folder.
@@ -109,7 +102,7 @@ def judge_folder(
         ConfigError: Nothing can be judged.
         DiffAttnError: The endpoint refuses every request, or there is no verdict at all.
     """
-    known = evaluation_marker(folder)
+    marker = evaluation_marker(folder)
     results, missing = [], []
     patience = _Patience(settings.give_up_after)
     for outputs in recorded_outputs(folder):
@@ -120,14 +113,11 @@ def judge_folder(
         except _NoVerdict as error:
             missing.append(str(error))
             continue
-        known["variants"] = list(dict.fromkeys([*known["variants"], variant]))
-        write_json(folder / "evaluation.json", known)
+        marker["variants"] = list(dict.fromkeys([*marker["variants"], variant]))
+        write_json(folder / EVALUATION_MARKER, marker)
     if not results:
         raise DiffAttnError(missing[0])
-    comparison = None
-    if len(known["models"]) > 1:
-        comparison = compare(folder, known["models"], known["variants"])
-    return Judged(results=results, comparison=comparison, missing=missing)
+    return Judged(results=results, missing=missing)
 
 
 def _judge_outputs(

@@ -9,9 +9,9 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.lm_tasks.documents import LocalDocuments
-from diffattn.inference.decoding import generate
-from diffattn.inference.language_model import ItemError, LanguageModel
-from diffattn.inference.scoring import Continuation, score
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ItemError
+from diffattn.inference.scoring import Continuation
 
 _FOLDERS = ("arc", "super_glue", "hellaswag", "openbookqa", "piqa", "winogrande")
 """Of the harness's tasks: its whole index takes seconds to read."""
@@ -176,7 +176,7 @@ class _Answers:
     ) -> list[tuple[float, bool]]:
         """Log-probability of each continuation, and whether greedy decoding writes it."""
         asked = [continuation(self.model, *request.args)[0] for request in requests]
-        return [(one.logprob, one.is_greedy) for one in score(self.model, asked)]
+        return [(one.logprob, one.is_greedy) for one in self.model.score(asked)]
 
     def loglikelihood_rolling(
         self, requests: Sequence[Any], disable_tqdm: bool = False
@@ -197,7 +197,7 @@ class _Answers:
                 Continuation(tuple(given), tuple(target))
                 for given, target in map(make_disjoint_window, windows)
             ]
-            found.append(sum(one.logprob for one in score(self.model, parts)))
+            found.append(sum(one.logprob for one in self.model.score(parts)))
         return found
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
@@ -217,7 +217,7 @@ class _Answers:
         prompt = self.model.encode_prompt(context, special=True) or self.model.start(required=True)
         prompt = prompt[-(self.model.max_length - room) :]
         stop = [stop] if isinstance(stop, str) else stop
-        return generate(self.model, [prompt], max_new_tokens=room, stop=stop)[0].text
+        return self.model.generate([prompt], max_new_tokens=room, stop=stop)[0].text
 
 
 def _question(task: Any, document: Any, num_fewshot: int) -> Question:

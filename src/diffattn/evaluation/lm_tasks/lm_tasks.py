@@ -14,8 +14,9 @@ from diffattn.evaluation.lm_tasks.documents import TASKS, read_task
 from diffattn.evaluation.lm_tasks.harness import Question, continuation, harness_questions
 from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
-from diffattn.inference.language_model import ItemError, LanguageModel
-from diffattn.inference.scoring import Score, score
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ItemError
+from diffattn.inference.scoring import Score
 from diffattn.records.evaluations import Metric
 from diffattn.stats.proportions import wilson_interval
 
@@ -123,7 +124,7 @@ class LmTasks(Protocol):
                     f"got {list(one.question.choices)}."
                 )
         pairs = [continuation(model, *pair) for one in asked for pair in one.question.pairs]
-        scores = iter(score(model, [pair for pair, _ in pairs]))
+        scores = iter(model.score([pair for pair, _ in pairs]))
         cuts = iter([cut for _, cut in pairs])
         return [
             self._row(one, [next(scores) for _ in one.question.pairs],

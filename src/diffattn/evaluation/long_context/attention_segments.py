@@ -19,8 +19,8 @@ from diffattn.evaluation.long_context.magic_numbers import (
 )
 from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
-from diffattn.inference.language_model import ItemError, LanguageModel
-from diffattn.inference.read_prompts import read_each
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ItemError
 from diffattn.probes.attention_rows import LayerRows, attention_rows
 from diffattn.probes.segments import segment_shares, segment_sums
 from diffattn.records.evaluations import Metric
@@ -105,7 +105,7 @@ class AttentionSegments(Protocol):
         task = self._task(items[0].payload[0])
         prompts = build_prompts(model, task, [item.payload[-1] for item in items])
         rows: dict[int, dict[str, Any]] = {}
-        for i, prefix in read_each(model, [prompt.ids for prompt in prompts]):
+        for i, prefix in model.read_prompts([prompt.ids for prompt in prompts]):
             last = torch.tensor([prompts[i].ids[-1:]], device=model.device)
             layers = attention_rows(model.network, last, prefix.rows(1))
             del prefix  # the next prompt is read only now: one less in memory

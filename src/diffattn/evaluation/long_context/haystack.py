@@ -18,7 +18,8 @@ from typing import Any
 from diffattn.data.corpora import load_corpus
 from diffattn.data.gutenberg import strip_gutenberg
 from diffattn.errors import ConfigError
-from diffattn.inference.language_model import ItemError, LanguageModel
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ItemError
 
 _MAX_CHARACTERS = 20_000_000
 """Of a corpus; what comes later is not read. About 5 million tokens."""

@@ -22,8 +22,9 @@ from diffattn.evaluation.long_context.lengths import (
 )
 from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
-from diffattn.inference.language_model import ItemError, LanguageModel
-from diffattn.inference.prompting import complete, prompt_text, require_chat_template
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ItemError
+from diffattn.inference.prompting import prompt_text, require_chat_template
 from diffattn.records.evaluations import Metric
 from diffattn.stats.proportions import share_interval
 
@@ -138,8 +139,8 @@ class HiddenNeedleSearch(Protocol):
         text, name, tokens, place = self._text(model, background, length, number, step)
         kinds = [item.payload[3] for item in items]
         texts = [self._prompt(model, text, needle.question(kind)) for kind in kinds]
-        done = complete(
-            model, texts, [name] * len(texts), max_new_tokens=self.max_new_tokens, chat=self.chat
+        done = model.complete(
+            texts, [name] * len(texts), max_new_tokens=self.max_new_tokens, chat=self.chat
         )
         return [
             {

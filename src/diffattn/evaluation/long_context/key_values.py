@@ -13,7 +13,6 @@ from diffattn.evaluation.long_context.lengths import lengths_that_fit, require_l
 from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import LanguageModel
-from diffattn.inference.prompting import complete
 from diffattn.stats.proportions import share_interval
 
 _INSTRUCTION = "Extract the value corresponding to the specified key in the JSON object below."
@@ -128,8 +127,8 @@ class KeyValues(Protocol):
         chosen = [item.payload[2] for item in items]
         texts = [found.prompts()[i] for i in chosen]
         values = [found.asked[i][1] for i in chosen]
-        done = complete(
-            model, texts, values, max_new_tokens=self._budget(model, found), stop=("\n",)
+        done = model.complete(
+            texts, values, max_new_tokens=self._budget(model, found), stop=("\n",)
         )
         return [
             {

@@ -11,7 +11,8 @@ from diffattn.evaluation.long_context.haystack import (
     random_start,
     read_haystack_tokens,
 )
-from diffattn.inference.language_model import ItemError, LanguageModel
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ItemError
 from diffattn.inference.scoring import Continuation
 
 _NAMES = """

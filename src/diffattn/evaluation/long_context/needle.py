@@ -18,10 +18,8 @@ from diffattn.evaluation.long_context.magic_numbers import (
 )
 from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
-from diffattn.inference.decoding import generate
-from diffattn.inference.language_model import ItemError, LanguageModel, Prefix
-from diffattn.inference.read_prompts import read_each
-from diffattn.inference.scoring import score
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ItemError, Prefix
 from diffattn.records.evaluations import Metric
 from diffattn.stats.bootstrap import bootstrap_mean
 from diffattn.stats.proportions import share_interval
@@ -120,7 +118,7 @@ class Needle(Protocol):
         task = self._task(model, n, r, length, sample)
         prompts = build_prompts(model, task, [item.payload[-1] for item in items])
         rows: dict[int, dict[str, Any]] = {}
-        for i, prefix in read_each(model, [prompt.ids for prompt in prompts]):
+        for i, prefix in model.read_prompts([prompt.ids for prompt in prompts]):
             rows[i] = _row(model, task, prompts[i], prefix)
             del prefix  # the next prompt is read only now: one less in memory
         return [rows[i] for i in range(len(items))]
@@ -180,11 +178,11 @@ def _row(
     """What a model makes of a prompt that was read up to its last token."""
     last = prompt.ids[-1:]
     room = new_tokens(task.num_asked)
-    (written,) = generate(model, [last], max_new_tokens=room, stop=("\n",), before=prefix)
+    (written,) = model.generate([last], max_new_tokens=room, stop=("\n",), before=prefix)
     asked = list(zip(prompt.cities, prompt.numbers, strict=True))[: task.num_asked]
     forced = [forced_answer(model, city, number) for city, number in asked]
     forced = [replace(one, context=(*last, *one.context)) for one in forced]
-    scores = score(model, forced, before=prefix)
+    scores = model.score(forced, before=prefix)
     found = [contains_number(written.text, number) for _, number in asked]
     logprobs = [x for one in scores for x in one.token_logprobs]
     return {

@@ -16,10 +16,9 @@ from diffattn.evaluation.long_context.haystack import (
 from diffattn.evaluation.long_context.lengths import check_grid, check_length
 from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
-from diffattn.inference.decoding import generate
-from diffattn.inference.language_model import LanguageModel, Prefix
-from diffattn.inference.read_prompts import read_each
-from diffattn.inference.scoring import Continuation, score
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import Prefix
+from diffattn.inference.scoring import Continuation
 from diffattn.records.evaluations import Metric
 from diffattn.stats.bootstrap import bootstrap_mean
 from diffattn.stats.proportions import share_interval
@@ -118,7 +117,7 @@ class SingleNeedle(Protocol):
         length, sample, _ = items[0].payload
         prompts = self._prompts(model, length, sample, [item.payload[-1] for item in items])
         rows: dict[int, dict[str, Any]] = {}
-        for i, prefix in read_each(model, [prompt.ids for prompt in prompts]):
+        for i, prefix in model.read_prompts([prompt.ids for prompt in prompts]):
             rows[i] = {"length": length, "sample": sample} | _row(model, prompts[i], prefix)
             del prefix  # the next prompt is read only now: one less in memory
         return [rows[i] for i in range(len(items))]
@@ -207,11 +206,11 @@ def _new_tokens(model: LanguageModel) -> int:
 def _row(model: LanguageModel, prompt: SinglePrompt, prefix: Prefix) -> dict[str, Any]:
     """What a model makes of a prompt that was read up to its last token."""
     last = prompt.ids[-1:]
-    (written,) = generate(
-        model, [last], max_new_tokens=_new_tokens(model), stop=("\n",), before=prefix
+    (written,) = model.generate(
+        [last], max_new_tokens=_new_tokens(model), stop=("\n",), before=prefix
     )
     forced = _forced(model)
-    (phrase,) = score(model, [Continuation((*last, *forced.context), forced.target)], before=prefix)
+    (phrase,) = model.score([Continuation((*last, *forced.context), forced.target)], before=prefix)
     output = " ".join(written.text.lower().split())
     refused = _REFUSAL in output
     found = PHRASE.lower() in output and not refused

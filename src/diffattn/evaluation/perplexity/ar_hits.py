@@ -15,7 +15,6 @@ from diffattn.evaluation.perplexity.ngrams import NgramCounts, gaps, ngram_keys
 from diffattn.evaluation.perplexity.training_tokens import token_splits
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
 from diffattn.inference.language_model import LanguageModel
-from diffattn.inference.token_losses import prefix_losses
 from diffattn.stats.bootstrap import bootstrap_ratio
 
 _PUBLISHED_COUNT, _PUBLISHED_TOKENS = 1_250, 10_000_000_000
@@ -128,7 +127,7 @@ class ArHits(Protocol):
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Losses summed over the slices of each sequence."""
         given = model.start()
-        losses = prefix_losses(model, [item.payload.tokens for item in items], given)
+        losses = model.prefix_losses([item.payload.tokens for item in items], given)
         return [
             self._row(item.payload, np.concatenate([[np.nan] * (not given), own]), bool(given))
             for item, own in zip(items, losses, strict=True)

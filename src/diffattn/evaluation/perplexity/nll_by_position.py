@@ -11,7 +11,6 @@ from diffattn.evaluation.metrics import loss_metric
 from diffattn.evaluation.perplexity.documents import long_texts, require_window, text_bytes
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
 from diffattn.inference.language_model import LanguageModel
-from diffattn.inference.token_losses import prefix_losses
 from diffattn.stats.bootstrap import bootstrap_mean, bootstrap_ratio
 from diffattn.stats.intervals import Interval
 from diffattn.stats.power_law import fit_offset, fit_power_law
@@ -89,7 +88,7 @@ class NllByPosition(Protocol):
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Averages of each window; losses of single tokens are not kept."""
-        losses = prefix_losses(model, [item.payload for item in items], model.start())
+        losses = model.prefix_losses([item.payload for item in items], model.start())
         return [
             self._row(own, text_bytes(model, item.payload[-self.length :]))
             for item, own in zip(items, losses, strict=True)

@@ -9,7 +9,6 @@ from diffattn.evaluation.metrics import loss_metric, perplexity_metric
 from diffattn.evaluation.perplexity.documents import long_texts, require_window
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import LanguageModel
-from diffattn.inference.token_losses import sliding_losses
 from diffattn.stats.bootstrap import bootstrap_mean
 
 
@@ -78,8 +77,8 @@ class SlidingPerplexity(Protocol):
         for item in items:
             tokens, window = item.payload
             given = model.start()
-            losses = sliding_losses(
-                model, tokens, window=window - len(given), stride=self.stride, given=given
+            losses = model.sliding_losses(
+                tokens, window=window - len(given), stride=self.stride, given=given
             )
             loss = float(losses.mean())
             rows.append(

@@ -11,7 +11,6 @@ from diffattn.evaluation.metrics import loss_metric, perplexity_metric
 from diffattn.evaluation.perplexity.documents import open_texts, require_window
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import LanguageModel
-from diffattn.inference.token_losses import sliding_losses
 from diffattn.stats.bootstrap import bootstrap_ratio
 
 
@@ -77,8 +76,8 @@ class WordPerplexity(Protocol):
         given = model.start(required=True)
         rows = []
         for item in items:
-            losses = sliding_losses(
-                model, np.array(model.encode(item.payload)), window=self.window - len(given),
+            losses = model.sliding_losses(
+                np.array(model.encode(item.payload)), window=self.window - len(given),
                 stride=self.stride, given=given,
             )  # fmt: skip
             total, words = float(losses.sum()), len(item.payload.split())

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.babilong import babilong as babilong_module
 from diffattn.evaluation.long_context.babilong.babilong import BabiLong
 from diffattn.evaluation.runner import Part, evaluate
 from diffattn.inference.prompting import Completion
 from diffattn.records.io import read_jsonl
+from scripted_model import ScriptedModel
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +89,14 @@ def test_one_story_at_several_lengths_is_one_cluster(long_model, haystack):
     assert [len(stories) for stories in clusters.values()] == [1] * 4
 
 
-def test_right_and_wrong_answers_are_counted(long_model, haystack, tmp_path, monkeypatch):
-    def write(model, prompts, answers, *, max_new_tokens, chat):
+def test_right_and_wrong_answers_are_counted(long_model, haystack, tmp_path):
+    def write(prompts, answers, *, max_new_tokens, chat):
         one = Completion(text=" kitchen. garden", prompt_tokens=1, logprob_per_token=-1.0)
         return [one for _ in prompts]
 
-    monkeypatch.setattr(babilong_module, "complete", write)
+    model = ScriptedModel(long_model, complete=write)
     protocol = BabiLong(lengths=(0, 2000), tasks=("qa1", "qa2"), samples=6, haystack=haystack)
-    result = evaluate(long_model, Part(variant="babilong", protocol=protocol), tmp_path / "out")
+    result = evaluate(model, Part(variant="babilong", protocol=protocol), tmp_path / "out")
     rows = read_jsonl(tmp_path / "out" / "items.jsonl")
     for length in (0, 2000):
         own = [row["expected"] == "kitchen" for row in rows if row["length"] == length]

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.ruler import ruler as ruler_module
 from diffattn.evaluation.long_context.ruler.ruler import Ruler
 from diffattn.evaluation.long_context.ruler.samples import Material
 from diffattn.evaluation.long_context.ruler.summary import THRESHOLD, summarise
@@ -13,6 +12,7 @@ from diffattn.evaluation.long_context.ruler.tasks import TASKS, THIN_TASKS
 from diffattn.evaluation.runner import Part, evaluate
 from diffattn.inference.prompting import Completion
 from diffattn.records.io import read_jsonl
+from scripted_model import ScriptedModel
 
 SYNTHETIC = [name for name in TASKS if not name.startswith("qa")]
 
@@ -60,27 +60,31 @@ def long_model(build):
     return build("diff", max_length=8192)
 
 
-def answering(monkeypatch, answer):
-    """Let every model write what ``answer(sample)`` says."""
-    build, samples = ruler_module.Ruler._build, {}
+class Remembering(Ruler):
+    """Keeps every sample that it builds, by its prompt."""
 
-    def keep(self, *args):
-        sample = build(self, *args)
-        samples[sample.question + sample.answer_prefix] = sample
+    built = {}
+
+    def _build(self, *args):
+        sample = super()._build(*args)
+        self.built[sample.question + sample.answer_prefix] = sample
         return sample
 
-    def write(model, prompts, answers, *, max_new_tokens, chat):
+
+def answering(model, answer):
+    """A model that writes what ``answer(sample)`` says."""
+
+    def write(prompts, answers, *, max_new_tokens, chat):
         return [
             Completion(
-                text=answer(samples[text]),
+                text=answer(Remembering.built[text]),
                 prompt_tokens=len(model.encode_prompt(text)),
                 logprob_per_token=None,
             )
             for text in prompts
         ]
 
-    monkeypatch.setattr(ruler_module.Ruler, "_build", keep)
-    monkeypatch.setattr(ruler_module, "complete", write)
+    return ScriptedModel(model, complete=write)
 
 
 def test_every_kind_of_model(model, haystack, tmp_path):
@@ -98,12 +102,12 @@ def test_every_kind_of_model(model, haystack, tmp_path):
     assert row["scores"]["logprob_per_token"] < 0
 
 
-def test_all_thirteen_tasks_fill_their_length(
-    long_model, haystack, questions, tmp_path, monkeypatch
-):
-    answering(monkeypatch, lambda sample: f" {sample.answer.upper()}")
-    protocol = Ruler(lengths=(3500, 8000), samples=2, haystack=haystack, logprob=False, **questions)
-    result = evaluate(long_model, Part(variant="ruler", protocol=protocol), tmp_path / "out")
+def test_all_thirteen_tasks_fill_their_length(long_model, haystack, questions, tmp_path):
+    model = answering(long_model, lambda sample: f" {sample.answer.upper()}")
+    protocol = Remembering(
+        lengths=(3500, 8000), samples=2, haystack=haystack, logprob=False, **questions
+    )
+    result = evaluate(model, Part(variant="ruler", protocol=protocol), tmp_path / "out")
     assert (result.num_items, result.num_failed) == (2 * 13 * 2, 0)
     # Whatever is asked for, the right answer scores 1.
     assert [m.value for m in result.headline()] == [1.0, 1.0, 8000.0]
@@ -130,17 +134,19 @@ def test_lists_are_thin_where_full_ones_do_not_fit(long_model):
     assert [task.repeats for task in protocol._tasks(long_model, 8192, Material())] == [(30, 3)]
 
 
-def test_a_wrong_answer_scores_nothing(long_model, haystack, questions, tmp_path, monkeypatch):
-    answering(monkeypatch, lambda sample: " nothing of it")
-    protocol = Ruler(lengths=(3500,), samples=2, haystack=haystack, logprob=False, **questions)
-    result = evaluate(long_model, Part(variant="ruler", protocol=protocol), tmp_path / "out")
+def test_a_wrong_answer_scores_nothing(long_model, haystack, questions, tmp_path):
+    model = answering(long_model, lambda sample: " nothing of it")
+    protocol = Remembering(
+        lengths=(3500,), samples=2, haystack=haystack, logprob=False, **questions
+    )
+    result = evaluate(model, Part(variant="ruler", protocol=protocol), tmp_path / "out")
     assert [m.value for m in result.headline()] == [0.0, 0.0]
 
 
-def test_tasks_without_a_file_are_left_out_by_name(long_model, haystack, tmp_path, monkeypatch):
-    answering(monkeypatch, lambda sample: sample.answer)
-    protocol = Ruler(lengths=(3500,), samples=1, haystack=haystack, logprob=False)
-    result = evaluate(long_model, Part(variant="ruler", protocol=protocol), tmp_path / "out")
+def test_tasks_without_a_file_are_left_out_by_name(long_model, haystack, tmp_path):
+    model = answering(long_model, lambda sample: sample.answer)
+    protocol = Remembering(lengths=(3500,), samples=1, haystack=haystack, logprob=False)
+    result = evaluate(model, Part(variant="ruler", protocol=protocol), tmp_path / "out")
     assert result.headline()[0].name == "mean_of_11_tasks"
     assert result.tables["left_out"] == {
         "qa_1": "no file was given (squad)",

@@ -20,7 +20,7 @@ from diffattn.evaluation.long_context.lengths import (
 from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
 from diffattn.inference.language_model import LanguageModel
-from diffattn.inference.prompting import complete, prompt_text, require_chat_template
+from diffattn.inference.prompting import prompt_text, require_chat_template
 from diffattn.records.evaluations import Metric
 from diffattn.stats.proportions import wilson_interval
 
@@ -133,8 +133,7 @@ class BabiLong(Protocol):
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Complete the answers greedily, and score them as upstream does."""
         asked = [self._sample(model, *item.payload) for item in items]
-        done = complete(
-            model,
+        done = model.complete(
             [text for _, text, _, _ in asked],
             [story.answer for story, *_ in asked],
             max_new_tokens=self.max_new_tokens,

@@ -27,8 +27,9 @@ from diffattn.evaluation.long_context.ruler.tasks import (
 )
 from diffattn.evaluation.long_context.ruler.words import read_words
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
-from diffattn.inference.language_model import ItemError, LanguageModel
-from diffattn.inference.prompting import complete, prompt_text, require_chat_template
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ItemError
+from diffattn.inference.prompting import prompt_text, require_chat_template
 
 _BATCH = 8
 """Samples of one length and task that are decoded together where memory allows."""
@@ -138,8 +139,7 @@ class Ruler(Protocol):
             (task, length, index, *self._fit(model, task, length, index, material))
             for length, task, index, _ in (item.payload for item in items)
         ]
-        done = complete(
-            model,
+        done = model.complete(
             [self._text(model, sample) for *_, sample, _ in asked],
             [sample.answer for *_, sample, _ in asked] if self.logprob else None,
             max_new_tokens=asked[0][0].max_new_tokens,
