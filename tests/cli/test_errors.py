@@ -89,8 +89,8 @@ def test_missing_and_foreign_folders(fails, tmp_path, monkeypatch):
         (("train", "smoke", "--out", "mine"), 2, "--out must not exist, got mine"),
         (("train", "smoke", "--out", "file"), 2, "--out must not exist, got file"),
         (("train", "smoke", "--out", "x", "--data", "mine"), 1, "data.json: file must exist"),
-        (("pack", "stdlib", "--out", "mine"), 1, "must be an empty folder or hold packed data"),
-        (("pack", "stdlib", "--out", "file"), 1, "must be an empty folder or hold packed data"),
+        (("pack", "stdlib", "--out", "mine"), 1, "must be empty or hold packed data"),
+        (("pack", "stdlib", "--out", "file"), 1, "must be empty or hold packed data"),
         (("generate", "nothing", "--prompt", "x"), 1, "got nothing"),
         (("generate", "mine", "--prompt", "x"), 1, "must hold a model (config.json"),
         (("generate", "mine/x", "--prompt", "x"), 1, "got nothing"),
@@ -189,7 +189,7 @@ def test_a_run_with_other_settings_is_not_continued(fails, spoiled, small):
         "train", "smoke", "--attention", "diff", "--out", spoiled, *small, "--resume",
         "--set", "train.learning_rate=2e-3", code=1,
     )  # fmt: skip
-    assert "got another run ('smoke'). Choose another folder." in line
+    assert "got train.learning_rate 0.002 where 0.003 is recorded ('smoke'). Choose another" in line
     assert (spoiled / "run.json").read_bytes() == before
 
 

@@ -85,7 +85,7 @@ def test_dry_run_prints_the_parameters(folders, tmp_path):
         (["key_values", "--set", "key_values.samples=two"], "must be a whole number, got 'two'"),
         (["key_values", "--set", "key_values.lengths=512"], "must be a list such as [1] or null"),
         (["key_values", "--model", "/nowhere/at/all"], "must be a run directory"),
-        (["key_values", "--set", "key_values.sample=1"], "Did you mean 'samples'?"),
+        (["key_values", "--set", "key_values.sample=1"], "Did you mean 'key_values.samples'?"),
     ],
 )
 def test_misuse_is_told_in_one_line(arguments, message, folders, tmp_path):

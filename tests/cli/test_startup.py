@@ -15,7 +15,7 @@ try:
 finally:
     print("loaded:", *sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr)
 """
-LISTINGS = ["recipes", "presets", "types", "backends"]
+LISTINGS = ["recipes", "presets", "types", "backends", "protocols"]
 
 
 def run(*arguments):
@@ -59,6 +59,8 @@ def test_listings_and_help_load_nothing_heavy(arguments):
         ("reproduce --set model.hiden_size=3", "Did you mean 'model.hidden_size'?"),
         ("reproduce --seeds one", "--seeds: must be whole numbers"),
         ("bench oops", "Did you mean 'ops'?"),
+        ("evaluate neddle --model {out} --out {out}", "Did you mean 'needle'?"),
+        ("evaluate tabl2 --model {out} --out {out}", "Did you mean 'table2'?"),
         ("bench ops --scale quik", "Did you mean 'quick'?"),
         ("bench ops --dtype float31", "Did you mean 'float32'?"),
         ("bench ops --only tritn", "Did you mean 'triton'?"),

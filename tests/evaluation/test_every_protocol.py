@@ -8,8 +8,8 @@ from lm_documents import write_task
 from typer.testing import CliRunner
 
 from diffattn.cli.app import app
+from diffattn.evaluation.catalog import PROTOCOLS
 from diffattn.evaluation.lm_tasks.documents import TASKS
-from diffattn.evaluation.registry import PROTOCOLS
 from diffattn.records.evaluations import EvalResult
 from diffattn.report.build import build_evaluation_report
 

@@ -9,9 +9,10 @@ from lm_documents import write_task
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.evaluation.lm_tasks.lm_tasks import LmTasks
+from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.quantized_logits import QuantizedLogits
 from diffattn.evaluation.registry import parts, protocol_class
-from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.runner import evaluate
 from diffattn.inference.language_model import LanguageModel
 from diffattn.probes.quantized_logits import quantized_logits
 from diffattn.records.io import read_jsonl
@@ -187,7 +188,7 @@ def test_the_record_names_the_wrapped_protocol_in_full(models, tmp_path):
     [
         ({"protocol": "quantized_logits"}, "protocol must be in .* got 'quantized_logits'"),
         ({"protocol": "table8"}, "protocol must be in"),
-        ({"settings": {"taks": ["piqa"]}}, "Did you mean 'tasks'"),
+        ({"settings": {"taks": ["piqa"]}}, "Did you mean 'lm_tasks.tasks'"),
         ({"settings": {"tasks": ["pika"]}}, "Did you mean 'piqa'"),
         ({"bits": (16, 16)}, "each once"),
         ({"bits": (32,)}, "from 2 to 16"),

@@ -7,9 +7,9 @@ import pytest
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.evaluation.compare import compare
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Part, Protocol, Summary
 from diffattn.evaluation.registry import parts
-from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.runner import evaluate
 from diffattn.evaluation.session import run_evaluation
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError

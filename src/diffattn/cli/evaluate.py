@@ -52,10 +52,11 @@ def evaluate(
     from diffattn.cli.item_progress import ItemProgress
     from diffattn.cli.tables import print_table
     from diffattn.evaluation.registry import parts as chosen_parts
+
+    chosen = chosen_parts(protocols, set_ or [], quick=quick)  # before PyTorch is loaded
     from diffattn.evaluation.session import labelled, run_evaluation
     from diffattn.report.evaluation.tables import difference_rows, metric_rows
 
-    chosen = chosen_parts(protocols, set_ or [], quick=quick)
     models = labelled(model)
     if dry_run:
         resolved = {part.variant: part.protocol.parameters() for part in chosen}

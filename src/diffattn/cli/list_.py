@@ -93,21 +93,14 @@ def _backends() -> list[dict[str, Any]]:
 
 def _protocols() -> list[dict[str, Any]]:
     """Protocols, then the presets made of them."""
-    from diffattn.evaluation.registry import PRESETS, PROTOCOLS, protocol_class
+    from diffattn.evaluation.catalog import PRESETS, PROTOCOLS
 
-    rows = []
-    for name in PROTOCOLS:
-        kind = protocol_class(name)
-        rows.append(
-            {
-                "protocol": name,
-                "version": kind.version,
-                "what": kind.summary,
-                "source": kind.source,
-            }
-        )
-    for name, wanted in PRESETS.items():
-        rows.append(
-            {"protocol": name, "version": "", "what": f"preset: {', '.join(wanted)}", "source": ""}
-        )
-    return rows
+    protocols = [
+        {"protocol": name, "version": row.version, "what": row.summary, "source": row.source}
+        for name, row in PROTOCOLS.items()
+    ]
+    presets = [
+        {"protocol": name, "version": "", "what": f"preset: {', '.join(parts)}", "source": ""}
+        for name, parts in PRESETS.items()
+    ]
+    return [*protocols, *presets]

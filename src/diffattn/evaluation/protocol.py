@@ -3,10 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from diffattn.inference.language_model import LanguageModel
+from diffattn.evaluation.catalog import PROTOCOLS
 from diffattn.records.evaluations import Metric
+
+if TYPE_CHECKING:  # loads PyTorch, and names are checked before
+    from diffattn.inference.language_model import LanguageModel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,22 +37,28 @@ class Summary:
 class Protocol(ABC):
     """One evaluation. Its parameters are the fields of a frozen dataclass, all with a default.
 
-    A change of data, prompt, scoring or seeds raises ``version``: two versions share no table.
+    A change of data, prompt, scoring or seeds raises its version in the catalog.
     """
 
     name: ClassVar[str]
-    version: ClassVar[int]
-    source: ClassVar[str]
-    """Paper and section, and the reference code if there is any."""
-    summary: ClassVar[str]
-    """One line for ``diffattn list protocols``."""
+    """Its name in :data:`diffattn.evaluation.catalog.PROTOCOLS`."""
     choices: ClassVar[Mapping[str, str]] = {}
     """What the source leaves open, and what is done here. Stands in every record."""
     quick: ClassVar[Mapping[str, Any]] = {}
     """Parameters of the reduced size that ``--quick`` runs."""
 
+    @property
+    def version(self) -> int:
+        """Two versions share no table."""
+        return PROTOCOLS[self.name].version
+
+    @property
+    def source(self) -> str:
+        """Paper and section, and the reference code if there is any."""
+        return PROTOCOLS[self.name].source
+
     @abstractmethod
-    def batches(self, model: LanguageModel) -> list[list[Item]]:
+    def batches(self, model: "LanguageModel") -> list[list[Item]]:
         """All items; those of one batch are asked together, for example over one shared text.
 
         Raises:
@@ -57,7 +66,7 @@ class Protocol(ABC):
         """
 
     @abstractmethod
-    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+    def ask(self, model: "LanguageModel", items: Sequence[Item]) -> list[dict[str, Any]]:
         """Put some items of one batch to the model.
 
         Returns:
@@ -80,6 +89,14 @@ class Protocol(ABC):
     def parameters(self) -> dict[str, Any]:
         """All settings as plain values, for records."""
         return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One protocol with its parameters, under the name of its folder."""
+
+    variant: str
+    protocol: Protocol
 
 
 def split_long_batches(batches: Sequence[Sequence[Item]], size: int) -> list[list[Item]]:

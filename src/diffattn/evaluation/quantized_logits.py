@@ -9,9 +9,10 @@ from typing import Any
 from diffattn.data.corpora import load_corpus
 from diffattn.data.gutenberg import strip_gutenberg
 from diffattn.errors import ConfigError
+from diffattn.evaluation.catalog import PROTOCOLS
 from diffattn.evaluation.metrics import loss_metric, metric, perplexity_metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
-from diffattn.evaluation.registry import PROTOCOLS, parts
+from diffattn.evaluation.registry import parts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.scoring import Continuation
 from diffattn.probes.quantized_logits import (
@@ -43,9 +44,6 @@ class QuantizedLogits(Protocol):
     """
 
     name = "quantized_logits"
-    version = 1
-    source = "arXiv:2410.05258v2, Fig. 8"
-    summary = "another protocol with attention logits of 16, 8, 6 and 4 bits, and perplexity"
     choices = {
         "granularity": "one scale per layer and forward pass, both maps together; or per head, "
         "or per row; the paper does not say",

@@ -3,12 +3,11 @@
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from diffattn.errors import DiffAttnError
-from diffattn.evaluation.protocol import Item, Protocol
+from diffattn.evaluation.protocol import Item, Part, Protocol
 from diffattn.inference.language_model import LanguageModel
 from diffattn.records.claim import claim_run
 from diffattn.records.evaluations import EvalResult
@@ -18,14 +17,6 @@ from diffattn.records.run import RunRecord, package_versions
 
 Tell = Callable[[int, int], None]
 """``(items done, items in all)``, after every batch."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
-    """One protocol with its parameters, under the name of its folder."""
-
-    variant: str
-    protocol: Protocol
 
 
 def evaluate(

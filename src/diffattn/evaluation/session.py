@@ -7,7 +7,8 @@ from typing import Any
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.evaluation.compare import compare_folder
-from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.protocol import Part
+from diffattn.evaluation.runner import evaluate
 from diffattn.inference.language_model import LanguageModel
 from diffattn.records.claim import is_claimed
 from diffattn.records.evaluations import (

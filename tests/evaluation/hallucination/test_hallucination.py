@@ -7,8 +7,9 @@ import pytest
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.evaluation.hallucination.hallucination import Hallucination, text_read
 from diffattn.evaluation.hallucination.tasks import TASKS
+from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.registry import parts
-from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.runner import evaluate
 from diffattn.inference.decoding import Generation
 from diffattn.records.io import read_jsonl
 from scripted_model import ScriptedModel

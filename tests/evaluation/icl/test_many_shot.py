@@ -7,10 +7,12 @@ import pytest
 from icl_files import write_all
 
 from diffattn.errors import ConfigError
+from diffattn.evaluation.catalog import PRESETS
 from diffattn.evaluation.icl.demonstrations import IclTask
 from diffattn.evaluation.icl.many_shot import ManyShot
-from diffattn.evaluation.registry import PRESETS, parts
-from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.protocol import Part
+from diffattn.evaluation.registry import parts
+from diffattn.evaluation.runner import evaluate
 from diffattn.inference.scoring import Continuation
 from diffattn.records.io import read_jsonl
 

@@ -6,7 +6,8 @@ from icl_files import write_all
 from diffattn.errors import ConfigError
 from diffattn.evaluation.icl.data import load_icl_data
 from diffattn.evaluation.icl.remapped_labels import RemappedLabels
-from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.protocol import Part
+from diffattn.evaluation.runner import evaluate
 from diffattn.records.io import read_jsonl
 
 

@@ -11,8 +11,9 @@ from diffattn.evaluation.compare import compare
 from diffattn.evaluation.lm_tasks.documents import TASKS, read_task
 from diffattn.evaluation.lm_tasks.harness import harness_questions, harness_task
 from diffattn.evaluation.lm_tasks.lm_tasks import LmTasks, headline_metric
+from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.registry import parts
-from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.runner import evaluate
 from diffattn.inference.language_model import LanguageModel
 from diffattn.records.io import read_jsonl
 

@@ -8,8 +8,9 @@ import torch
 from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.attention_segments import SEGMENTS, AttentionSegments
 from diffattn.evaluation.long_context.magic_numbers import build_prompts
+from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.registry import parts
-from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.runner import evaluate
 from diffattn.records.io import read_jsonl
 
 # Hugging Face's eager softmax is float32 in any model: weights up to 1 + |λ| of up to 600 keys.

@@ -7,7 +7,8 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.key_values import KeyValues
-from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.protocol import Part
+from diffattn.evaluation.runner import evaluate
 from diffattn.inference.prompting import Completion
 from diffattn.records.io import read_jsonl
 from scripted_model import ScriptedModel

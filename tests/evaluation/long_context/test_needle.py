@@ -8,8 +8,9 @@ import torch
 from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.magic_numbers import build_prompts, forced_answer
 from diffattn.evaluation.long_context.needle import Needle, contains_number
+from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.registry import parts
-from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.runner import evaluate
 from diffattn.inference.decoding import Generation
 from diffattn.inference.scoring import Score
 from diffattn.records.io import read_jsonl

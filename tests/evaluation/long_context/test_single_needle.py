@@ -4,7 +4,8 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.single_needle import PHRASE, SingleNeedle
-from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.protocol import Part
+from diffattn.evaluation.runner import evaluate
 from diffattn.inference.decoding import Generation
 from diffattn.inference.scoring import Score
 from diffattn.records.io import read_jsonl

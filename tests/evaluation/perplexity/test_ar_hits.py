@@ -11,8 +11,9 @@ from diffattn.data.tokens import PackedTokens, pack
 from diffattn.errors import ConfigError
 from diffattn.evaluation.compare import compare
 from diffattn.evaluation.perplexity.ar_hits import ArHits, hit_threshold
+from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.registry import parts
-from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.runner import evaluate
 from diffattn.records.io import read_jsonl
 
 # Table 6 of arXiv:2410.05258v2: validation loss, AR hits, others.

@@ -5,7 +5,8 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.perplexity.nll_by_position import NllByPosition
-from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.protocol import Part
+from diffattn.evaluation.runner import evaluate
 from diffattn.records.io import read_jsonl
 
 HEADER = "Title: A Book\n\n*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***\n"

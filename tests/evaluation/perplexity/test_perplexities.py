@@ -8,7 +8,8 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.evaluation.perplexity.sliding_perplexity import SlidingPerplexity
 from diffattn.evaluation.perplexity.word_perplexity import WordPerplexity
-from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.protocol import Part
+from diffattn.evaluation.runner import evaluate
 
 
 def sentences(text, first, count):

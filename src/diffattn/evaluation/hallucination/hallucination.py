@@ -45,12 +45,6 @@ class Hallucination(Protocol):
     """
 
     name = JUDGED_PROTOCOL
-    version = 1
-    source = (
-        "arXiv:2410.05258v2, Table 4; arXiv:2407.07071 (voidism/Lookback-Lens); "
-        "arXiv:2308.14508 (THUDM/LongBench)"
-    )
-    summary = "summaries and answers that the document supports; 'diffattn judge' adds the judge"
     choices = {
         "rows": "the first 100 in file order; the paper names none",
         "cut": "XSum, CNN/DM: words off the end until prompt and cue fit 2,033 of the model's own "

@@ -53,9 +53,6 @@ class ManyShot(Protocol):
     """
 
     name = "many_shot"
-    version = 1
-    source = "arXiv:2410.05258v2, section 3.4, Fig. 6; abertsch72/long-context-icl"
-    summary = "classification by up to thousands of demonstrations in the prompt"
     choices = PROMPT_CHOICES | {
         "demonstrations": "balanced rounds: every class once per round, without replacement; an "
         "exhausted class is skipped; the first n of one list, so prompts are nested",

@@ -51,9 +51,6 @@ class OrderRobustness(Protocol):
     """
 
     name = "order_robustness"
-    version = 1
-    source = "arXiv:2410.05258v2, section 3.4, Fig. 7 and 11"
-    summary = "accuracy over permutations of the same demonstrations, best minus worst"
     choices = PROMPT_CHOICES | {
         "number": "the paper does not tell it; per_class times the classes, or by default the "
         "largest number of Fig. 6 that fits the model",

@@ -49,9 +49,6 @@ class RemappedLabels(Protocol):
     """
 
     name = "remapped_labels"
-    version = 1
-    source = "arXiv:2410.02694 (ICL); princeton-nlp/HELMET"
-    summary = "classification by demonstrations with random numbers for labels"
     choices = {
         "demonstrations": "balanced rounds, drawn per question from a hash of its text and the "
         "seed; unlike the reference, an exhausted class is drawn again in rounds of its own",

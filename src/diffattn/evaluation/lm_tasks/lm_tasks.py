@@ -45,9 +45,6 @@ class LmTasks(Protocol):
     """
 
     name = "lm_tasks"
-    version = 1
-    source = "arXiv:2410.05258v2, Tables 1 and 8; lm-evaluation-harness (tasks and prompts)"
-    summary = "seven multiple-choice tasks of lm-evaluation-harness, 0-shot or few-shot"
     choices = {
         "metric": "headline acc, and acc_norm for hellaswag, as in the paper's baseline rows; "
         "acc, acc_norm and acc_bytes are always stored",

@@ -45,9 +45,6 @@ class AttentionSegments(Protocol):
     """
 
     name = "attention_segments"
-    version = 1
-    source = "arXiv:2410.05258v2, Table 3 and Figure 1 (segments read off the figure)"
-    summary = "attention to answer and noise in multi-needle retrieval (Table 3, Fig. 1)"
     choices = {
         "query row": "the last prompt token, after 'Answer: The special magic CITY number is:'",
         "answer": "the whole needle with its line ends; 'number' counts its digits alone",

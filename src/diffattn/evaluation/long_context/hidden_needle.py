@@ -52,9 +52,6 @@ class HiddenNeedleSearch(Protocol):
     """
 
     name = "hidden_needle"
-    version = 2
-    source = "arXiv:2502.05167 (NoLiMa): depths, score and effective length; needles of our own"
-    summary = "needles without literal overlap with the question, and the effective length"
     choices = {
         "needles": "10 sentences written for this project (NoLiMa's may not be passed on), so "
         "scores cannot be compared with published ones; only their fall with length can",

@@ -42,9 +42,6 @@ class KeyValues(Protocol):
     """
 
     name = "key_values"
-    version = 1
-    source = "arXiv:2307.03172, section 3.1; arXiv:2410.02694 (JSON-KV)"
-    summary = "the value of one key in a JSON object of random UUIDs, by length"
     choices = {
         "prompt": "instruction, object, two worked examples from the same object, key; "
         "completion (HELMET puts the instruction behind the object)",

@@ -38,9 +38,6 @@ class Needle(Protocol):
     """
 
     name = "needle"
-    version = 1
-    source = "arXiv:2410.05258v2, section 3.4; needles and questions of LWM (arXiv:2402.08268)"
-    summary = "magic numbers of R of N cities hidden in a long text (Table 2, Fig. 5)"
     choices = {
         "prompt": "completion: the text, then 'Question: ...' and 'Answer:' on lines of their "
         "own; 'lwm' takes that script's chat frame",

@@ -57,9 +57,6 @@ class SingleNeedle(Protocol):
     """
 
     name = "single_needle"
-    version = 1
-    source = "gkamradt/LLMTest_NeedleInAHaystack (MIT): sentence, question and grid"
-    summary = "one sentence in a long text, 15 depths by 15 lengths, with controls without it"
     choices = {
         "score": "exact match: the key phrase stands in the output (case and white space aside) "
         "and 'UNANSWERABLE' does not; no judge",

@@ -41,9 +41,6 @@ class ArHits(Protocol):
     """
 
     name = "ar_hits"
-    version = 1
-    source = "arXiv:2410.05258v2, Table 6; Zoology, arXiv:2312.04927; arXiv:2407.05483, appendix B"
-    summary = "loss on the last tokens of n-grams repeated in the context, and on all others"
     choices = {
         "n": "2 as in Zoology is the headline, 3 stands beside it; the paper says 'n-gram'",
         "threshold": "1,250 x training tokens / 10e9, rounded up, at least 1: Zoology's count in "

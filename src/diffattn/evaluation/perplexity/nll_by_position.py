@@ -32,9 +32,6 @@ class NllByPosition(Protocol):
     """
 
     name = "nll_by_position"
-    version = 1
-    source = "arXiv:2410.05258v2, section 3.3, Fig. 4; Gemini 1.5, arXiv:2403.05530, 5.2.1.1"
-    summary = "average loss up to each position of long documents, and its power law"
     choices = {
         "texts": "the corpus that is named; the paper says 'book data', not which",
         "documents": "those with `length` tokens or more, so that every position averages the "

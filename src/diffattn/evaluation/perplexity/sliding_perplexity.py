@@ -21,9 +21,6 @@ class SlidingPerplexity(Protocol):
     """
 
     name = "sliding_perplexity"
-    version = 1
-    source = "ALiBi, arXiv:2108.12409; YaRN, arXiv:2309.00071, section 4.3.1"
-    summary = "perplexity of long documents by windows that slide by 256 tokens"
     choices = {
         "texts": "the corpus that is named; the papers use Proof-pile, GovReport and PG-19",
         "documents": "the first that have `tokens` tokens, cut there; the papers draw ten",

@@ -24,9 +24,6 @@ class WordPerplexity(Protocol):
     """
 
     name = "word_perplexity"
-    version = 1
-    source = "Compressive Transformers, arXiv:1911.05507, section 4.3 (PG-19)"
-    summary = "perplexity per word of whole documents: total loss / number of words"
     choices = {
         "words": "pieces of the text between white space, counted in each document",
         "texts": "the corpus that is named, whole documents; PG-19 has 50 validation and 100 "

@@ -9,7 +9,8 @@ from diffattn.evaluation.long_context.ruler.ruler import Ruler
 from diffattn.evaluation.long_context.ruler.samples import Material
 from diffattn.evaluation.long_context.ruler.summary import THRESHOLD, summarise
 from diffattn.evaluation.long_context.ruler.tasks import TASKS, THIN_TASKS
-from diffattn.evaluation.runner import Part, evaluate
+from diffattn.evaluation.protocol import Part
+from diffattn.evaluation.runner import evaluate
 from diffattn.inference.prompting import Completion
 from diffattn.records.io import read_jsonl
 from scripted_model import ScriptedModel

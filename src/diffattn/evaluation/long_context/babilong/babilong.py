@@ -38,9 +38,6 @@ class BabiLong(Protocol):
     """
 
     name = "babilong"
-    version = 2
-    source = "arXiv:2406.10149 (BABILong), tasks qa1 to qa5; score of booydar/babilong"
-    summary = "bAbI-like facts spread over a long text, 0K to 128K"
     choices = {
         "stories": "written by this project's own rules after bAbI's tasks 1 to 5, with up to 42 "
         "facts; every question has one answer; the same stories at every length "

@@ -45,9 +45,6 @@ class Ruler(Protocol):
     """
 
     name = "ruler"
-    version = 2
-    source = "arXiv:2404.06654 (RULER); templates and scores of NVIDIA/RULER"
-    summary = "RULER's 13 long-context tasks by length, and the effective length"
     choices = {
         "prompt": "completion with the answer prefix; by chat=true the tokenizer's chat template, "
         "prefix in the assistant's turn; no space at the end of a prompt (upstream's vt has one)",
