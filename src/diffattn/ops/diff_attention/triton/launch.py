@@ -94,7 +94,7 @@ def _let_interpreter_loop() -> None:
     """Run-time loop bounds in the interpreter of triton 3.6 on numpy 2.4 and later.
 
     Both call a one-element array a number, but numpy no longer converts it (triton issue 9171,
-    mended in triton 3.7, whose patch this is).
+    fixed in triton 3.7, whose patch this is).
     """
     from triton.runtime import interpreter
 
