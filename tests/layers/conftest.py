@@ -5,6 +5,9 @@ import copy
 import pytest
 import torch
 
+from diffattn.testing.budget import compare
+from diffattn.testing.nudging import measured_errors
+
 LENGTH = 6
 HIDDEN = 12
 
@@ -22,32 +25,23 @@ def _call(layer, x, rotary):
 def _assert_matches_formula(
     layer, formula, position_embeddings=None, *, call=_call, gradients=True
 ):
-    """Budget: what rounding does to the formula in float32, scaled to float64.
-
-    Two evaluations, each off by that much and by eps · max |x|, with the factor 2 of every budget.
-    One float32 run may be right by chance: the worst counts of several, whose inputs are off by
-    one rounding.
-    """
+    """Rounding grows with eps: it is measured on the formula in float32 and scaled to float64."""
     layer = layer.double()
     narrow = copy.deepcopy(layer).float()
-    rotary = position_embeddings and tuple(t.double() for t in position_embeddings)
-    narrow_rotary = rotary and tuple(t.float() for t in rotary)
-    x, weights = torch.randn(2, 2, LENGTH, HIDDEN, dtype=torch.float64).unbind(0)
-    weights = weights if gradients else None
-    actual = _evaluate(layer, call, x, rotary, weights)
-    exact = _evaluate(layer, formula, x, rotary, weights)
-    eps, narrow_eps = torch.finfo(torch.float64).eps, torch.finfo(torch.float32).eps
-    rounding = dict.fromkeys(exact, 0.0)
-    for _ in range(8):
-        moved = x * (1 + narrow_eps * (torch.rand_like(x) - 0.5))
-        rough = _evaluate(narrow, formula, moved.float(), narrow_rotary, weights)
-        for name, want in exact.items():
-            error = float((rough[name].double() - want).abs().max())
-            rounding[name] = max(rounding[name], error * eps / narrow_eps)
+    # Numbers that float32 holds too, as the layer's weights and the tables are.
+    x, weights = torch.randn(2, 2, LENGTH, HIDDEN).double().unbind(0)
+
+    def run(layer, function=formula):
+        dtype = next(layer.parameters()).dtype
+        tables = position_embeddings and tuple(t.to(dtype) for t in position_embeddings)
+        return _evaluate(layer, function, x.to(dtype), tables, weights if gradients else None)
+
+    actual, exact = run(layer, call), run(layer)
+    ratio = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+    off = measured_errors(run, narrow, exact)
     for name, want in exact.items():
-        budget = 4 * (rounding[name] + eps * float(want.abs().max()))
-        error = float((actual[name] - want).abs().max())
-        assert error <= budget, f"{name}: error {error:.3e}, budget {budget:.3e}"
+        problem = compare(actual[name], want, ratio * off[name]).problem
+        assert problem is None, f"{name}: {problem}"
 
 
 def _evaluate(layer, function, x, rotary, weights):

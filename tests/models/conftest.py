@@ -13,6 +13,8 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from diffattn.models.configuration_diff_transformer import ATTENTION_TYPES, DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.testing.budget import compare
+from diffattn.testing.nudging import measured_errors
 
 # Four heads everywhere, over two key/value heads under GQA: fewer would hide a wrong head order.
 # hidden_size differs from every heads * width, so that no axis can stand in for another.
@@ -129,12 +131,9 @@ def assert_only_rounding() -> Callable[..., None]:
     r"""``assert_only_rounding(actual, model, compute)``: ``actual`` is ``compute(model)``, rounded.
 
     ``compute`` returns tensors, for example logits or gradients. Their exact values come from
-    the reference operator in float64. Two evaluations of one formula in the same precision err by
-    amounts of the same size: they round at the same places, in another order. So the budget is
-    2 (e + ε), relative to each tensor's largest value: e is the worst error of the reference
-    operator in the model's own dtype, over six models whose weights differ by a unit in the last
-    place or less (one run alone may be right by luck), and ε that unit. ``ulps`` says by how many
-    units the inputs of ``actual`` are off already.
+    the reference operator in float64, their budgets from nudged runs of the reference operator in
+    the model's own dtype: see ``diffattn.testing.nudging``. ``ulps`` says by how many units the
+    inputs of ``actual`` are off already.
     """
 
     def check(
@@ -144,12 +143,14 @@ def assert_only_rounding() -> Callable[..., None]:
         *,
         ulps: float = 1.0,
     ) -> None:
-        exact = compute(_with_reference(model).double())
-        epsilon = ulps * torch.finfo(model.dtype).eps
-        runs = [compute(_nudged(_with_reference(model), epsilon, seed)) for seed in range(6)]
-        budget = 2 * (max(_relative_error(run, exact) for run in runs) + epsilon)
-        error = _relative_error(actual, exact)
-        assert error <= budget, f"error {error:.2e} exceeds the rounding budget {budget:.2e}"
+        def run(model: DiffTransformerForCausalLM) -> dict[str, Tensor]:
+            return {f"tensor {i}": x for i, x in enumerate(compute(model))}
+
+        exact = run(_with_reference(model).double())
+        off = measured_errors(run, _with_reference(model), exact, ulps=ulps)
+        for (name, want), x in zip(exact.items(), actual, strict=True):
+            problem = compare(x, want, off[name]).problem
+            assert problem is None, f"{name} is further off than rounding explains: {problem}"
 
     return check
 
@@ -173,24 +174,3 @@ def _with_reference(model: DiffTransformerForCausalLM) -> DiffTransformerForCaus
     model.set_attn_implementation("diffattn")
     model.config.attention_backend = "reference"
     return model
-
-
-def _nudged(
-    model: DiffTransformerForCausalLM, epsilon: float, seed: int
-) -> DiffTransformerForCausalLM:
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in model.parameters():
-        shift = 2 * torch.rand(parameter.shape, generator=generator, dtype=torch.float64) - 1
-        wide = parameter.data.double() * (1 + epsilon * shift)
-        parameter.data = wide.to(parameter.dtype)
-    return model
-
-
-def _relative_error(actual: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
-    """Largest error of any tensor, in units of that tensor's largest value."""
-    errors = []
-    for a, x in zip(actual, exact, strict=True):
-        assert a.shape == x.shape
-        assert a.isfinite().all()
-        errors.append(float((a - x).abs().max() / x.abs().max()))
-    return max(errors)

@@ -3,12 +3,10 @@
 The contender runs on the whole timed shape. Where the reference's maps are small it is compared in
 full. Else with stretches of query rows of some heads: the gradient given to the output is zero
 elsewhere, so that the gradients of keys, values and λ come from these rows alone and the reference
-needs no more than their part of the maps. Budgets are twice those of
-``diffattn.testing.assertions``: sums over thousands of keys, in another order than the reference's,
-differ by more than its one run shows (PyTorch's own float32 kernel came to 0.9 of the single budget
-at 2,048 tokens of width 128). A wrong kernel is off by orders of magnitude.
+needs no more than their part of the maps. The rule is that of ``diffattn.testing.budget``.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,12 +15,12 @@ import torch
 from torch import Tensor
 
 from diffattn.ops.diff_attention import reference
+from diffattn.testing.budget import compare
 from diffattn.testing.inputs import DiffAttentionInputs
-from diffattn.testing.rounding import term_magnitudes
+from diffattn.testing.rounding import rounding_errors
 
 _WHOLE_PAIRS = 2**21  # of all heads together: seconds per contender in float64
 _STRETCH = 64  # query rows
-_FACTOR = 4
 
 
 class Part(NamedTuple):
@@ -86,11 +84,10 @@ def check_softmax(
 
 @dataclass(kw_only=True)
 class _Compared:
-    """One value: exact, as the reference rounds it, and how large its terms are."""
+    """One value: exact, and how far rounding may move it."""
 
     exact: Tensor
-    rounded: Tensor
-    terms: Tensor
+    off: Tensor
     at: list[Any] = field(default_factory=list)
 
 
@@ -111,29 +108,28 @@ def _check(
     for part in chosen:
         mask[part.batch, part.first : part.last, part.head] = 1
     weights = weights * mask
-    found = {"output": out.detach()}
+    values = {"output": out.detach()}
     if gradients:
         grads = torch.autograd.grad(out, list(leaves.values()), weights)
-        found |= {f"gradient of {n}": g for n, g in zip(leaves, grads, strict=True)}
-    eps = torch.finfo(inputs.q.dtype).eps
+        values |= {f"gradient of {n}": g for n, g in zip(leaves, grads, strict=True)}
     worst: dict[str, Any] = {"worst": "output", "error": 0.0, "budget": 0.0, "passed": True}
-    nearest = -1.0
-    for name, compared in _expected(inputs, chosen, weights, gradients).items():
-        if name not in found:
+    most = -1.0
+    for name, expected in _expected(inputs, chosen, weights, gradients).items():
+        if name not in values:
             continue
-        got = _at(found[name], compared, name, maps)
-        want, rounded, terms = (
+        actual = _at(values[name], expected, name, maps)
+        want, off = (
             x[..., :1, :] if maps == 1 and name in ("gradient of q", "gradient of k") else x
-            for x in (compared.exact, compared.rounded, compared.terms)
+            for x in (expected.exact, expected.off)
         )
-        error = _largest(got.double() - want)
-        budget = _FACTOR * (_largest(rounded - want) + eps * _largest(terms))
-        whole = bool(torch.isfinite(found[name]).all())
-        passed = whole and error <= budget  # NaN fails
-        share = error / budget if passed and budget else (0.0 if passed else float("inf"))
-        if share > nearest or (not passed and worst["passed"]):
-            nearest = share
-            worst = {"worst": name, "error": error, "budget": budget, "passed": passed}
+        result = compare(actual, want, off)
+        whole = bool(torch.isfinite(values[name]).all())
+        passed = whole and result.problem is None
+        share = result.share if whole else math.inf
+        if share > most:
+            most = share
+            worst = {"worst": name, "error": result.error, "budget": result.budget}
+            worst["passed"] = passed
             if not whole:
                 worst |= {"error": None, "worst": f"{name} (not finite)"}
     rows = sum(part.last - part.first for part in chosen)
@@ -147,12 +143,11 @@ def _expected(
     inputs: DiffAttentionInputs, chosen: list[Part], weights: Tensor, gradients: bool
 ) -> dict[str, _Compared]:
     """Reference values of every part; gradients of one key from several parts are added."""
-    found: dict[str, dict[Any, list[Tensor]]] = {}
+    values: dict[str, dict[Any, list[Tensor]]] = {}
     for part, sub in _sub_inputs(inputs, chosen):
         given = weights[part.batch, part.first : part.last, part.head][None, :, None]
         exact = _run(sub.map_tensors(Tensor.double), given, gradients)
-        rounded = _run(sub, given, gradients)
-        terms = term_magnitudes(sub, given)
+        off = rounding_errors(sub, given)
         head = (part.batch, part.head)
         rows = (*head, part.first, part.last)
         places = {"output": rows, "gradient of q": rows, "gradient of k": head}
@@ -160,20 +155,19 @@ def _expected(
         lam_place = rows if inputs.lam.ndim else ()
         for name in exact:
             place = places.get(name, lam_place)
-            triple = [_one_head(x[name].double()) for x in (exact, rounded, terms)]
-            at = found.setdefault(name, {})
+            pair = [_one_head(x[name]) for x in (exact, off)]
+            pair[1] = pair[1].square()  # roundings of several parts add as squares
+            at = values.setdefault(name, {})
             if place in at:
-                triple = [_add(a, b) for a, b in zip(at[place], triple, strict=True)]
-            at[place] = triple
+                pair = [_add(a, b) for a, b in zip(at[place], pair, strict=True)]
+            at[place] = pair
     return {
         name: _Compared(
-            **{
-                key: _stack([triple[i] for triple in at.values()])
-                for i, key in enumerate(("exact", "rounded", "terms"))
-            },
+            exact=_stack([exact for exact, _ in at.values()]),
+            off=_stack([square for _, square in at.values()]).sqrt(),
             at=list(at),
         )
-        for name, at in found.items()
+        for name, at in values.items()
     }
 
 
@@ -196,11 +190,11 @@ def _sub_inputs(
 def _run(inputs: DiffAttentionInputs, weights: Tensor, gradients: bool) -> dict[str, Tensor]:
     tensors = inputs.tensors()
     out = reference.forward(*tensors.values(), scale=inputs.q.shape[-1] ** -0.5)
-    found = {"output": out.detach()}
+    values = {"output": out.detach()}
     if gradients:
         grads = torch.autograd.grad(out, list(tensors.values()), weights.to(out))
-        found |= {f"gradient of {n}": g for n, g in zip(tensors, grads, strict=True)}
-    return found
+        values |= {f"gradient of {n}": g for n, g in zip(tensors, grads, strict=True)}
+    return values
 
 
 def _one_head(x: Tensor) -> Tensor:
@@ -239,7 +233,3 @@ def _at(value: Tensor, compared: _Compared, name: str, maps: int) -> Tensor:
             b, h, first, last = place
             pieces.append(value[b, first:last, h])
     return _stack(pieces)
-
-
-def _largest(x: Tensor) -> float:
-    return float(x.detach().abs().max()) if x.numel() else 0.0

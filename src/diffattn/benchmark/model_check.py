@@ -2,14 +2,18 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.testing.budget import compare
+from diffattn.testing.nudging import measured_errors
 
 _LAYERS = 2
+_NUDGED_RUNS = 2
 
 
 def check_model(
@@ -25,8 +29,9 @@ def check_model(
 
     .. math:: \|x - x_{64}\| \le 2\,(\|x_\mathrm{eager} - x_{64}\| + \epsilon \|x_{64}\|)
 
-    Whole models round in thousands of places, so the yardstick is the eager model in the timed
-    dtype, and norms are compared: single values may be lucky.
+    The rule of ``diffattn.testing``: what rounding can do is measured on the eager model in the
+    timed dtype, with weights moved by one unit in the last place. Norms are compared, which
+    gather thousands of roundings, so that two such runs tell as much as many.
 
     Args:
         make: Builds the model from a configuration and ``implementation``.
@@ -47,26 +52,21 @@ def check_model(
     is_ours = whose == "diffattn" and config.attention_type != "softmax"
     eager_form = "diffattn" if is_ours else "eager"
 
-    def run(config: DiffTransformerConfig, form: str, dtype: torch.dtype) -> dict[str, Tensor]:
-        model = make(config, implementation=form).to(ids.device, timed.dtype).to(dtype)
-        return _run(model, ids, gradients)
+    def build(config: DiffTransformerConfig, form: str) -> nn.Module:
+        return make(config, implementation=form).to(ids.device, dtype)
 
-    timed = torch.empty(0, dtype=dtype)  # weights are rounded to the timed dtype in every run
-    got = run(config, implementation, dtype)
-    rounded = run(eager, eager_form, dtype)
-    exact = run(eager, eager_form, torch.float64)
-    eps = torch.finfo(dtype).eps
+    run = partial(_run, ids=ids, gradients=gradients)
+    actual = run(build(config, implementation))
+    exact = run(build(eager, eager_form).double())
+    off = measured_errors(run, build(eager, eager_form), exact, num_runs=_NUDGED_RUNS, size=_norm)
     worst: dict[str, Any] = {"passed": True, "worst": "logits", "error": 0.0, "budget": 0.0}
-    nearest = -1.0
+    most = -1.0
     for name, want in exact.items():
-        size = _norm(want)
-        error = _norm(got[name] - want) / size
-        budget = 2 * (_norm(rounded[name] - want) / size + eps)
-        passed = error <= budget  # NaN fails
-        share = error / budget if passed else float("inf")
-        if share > nearest or not share <= nearest:
-            nearest = share
-            worst = {"passed": passed, "worst": name, "error": error, "budget": budget}
+        result = compare(actual[name], want, off[name], size=_norm)
+        if result.share > most:
+            most = result.share
+            worst = {"passed": result.problem is None, "worst": name}
+            worst |= {"error": result.error / _norm(want), "budget": result.budget / _norm(want)}
     worst["compared"] = f"{config.num_hidden_layers} layers, {ids.shape[1]} tokens, in norm"
     return worst
 
@@ -74,12 +74,12 @@ def check_model(
 def _run(model: nn.Module, ids: Tensor, gradients: bool) -> dict[str, Tensor]:
     with torch.set_grad_enabled(gradients):
         out = model(input_ids=ids, labels=ids, use_cache=False)
-    found = {"logits": out.logits.detach().double()}
+    values = {"logits": out.logits.detach()}
     if gradients:
         embedding: Any = model.get_input_embeddings().weight  # type: ignore[operator]
         (grad,) = torch.autograd.grad(out.loss, (embedding,))
-        found["gradient of the embedding"] = grad.double()
-    return found
+        values["gradient of the embedding"] = grad
+    return values
 
 
 def _norm(x: Tensor) -> float:

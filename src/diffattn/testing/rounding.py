@@ -1,4 +1,4 @@
-"""What one rounding can move: the sizes behind every tolerance, see docs/numerics.md."""
+"""How far rounding moves a result: what every tolerance is made of, see docs/numerics.md."""
 
 import torch
 from torch import Tensor
@@ -34,95 +34,115 @@ def rounding_steps(inputs: DiffAttentionInputs) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def term_magnitudes(inputs: DiffAttentionInputs, weights: Tensor) -> dict[str, Tensor]:
-    r"""Sizes of what a backend may round on the way to the output and the gradients, in float64.
+def rounding_errors(inputs: DiffAttentionInputs, weights: Tensor) -> dict[str, Tensor]:
+    r"""How far rounding in the dtype of ``inputs`` moves the output and the gradients.
 
-    .. math:: |A_1 V| + |\lambda A_2 V|,\quad A_i = e^{l_i - c_i}
+    Derived from the exact values alone, in float64: the same on every machine. A sum of n products
+    moves by the roundings of its terms, of itself and of its partial sums, which are kept in
+    float32 or finer (r is their eps over that of the dtype). The signs of roundings are taken as
+    independent, so that they add as squares; e_x is what x itself is off by:
 
-    O1 and λ O2 may be large where their difference is not, and one rounding of each moves the
-    output by eps times their size. The same holds for the terms of a gradient: those of either
-    map, of every head that shares a key, and the two of ``dS = A (dP - rowsum(A dP))``, which are
-    sums over the channels of V themselves. Weights
-    are rounded, and a kernel that keeps c, the logarithm of a row's sum, rounds it in float32,
-    which moves the whole row by that times \|c\|. Roundings of different rows are independent:
-    they add as squares.
+    .. math::
+
+        E^2(x \cdot y) = \epsilon^2 (1 + n r^2) (\textstyle\sum (x_j y_j)^2 + (x \cdot y)^2)
+        + \sum (e_{x,j} y_j)^2
+
+    This goes from the logits on through the softmax, the output and the closed form of the
+    gradients. A weight is rounded, moves with its row's log-sum, which kernels keep in float32,
+    and by as much as a softmax can whose logits are off by E: no first order there, because in
+    bfloat16 a logit of 1e4 is known to 40 only.
 
     Args:
         inputs: Arguments of the call.
         weights: ``[B, T, H, Dv]``, gradient of the output.
 
     Returns:
-        Float64, in units of the eps of ``inputs.q``, in the shapes of ``output`` and
-        ``gradient of q``, ``k``, ``v``, ``lam``.
+        E, float64, in the shapes of ``output`` and ``gradient of q``, ``k``, ``v``, ``lam``.
     """
+    eps = torch.finfo(inputs.q.dtype).eps
+    fine = min(1.0, torch.finfo(torch.float32).eps / eps)  # r
     exact = inputs.map_tensors(Tensor.double)
     options = dict(inputs.options)
     scale = options.pop("scale", exact.q.shape[-1] ** -0.5)
     q, k, v, lam = exact.tensors().values()
     map_1, map_2, _ = reference.maps(q, k, lam, scale=scale, **options)
     maps = torch.stack([map_1, map_2], dim=2)  # [B, H, 2, T, S]
-    num_heads, num_kv_heads = q.shape[2], k.shape[2]
-    factor = lam.abs().expand(q.shape[:3]).transpose(1, 2)[:, :, None, :, None]
-    factor = torch.cat([torch.ones_like(factor), factor], dim=2)  # 1 and |λ|: [B, H, 2, T, 1]
+    num_heads = q.shape[2]
+    groups = (k.shape[2], num_heads // k.shape[2])
+    factor = -lam.expand(q.shape[:3]).transpose(1, 2)[:, :, None, :, None]
+    factor = torch.cat([torch.ones_like(factor), factor], dim=2)  # 1 and −λ: [B, H, 2, T, 1]
     q = scale * q.permute(0, 2, 3, 1, 4)  # [B, H, 2, T, D]
     keys = k if k.ndim == 5 else k[:, :, :, None]
     keys = repeat_heads(keys, num_heads).permute(0, 2, 3, 1, 4)  # [B, H, 2 or 1, S, D]
     values = repeat_heads(v, num_heads).transpose(1, 2)[:, :, None]  # [B, H, 1, S, Dv]
     weights = weights.double().transpose(1, 2)[:, :, None]  # [B, H, 1, T, Dv]
 
-    logits = q @ keys.transpose(-1, -2)
-    if not maps.shape[-1]:  # no keys, nothing to round
-        like = [
-            inputs.v.new_zeros((*inputs.q.shape[:3], inputs.v.shape[-1])),
-            *exact.tensors().values(),
-        ]
-        names = ["output", *(f"gradient of {name}" for name in exact.tensors())]
-        return {
-            name: torch.zeros_like(x, dtype=torch.float64)
-            for name, x in zip(names, like, strict=True)
-        }
-    largest, where = maps.max(-1, keepdim=True)
-    row_log = (logits.gather(-1, where) - largest.log()).masked_fill(largest == 0, 0.0)  # c
-    float32_steps = torch.finfo(torch.float32).eps / torch.finfo(inputs.q.dtype).eps
-    moves = 1 + float32_steps * row_log.abs()  # of a weight and its row: [B, H, 2, T, 1]
-    outputs = maps @ values  # O1 and O2: [B, H, 2, T, Dv]
-    per_key = weights @ values.transpose(-1, -2)  # dP: [B, H, 1, T, S]
-    mean = (maps * per_key).sum(-1, keepdim=True)  # [B, H, 2, T, 1]
-    per_logit = moves * maps * (per_key - mean)
-    # dP and D are sums of Dv products, which may cancel; the products round all the same.
-    inner = _add_as_squares(weights, values.mT)  # [B, H, 1, T, S]
-    inner = maps * (inner + (weights * outputs).square().sum(-1, keepdim=True).sqrt())
+    def summed(x: Tensor, y: Tensor) -> Tensor:
+        """E² of x @ y for exact x and y."""
+        return (1 + fine**2 * x.shape[-1]) * (x.square() @ y.square() + (x @ y).square())
 
-    grad_q = (
-        abs(scale)
-        * factor
-        * (
-            ((maps * per_key) @ keys).abs()
-            + (mean * (maps @ keys)).abs()
-            + (per_logit @ keys).abs()
-            + _add_as_squares(inner, keys)
-        )
-    )  # [B, H, 2, T, D]
-    grad_k = (
-        ((factor * maps * per_key).mT @ q).abs()
-        + ((factor * maps * mean).mT @ q).abs()
-        + _add_as_squares((factor * per_logit).mT, q)
-        + _add_as_squares((factor * inner).mT, q)
-    )  # [B, H, 2, S, D]
-    grad_k = grad_k.unflatten(1, (num_kv_heads, -1)).sum(2).permute(0, 3, 1, 2, 4)
-    grad_v = ((factor * maps).mT @ weights).abs()
-    grad_v = grad_v + _add_as_squares((factor * moves * maps).mT, weights)  # [B, H, 2, S, Dv]
-    grad_v = grad_v.sum(2).unflatten(1, (num_kv_heads, -1)).sum(2).transpose(1, 2)
-    grad_lam = (weights[:, :, 0] * moves[:, :, 1] * outputs[:, :, 1]).square().sum(-1)  # [B, H, T]
-    return {
-        "output": (factor * moves * outputs.abs()).sum(2).transpose(1, 2),
+    # From here on every error is in units of eps. A weight that is 0 in float64 belongs to a logit
+    # 700 below its row's largest: further than any moves here.
+    logits = (q @ keys.mT).masked_fill(maps == 0, -torch.inf)
+    log_sum = logits.logsumexp(-1, keepdim=True)
+    log_sum = log_sum.masked_fill(log_sum == -torch.inf, 0.0)
+    moved = _softmax_moves(logits, eps * summed(q, keys.mT).sqrt()) / eps
+    row_moves = (1 + (fine * log_sum).square()).sqrt()  # [B, H, 2, T, 1]
+    rounded = row_moves * maps
+    output = factor.square() * (summed(rounded, values) + moved.square() @ values.square())
+
+    per_key, per_key_off = weights @ values.mT, summed(weights, values.mT)  # dP: [B, H, 1, T, S]
+    mean = (maps * per_key).sum(-1, keepdim=True)  # D = rowsum(A dP) = rowsum(dO O)
+    centred = per_key - mean
+    mean_off = ((moved * centred).square() + maps.square() * per_key_off).sum(-1, keepdim=True)
+    by_channel = row_moves * weights * (maps @ values)
+    mean_off = mean_off + by_channel.square().sum(-1, keepdim=True) + mean.square()
+    per_logit = maps * centred  # dS: [B, H, 2, T, S]
+    per_logit_off = (
+        (rounded * centred).square()
+        + (moved * (centred.abs() + eps * mean_off.sqrt())).square()
+        + maps.square() * (per_key_off + mean_off)
+    )
+    grad_q = summed(per_logit, keys) + per_logit_off @ keys.square()
+    grad_q = grad_q + mean_off * (maps @ keys).square()  # D moves the whole row
+    grad_q = (scale * factor).square() * grad_q  # [B, H, 2, T, D]
+
+    def joined(x: Tensor, x_off: Tensor, y: Tensor, axes: tuple[int, ...]) -> Tensor:
+        """E² of xᵀ @ y, added over the query heads of a key/value head and over ``axes``."""
+        square = summed(x.mT, y) + x_off.mT @ y.square()
+        value = (x.mT @ y).unflatten(1, groups).sum(axes)
+        return square.unflatten(1, groups).sum(axes) + value.square()
+
+    grad_k = joined(
+        factor * per_logit, factor.square() * per_logit_off, q, (2,) if k.ndim == 5 else (2, 3)
+    )  # [B, Hkv, 2 or none, S, D]
+    grad_v = joined(factor * rounded, (factor * moved).square(), weights, (2, 3))
+    row_off, row_mean = (x[:, :, 1, :, 0].transpose(1, 2) for x in (mean_off, mean))  # [B, T, H]
+    total = row_mean.sum_to_size(lam.shape)
+    num_rows = row_mean.numel() / max(1, lam.numel())
+    grad_lam = row_off.sum_to_size(lam.shape) + fine**2 * num_rows * (
+        row_mean.square().sum_to_size(lam.shape) + total.square()
+    )
+    squares = {
+        "output": output.sum(2).transpose(1, 2),
         "gradient of q": grad_q.permute(0, 3, 1, 2, 4),
-        "gradient of k": grad_k if k.ndim == 5 else grad_k.sum(3),
-        "gradient of v": grad_v,
-        "gradient of lam": grad_lam.transpose(1, 2).sum_to_size(lam.shape).sqrt(),
+        "gradient of k": grad_k.transpose(1, -2) if k.ndim == 4 else grad_k.permute(0, 3, 1, 2, 4),
+        "gradient of v": grad_v.transpose(1, 2),
+        "gradient of lam": grad_lam,
     }
+    return {name: eps * x.sqrt() for name, x in squares.items()}
 
 
-def _add_as_squares(x: Tensor, y: Tensor) -> Tensor:
-    """A matrix product whose terms have independent signs."""
-    return (x.square() @ y.square()).sqrt()
+def _softmax_moves(logits: Tensor, off: Tensor) -> Tensor:
+    """How far each weight can go if every logit may be off by up to ``off``: its extremes."""
+    high, low = logits + off, logits - off
+
+    def others(x: Tensor) -> Tensor:
+        """Logarithm of the sum over all keys but this one."""
+        whole = x.logsumexp(-1, keepdim=True)
+        return whole + torch.log1p(-(x - whole).exp().clamp(max=1))
+
+    weights = logits.softmax(-1)
+    most, least = torch.sigmoid(high - others(low)), torch.sigmoid(low - others(high))
+    moves = torch.maximum(most - weights, weights - least)
+    return moves.masked_fill(logits == -torch.inf, 0.0)  # also the rows that see no key
