@@ -11,11 +11,12 @@ export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help install reproduce smoke lint test test-scheduled screenshot clean
+.PHONY: help install reproduce smoke lint test test-variants test-scheduled screenshot clean
 
 help:
 	@echo "make reproduce       install, train the four attention types on real text, write a report (10 minutes)"
 	@echo "make test            install, lint, check types, run the tests and the smoke run"
+	@echo "make test-variants   the tests of every push with the kernels of other CPUs"
 	@echo "make test-scheduled  the slow tests: compiled models and kill trials"
 	@echo "make clean           remove .venv and runs/"
 
@@ -42,7 +43,12 @@ lint: $(INSTALLED)
 
 test: lint
 	$(BIN)/python -m pytest -m "not scheduled" -n 2 --dist loadfile
+	$(BIN)/python .ci/variants --fast
 	$(MAKE) --no-print-directory smoke
+
+# The push tier with the kernels of other CPUs, one after the other: 5 minutes each.
+test-variants: $(INSTALLED)
+	$(BIN)/python .ci/variants
 
 test-scheduled: $(INSTALLED)
 	$(BIN)/python -m pytest -m scheduled

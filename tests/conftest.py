@@ -1,4 +1,4 @@
-"""One thread, no network, fixed seeds, and the devices of this machine."""
+"""One thread unless asked for more, no network, fixed seeds, and the devices of this machine."""
 
 import os
 import random
@@ -8,15 +8,15 @@ import pytest
 import torch
 
 # Also for the processes that tests start. cuBLAS asks for its setting in deterministic mode.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ |= {
-    "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
 # Before a Triton kernel is defined: on a machine without a GPU kernels run in the interpreter.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 DEVICES = [pytest.param("cpu", id="cpu")]
 if torch.cuda.is_available():

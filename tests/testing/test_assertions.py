@@ -78,7 +78,7 @@ NOTICED = {
     ("fp64", None): ALL, ("fp64", 300): ALL, ("fp64", 1e4): ALL,
     # A λ in bfloat16 has as many digits as these outputs.
     ("fp16", None): ALL[:-1], ("fp16", 300): ALL[:-1], ("fp16", 1e4): ALL[:6],
-    # A logit of 300 is known to 2, one of 1000 to 8: which of two near keys wins is open. At 1e4
+    # A logit of 300 is known to 1, one of 1000 to 4: which of two near keys wins is open. At 1e4
     # no key of these rows is safe, and nothing is promised.
     ("bf16", None): ALL[:-1], ("bf16", 300): ALL[:8], ("bf16", 1e3): KEYS,
 }  # fmt: skip
