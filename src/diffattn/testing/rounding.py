@@ -50,7 +50,8 @@ def rounding_errors(inputs: DiffAttentionInputs, weights: Tensor) -> dict[str, T
     This goes from the logits on through the softmax, the output and the closed form of the
     gradients. A weight is rounded, moves with its row's log-sum, which kernels keep in float32,
     and by as much as a softmax can whose logits are off by E: no first order there, because in
-    bfloat16 a logit of 1e4 is known to 40 only.
+    bfloat16 a logit of 1e4 is known to 40 only. Numbers below the smallest normal one, 6e-5 in
+    float16, are rounded as that is.
 
     Args:
         inputs: Arguments of the call.
@@ -59,7 +60,7 @@ def rounding_errors(inputs: DiffAttentionInputs, weights: Tensor) -> dict[str, T
     Returns:
         E, float64, in the shapes of ``output`` and ``gradient of q``, ``k``, ``v``, ``lam``.
     """
-    eps = torch.finfo(inputs.q.dtype).eps
+    eps, tiny = torch.finfo(inputs.q.dtype).eps, torch.finfo(inputs.q.dtype).smallest_normal
     fine = min(1.0, torch.finfo(torch.float32).eps / eps)  # r
     exact = inputs.map_tensors(Tensor.double)
     options = dict(inputs.options)
@@ -88,7 +89,7 @@ def rounding_errors(inputs: DiffAttentionInputs, weights: Tensor) -> dict[str, T
     log_sum = log_sum.masked_fill(log_sum == -torch.inf, 0.0)
     moved = _softmax_moves(logits, eps * summed(q, keys.mT).sqrt()) / eps
     row_moves = (1 + (fine * log_sum).square()).sqrt()  # [B, H, 2, T, 1]
-    rounded = row_moves * maps
+    rounded = row_moves * maps.clamp(min=tiny)
     output = factor.square() * (summed(rounded, values) + moved.square() @ values.square())
 
     per_key, per_key_off = weights @ values.mT, summed(weights, values.mT)  # dP: [B, H, 1, T, S]
@@ -100,6 +101,7 @@ def rounding_errors(inputs: DiffAttentionInputs, weights: Tensor) -> dict[str, T
     per_logit = maps * centred  # dS: [B, H, 2, T, S]
     per_logit_off = (
         (rounded * centred).square()
+        + tiny**2
         + (moved * (centred.abs() + eps * mean_off.sqrt())).square()
         + maps.square() * (per_key_off + mean_off)
     )
@@ -130,7 +132,7 @@ def rounding_errors(inputs: DiffAttentionInputs, weights: Tensor) -> dict[str, T
         "gradient of v": grad_v.transpose(1, 2),
         "gradient of lam": grad_lam,
     }
-    return {name: eps * x.sqrt() for name, x in squares.items()}
+    return {name: eps * (x + tiny**2).sqrt() for name, x in squares.items()}
 
 
 def _softmax_moves(logits: Tensor, off: Tensor) -> Tensor:
