@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 from diffattn.report.benchmarks.tables import replace_tables
-from diffattn.report.recall.tables import recall_markdown
-from diffattn.report.study.tables import markdown_table
+from diffattn.report.build import markdown_results
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -42,7 +41,7 @@ def test_every_named_file_exists():
 
 def test_the_results_table_is_the_committed_study():
     """As ``diffattn report published/text --markdown`` prints it."""
-    table = markdown_table(ROOT / "published" / "text")
+    table = markdown_results(ROOT / "published" / "text")
     assert table in RESULTS
     cells = [
         [cell.strip() for cell in line.split("|")[1:-1]]
@@ -60,4 +59,4 @@ def test_benchmark_tables_are_what_their_records_generate():
 
 def test_the_recall_table_is_what_its_records_generate():
     """After a new study: ``diffattn report published/recall --markdown``."""
-    assert recall_markdown(ROOT / "published" / "recall") in RESULTS
+    assert markdown_results(ROOT / "published" / "recall") in RESULTS
