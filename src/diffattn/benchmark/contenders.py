@@ -74,12 +74,12 @@ def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contende
     if case.mode == "decode":  # keys and values lie as a model's cache holds them
         inputs = replace(inputs, k=_cached(inputs.k), v=_cached(inputs.v))
         softmax = replace(softmax, k=_cached(softmax.k), v=_cached(softmax.v))
-    found = [_softmax(case, softmax, *kernel) for kernel in _sdpa_kernels(case, softmax)]
+    contenders = [_softmax(case, softmax, *kernel) for kernel in _sdpa_kernels(case, softmax)]
     # "sdpa" is PyTorch's own call behind our checks: T without them.
     others = [backend for backend in softmax_backends() if backend.name != SDPA]
-    found += [_softmax_by(case, softmax, backend) for backend in others]
-    found += [_diff(case, inputs, backend) for backend in backends.table("diff_attention")]
-    return [c for c in found if c.role == T or not only or c.backend in only]
+    contenders += [_softmax_by(case, softmax, backend) for backend in others]
+    contenders += [_diff(case, inputs, backend) for backend in backends.table("diff_attention")]
+    return [c for c in contenders if c.role == T or not only or c.backend in only]
 
 
 def _cached(x: Tensor) -> Tensor:
@@ -151,21 +151,21 @@ def _sdpa(inputs: _SoftmaxInputs, kernel: SDPBackend | None = None) -> Tensor:
 def _sdpa_kernels(
     case: Case, inputs: _SoftmaxInputs
 ) -> list[tuple[str, str, Callable[[], Tensor], str | None]]:
-    """T by each kernel of PyTorch; on a CPU there is one choice, whose kernel is told."""
+    """T by each kernel of PyTorch; on a CPU there is one choice, which is named."""
     if case.device == "cpu":
         refusal = _refusal(partial(_sdpa, inputs, SDPBackend.FLASH_ATTENTION))
         name = "math" if refusal else "flash"
         return [(SDPA, f"sdpa ({name})", partial(_sdpa, inputs), None)]
-    found: list[tuple[str, str, Callable[[], Tensor], str | None]] = []
+    kernels: list[tuple[str, str, Callable[[], Tensor], str | None]] = []
     for name, kernel in _KERNELS.items():
         run = partial(_sdpa, inputs, kernel)
-        found.append((f"sdpa_{name}", f"sdpa ({name})", run, _refusal(run)))
-    return found
+        kernels.append((f"sdpa_{name}", f"sdpa ({name})", run, _refusal(run)))
+    return kernels
 
 
 @torch.no_grad()
 def _refusal(run: Callable[[], Tensor]) -> str | None:
-    with warnings.catch_warnings():  # PyTorch tells in warnings why a kernel does not fit
+    with warnings.catch_warnings():  # PyTorch warns why a kernel does not fit
         warnings.simplefilter("ignore")
         try:
             run()

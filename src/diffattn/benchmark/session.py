@@ -70,7 +70,7 @@ def run_bench(
         run = describe_run(config)
         clock = timer_of(config.device) if timer is None else timer
         rates: dict[str, float] = {}
-        found, done = [], 0
+        planned, done = [], 0
         tell(done)
         for case in cases:
             measured = result.find(_key(case), run.name)
@@ -85,10 +85,10 @@ def run_bench(
                 result = result.put(measured, run)
                 result.write(out)
                 say(f"{case}: {in_short(measured)}")
-            found.append(measured)
+            planned.append(measured)
             done += effort(case)
             tell(done)
-    return result, found
+    return result, planned
 
 
 def total_effort(config: BenchConfig) -> int:

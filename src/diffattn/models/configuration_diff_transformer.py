@@ -88,11 +88,10 @@ class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
 
     def _check_keywords(self, kwargs: dict[str, Any]) -> None:
         """Hugging Face keeps any keyword: refuse what can only be a mistake."""
-        own = list(self.settings())
         for name in kwargs:
             if name in ("num_attention_heads", "num_key_value_heads"):
                 raise self._error(f"{name} follows from num_heads and num_kv_heads", kwargs[name])
-            near = get_close_matches(name, own, n=1, cutoff=0.85)
+            near = get_close_matches(name, self.settings(), n=1, cutoff=0.85)
             if near:
                 raise ConfigError(
                     f"DiffTransformerConfig: unknown field {name!r}. Did you mean {near[0]!r}?"

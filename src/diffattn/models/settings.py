@@ -70,7 +70,7 @@ class ModelSettings:
         self.validate_architecture()
 
     def validate_architecture(self) -> None:
-        """Check what no single field can tell; the strict configuration calls it on saving too."""
+        """Check fields against each other; the strict configuration calls it on saving too."""
         facts = self.attention
         backend_names = ("auto", *backends.names(facts.op))
         check_known(type(self).__name__, "attention_backend", self.attention_backend, backend_names)

@@ -105,4 +105,4 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     # matmul copies operands whose batch axes are not one stride apart, as in [B, S, Hkv, ...].
     if b.shape[0] == 1 or b.stride(0) == b.shape[1] * b.stride(1):
         return torch.matmul(a, b)
-    return torch.stack([torch.matmul(own_a, own_b) for own_a, own_b in zip(a, b, strict=True)])
+    return torch.stack([torch.matmul(row_a, row_b) for row_a, row_b in zip(a, b, strict=True)])
