@@ -43,11 +43,8 @@ def test_softmax_reads_the_memory_that_diff_reads():
 def test_our_softmax_techniques_are_tc_of_the_backend_of_the_same_name(monkeypatch):
     from diffattn.ops.softmax_attention import softmax_attention
 
-    table = (
-        backends.Backend(name="sdpa", summary=""),
-        backends.Backend(name="composed", summary=""),
-    )
-    monkeypatch.setattr(module, "softmax_backends", lambda: table)
+    rows = tuple(backends.Backend(name=name, summary="") for name in ("sdpa", "composed"))
+    monkeypatch.setitem(backends._TABLE, "softmax_attention", rows)
     monkeypatch.setattr(
         module, "softmax_attention", lambda q, k, v, backend: softmax_attention(q, k, v)
     )

@@ -21,7 +21,6 @@ from diffattn.benchmark.checking import check_diff, check_softmax
 from diffattn.benchmark.config import Case
 from diffattn.benchmark.contender_names import DIFF, SDPA, TC, T
 from diffattn.benchmark.flops import diff_flops, softmax_flops
-from diffattn.errors import BackendError
 from diffattn.ops import backends
 from diffattn.ops.diff_attention.api import diff_attention
 from diffattn.ops.softmax_attention import softmax_attention
@@ -76,7 +75,7 @@ def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contende
         softmax = replace(softmax, k=_cached(softmax.k), v=_cached(softmax.v))
     contenders = [_softmax(case, softmax, *kernel) for kernel in _sdpa_kernels(case, softmax)]
     # "sdpa" is PyTorch's own call behind our checks: T without them.
-    others = [backend for backend in softmax_backends() if backend.name != SDPA]
+    others = [b for b in backends.table("softmax_attention") if b.name != SDPA]
     contenders += [_softmax_by(case, softmax, backend) for backend in others]
     contenders += [_diff(case, inputs, backend) for backend in backends.table("diff_attention")]
     return [c for c in contenders if c.role == T or not only or c.backend in only]
@@ -87,30 +86,15 @@ def _cached(x: Tensor) -> Tensor:
     return x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
 
 
-def softmax_backends() -> tuple[backends.Backend, ...]:
-    """Our techniques for softmax attention; none where the table has no such operator."""
-    try:
-        return backends.table("softmax_attention")
-    except BackendError:
-        return ()
-
-
 def op_case(case: Case) -> OpCase:
     """The operator's shapes of one case."""
     shape = case.shape
     heads, dim, shared = shape["H"], shape["d"], shape.get("attention") == "v2"
     return OpCase(
-        name="benchmark",
-        num_queries=shape["N"],
-        num_keys=shape.get("S"),
-        batch=shape["B"],
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=dim,
-        value_dim=dim if shared else 2 * dim,
-        shared_keys=shared,
-        lam_axes="bth" if shared else "",
-    )
+        name="benchmark", num_queries=shape["N"], num_keys=shape.get("S"), batch=shape["B"],
+        num_heads=heads, num_kv_heads=heads, head_dim=dim, value_dim=dim if shared else 2 * dim,
+        shared_keys=shared, lam_axes="bth" if shared else "",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

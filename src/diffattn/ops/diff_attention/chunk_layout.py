@@ -204,8 +204,8 @@ class Group:
         """rowsum(A dP) ``[G, R, 1]``, summed in float32 at least and rounded once."""
         num_rows = max(1, _PIECE // max(1, len(weights) * weights.shape[-1]))
         sums = []
-        for own, other in zip(weights.split(num_rows, 1), per_key.split(num_rows, 1), strict=True):
-            terms = torch.mul(own, other, out=self.memory("terms", own.shape))
+        for a, b in zip(weights.split(num_rows, 1), per_key.split(num_rows, 1), strict=True):
+            terms = torch.mul(a, b, out=self.memory("terms", a.shape))
             sums.append(terms.sum(-1, keepdim=True))
         return torch.cat(sums, dim=1)
 
