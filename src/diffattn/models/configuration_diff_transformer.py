@@ -113,13 +113,16 @@ class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
 
     @property
     def num_attention_heads(self) -> int:
-        """Query heads of the one attention call under Hugging Face's kernels. Read-only."""
-        return self.num_heads * self.attention.kernel_query_heads
+        """Query heads of the one attention call under Hugging Face's kernels. Read-only.
+
+        Every map meets every part of V that is one head wide.
+        """
+        return self.num_heads * self.attention.query_maps * self.attention.value_width
 
     @property
     def num_key_value_heads(self) -> int:
         """Key/value heads, ``head_dim`` wide, that a paged cache stores per token. Read-only."""
-        return self.num_kv_heads * self.attention.kernel_key_value_heads
+        return self.num_kv_heads * self.attention.key_maps * self.attention.value_width
 
     @property
     def cached_kv_shape(self) -> tuple[int, int]:
