@@ -50,7 +50,7 @@ SMALL = BenchConfig(suite="ops", scale="quick", lengths=(16, 24), seconds=0, rou
 def call(config, path, **options):
     lines, done = [], []
     result, cases = run_bench(
-        config, path, say=lines.append, tell=done.append, timer=Steps(), **options
+        config, path, on_message=lines.append, on_progress=done.append, timer=Steps(), **options
     )
     return result, cases, lines, done
 

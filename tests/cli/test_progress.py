@@ -23,13 +23,13 @@ def clock(monkeypatch):
 
 def test_lines_are_sparse_and_end_at_the_end(clock, capsys):
     with RunsProgress(200, 0, 100) as shown:
-        shown.say("packing")
+        shown.on_message("packing")
         for step in range(1, 101):
             clock.now += 1
-            shown.tell("a", {"step": step, "loss": 2.5})
-            shown.tell("b", {"step": step, "loss": None})
-        shown.tell("a", {"done": True})
-        shown.tell("b", {"done": True})
+            shown.on_progress("a", {"step": step, "loss": 2.5})
+            shown.on_progress("b", {"step": step, "loss": None})
+        shown.on_progress("a", {"done": True})
+        shown.on_progress("b", {"done": True})
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [
@@ -45,9 +45,9 @@ def test_lines_are_sparse_and_end_at_the_end(clock, capsys):
 
 def test_what_earlier_calls_did_is_done_but_not_timed(clock, capsys):
     with RunsProgress(300, 100, 100) as shown:  # one of three runs is finished
-        shown.tell("b", {"step": 61, "loss": 1.0})  # continued from step 60
+        shown.on_progress("b", {"step": 61, "loss": 1.0})  # continued from step 60
         clock.now += 30
-        shown.tell("b", {"step": 76, "loss": 1.0})
+        shown.on_progress("b", {"step": 76, "loss": 1.0})
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("161/300 steps (54%), time left unknown")
     assert lines[1].startswith("176/300 steps (59%), about 4 min 08 s left")  # 2 s a step
@@ -55,8 +55,8 @@ def test_what_earlier_calls_did_is_done_but_not_timed(clock, capsys):
 
 def test_runs_that_fail_or_finish_at_once_are_shown_without_a_step(clock, capsys):
     with RunsProgress(20, 0, 10) as shown:
-        shown.tell("a", {"error": "no"})
-        shown.tell("b", {"done": True})
+        shown.on_progress("a", {"error": "no"})
+        shown.on_progress("b", {"done": True})
     assert capsys.readouterr().err.splitlines() == ["10/20 steps (50%), time left unknown; b"]
 
 
@@ -66,12 +66,12 @@ def test_bars_on_a_terminal(clock, monkeypatch):
         progress, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=100)
     )
     with RunsProgress(20, 0, 10) as shown:
-        shown.say("packing")
-        shown.tell("a", {"error": "no"})
+        shown.on_message("packing")
+        shown.on_progress("a", {"error": "no"})
         for step, name in itertools.product((1, 10), "ab"):
-            shown.tell(name, {"step": step, "loss": 2.5})
-            shown.tell(name, {"done": True} if step == 10 else {"error": "no"})
-        shown.say("comparing")
+            shown.on_progress(name, {"step": step, "loss": 2.5})
+            shown.on_progress(name, {"done": True} if step == 10 else {"error": "no"})
+        shown.on_message("comparing")
     text = screen.getvalue()
     assert "packing" in text
     assert "20/20 steps" in text

@@ -35,7 +35,7 @@ def test_the_second_time_nothing_is_trained_or_written(data, config, monkeypatch
     monkeypatch.setattr(prepare, "train_tokenizer", None)  # calling it would fail
     before = contents(data.folder)
     lines = []
-    again = prepare_data(config, data.folder, say=lines.append)
+    again = prepare_data(config, data.folder, on_message=lines.append)
     assert contents(data.folder) == before
     assert lines == ["checking 20 documents"]
     assert again.facts() == data.facts()

@@ -69,8 +69,8 @@ def bench(
     path = result_path(out, chosen)
     with RunsProgress(effort, 0, effort) as progress:
         _, cases = run_bench(
-            config, path, fresh=fresh, say=progress.say,
-            tell=lambda done: progress.tell(f"bench {suite}", {"step": done}),
+            config, path, fresh=fresh, on_message=progress.on_message,
+            on_progress=lambda done: progress.on_progress(f"bench {suite}", {"step": done}),
         )  # fmt: skip
     if json_:
         typer.echo(json.dumps([asdict(case) for case in cases], indent=2, ensure_ascii=False))

@@ -65,7 +65,8 @@ def evaluate(
     with ItemProgress(len(chosen) * len(models)) as progress:
         results, comparison = run_evaluation(
             chosen, models, out, device=device, dtype=dtype, max_length=max_length, add_bos=bos,
-            begin=progress.begin, tell=progress.tell, say=progress.say,
+            on_start=progress.on_start, on_progress=progress.on_progress,
+            on_message=progress.on_message,
         )  # fmt: skip
     if json_:
         found = {"results": [asdict(r) for r in results]}

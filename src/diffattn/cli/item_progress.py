@@ -47,7 +47,7 @@ class ItemProgress(StderrBars):
             self.bars.start()
         return self
 
-    def begin(self, name: str) -> None:
+    def on_start(self, name: str) -> None:
         """Show that the items of evaluation ``name`` are being prepared."""
         title = self._title(name)
         if self.bars is not None:
@@ -56,10 +56,10 @@ class ItemProgress(StderrBars):
             self.tasks.clear()
             self.tasks[name] = self.bars.add_task(f"{title}, preparing", total=None)
         else:
-            self.say(f"{title}: preparing")
+            self.on_message(f"{title}: preparing")
             self.last_line = time.monotonic()
 
-    def tell(self, name: str, done: int, total: int) -> None:
+    def on_progress(self, name: str, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` items of evaluation ``name`` are done."""
         now = time.monotonic()
         is_new = name not in self.began
@@ -71,7 +71,7 @@ class ItemProgress(StderrBars):
             self.bars.update(self.tasks[name], description=title, completed=done, total=total)
             if done >= total:  # a line: bars of many evaluations would not fit the screen
                 self.bars.remove_task(self.tasks.pop(name))
-                self.say(f"{title}: {total:,} items, {duration(now - began)}")
+                self.on_message(f"{title}: {total:,} items, {duration(now - began)}")
             return
         ended = done >= total
         if not (ended or is_new or now - self.last_line >= _SECONDS_BETWEEN_LINES):
@@ -80,7 +80,7 @@ class ItemProgress(StderrBars):
         left = ""
         if not ended and done > before:
             left = f", about {duration((now - began) / (done - before) * (total - done))} left"
-        self.say(f"{title}: {done:,}/{total:,} items{left}")
+        self.on_message(f"{title}: {done:,}/{total:,} items{left}")
 
     def _title(self, name: str) -> str:
         """``"2 of 4: base/needle"``: counted in the order in which they were first named."""

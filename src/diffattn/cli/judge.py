@@ -69,7 +69,7 @@ def judge(
         return
     asked_judge = chosen_judge(settings, replies=replies, device=device, dtype=dtype)
     with ItemProgress(len(recorded)) as progress:
-        judged = judge_folder(evaluation, asked_judge, settings, tell=progress.tell)
+        judged = judge_folder(evaluation, asked_judge, settings, on_progress=progress.on_progress)
     results, comparison = judged.results, compare_folder(evaluation)
     if json_:
         found = {"results": [asdict(r) for r in results]}

@@ -29,7 +29,7 @@ class StderrBars:
         if self.bars is not None:
             self.bars.stop()
 
-    def say(self, line: str) -> None:
+    def on_message(self, line: str) -> None:
         """Show one line."""
         if self.bars is not None:
             self.bars.console.print(line, highlight=False)
@@ -73,7 +73,7 @@ class RunsProgress(StderrBars):
             )
         return self
 
-    def tell(self, name: str, event: dict[str, Any]) -> None:
+    def on_progress(self, name: str, event: dict[str, Any]) -> None:
         """Take one event of a run: ``step`` and ``loss``, ``done`` or ``error``."""
         if "step" in event:
             # The first steps of a run are not timed: they come with its start-up.

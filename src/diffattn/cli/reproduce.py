@@ -94,7 +94,7 @@ def _text(
     with RunsProgress(len(members) * steps, finished * steps, steps) as progress:
         path = study.reproduce(
             scale, out=folder, seeds=seeds, settings=settings, match=match, workers=workers,
-            say=progress.say, tell=progress.tell,
+            on_message=progress.on_message, on_progress=progress.on_progress,
         )  # fmt: skip
     _finish(folder, path, as_json)
 
@@ -122,7 +122,7 @@ def _recall(
     with RunsProgress(config.num_runs() * steps, finished * steps, steps) as progress:
         path = study.reproduce_recall(
             scale, out=folder, seeds=seeds, match=match, workers=workers,
-            say=progress.say, tell=progress.tell,
+            on_message=progress.on_message, on_progress=progress.on_progress,
         )  # fmt: skip
     _finish(folder, path, as_json)
 

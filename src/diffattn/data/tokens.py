@@ -32,7 +32,7 @@ def pack(
     out: Path,
     *,
     validation_fraction: float = 0.05,
-    progress: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Encode a corpus into ``train.bin`` and ``validation.bin``, each with a JSON sidecar.
 
@@ -56,7 +56,7 @@ def pack(
         tokenizer: A fast ``transformers`` tokenizer with an end token.
         out: Folder of the four files; made if missing.
         validation_fraction: Expected share of the documents in validation, between 0 and 1.
-        progress: Called after each batch with the number of tokens written so far.
+        on_progress: Called after each batch with the number of tokens written so far.
 
     Returns:
         ``{"train": sidecar, "validation": sidecar}``.
@@ -96,7 +96,7 @@ def pack(
             if leftover != work:
                 shutil.rmtree(leftover)
         assigned = assign_splits(itertools.chain([first], corpus), validation_fraction)
-        parts = _write_tokens(assigned, tokenizer, work, progress)
+        parts = _write_tokens(assigned, tokenizer, work, on_progress)
         identity["corpus_hash"] = digest.hexdigest()
         sidecars = {split: {"schema": SCHEMA, **identity, **part} for split, part in parts.items()}
         for split, sidecar in sidecars.items():
@@ -199,7 +199,7 @@ def _write_tokens(
     assigned: Iterable[tuple[str, Document]],
     tokenizer: Any,
     folder: Path,
-    progress: Callable[[int], None] | None,
+    on_progress: Callable[[int], None] | None,
 ) -> dict[str, dict[str, Any]]:
     """Write the token files of both splits, and describe them."""
     vocab_size = max(tokenizer.get_vocab().values()) + 1  # ids may have gaps: not len(tokenizer)
@@ -207,7 +207,7 @@ def _write_tokens(
         writers = {split: SplitWriter(folder, split, vocab_size) for split in SPLITS}
         for writer in writers.values():
             stack.callback(writer.file.close)  # also if another one fails to close
-        encode(assigned, tokenizer, writers, progress)
+        encode(assigned, tokenizer, writers, on_progress)
         return {split: writer.finish() for split, writer in writers.items()}
 
 

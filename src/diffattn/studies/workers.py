@@ -14,7 +14,8 @@ from typing import Any, Protocol, TypeVar
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.studies.worker import job
 
-Events = Callable[[str, dict[str, Any]], None]
+OnMessage = Callable[[str], None]
+OnProgress = Callable[[str, dict[str, Any]], None]
 """Called with a run's name and its event: ``step`` and ``loss``, ``done``, or ``error``."""
 
 
@@ -54,7 +55,12 @@ def unfinished(members: Sequence[AnyMember], folder: Path) -> list[AnyMember]:
 
 
 def run_members(
-    members: Sequence[Member], data: Path | None, folder: Path, *, workers: int, tell: Events
+    members: Sequence[Member],
+    data: Path | None,
+    folder: Path,
+    *,
+    workers: int,
+    on_progress: OnProgress,
 ) -> None:
     """Train the members, ``workers`` at a time.
 
@@ -66,7 +72,7 @@ def run_members(
         data: Folder of the prepared tokens; ``None`` for recall tasks, which need none.
         folder: Where the run directories lie, one per member.
         workers: Processes at a time, each with one thread.
-        tell: Told what happens.
+        on_progress: Given the name of a run and each of its events.
 
     Raises:
         DiffAttnError: A run failed; its log is ``<folder>/<name>.log``.
@@ -83,7 +89,7 @@ def run_members(
                 active[member.config.name] = _start(member, data, folder, events)
             name, event = events.get()
             if "exit" not in event:
-                tell(name, event)
+                on_progress(name, event)
                 if "error" in event:
                     failures.append(event["error"])
                 continue

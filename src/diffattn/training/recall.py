@@ -22,7 +22,7 @@ from diffattn.probes.lambdas import layer_lambdas
 from diffattn.records.claim import claim_run
 from diffattn.records.io import read_json, read_jsonl, write_json
 from diffattn.records.lock import sole_writer
-from diffattn.training.callbacks import CostCallback, MetricsCallback, Progress, diverged
+from diffattn.training.callbacks import CostCallback, MetricsCallback, OnProgress, diverged
 from diffattn.training.checkpoints import CheckpointCallback, checkpoint_step, last_checkpoint
 from diffattn.training.recall_config import RecallConfig
 from diffattn.training.schedule import optimizer_and_scheduler
@@ -43,7 +43,7 @@ def train_recall(
     folder: Path,
     *,
     facts: dict[str, Any] | None = None,
-    progress: Progress = lambda step, loss: None,
+    on_progress: OnProgress = lambda step, loss: None,
 ) -> dict[str, Any]:
     """Train one model on a recall task until it is solved or the steps are used up.
 
@@ -55,7 +55,7 @@ def train_recall(
         config: Model, training and task.
         folder: Run directory.
         facts: More to record about the model, for example its difference to a baseline.
-        progress: Told after every step.
+        on_progress: Called after every step.
 
     Returns:
         What ``results.json`` holds: whether and when the task was solved, test accuracy over all
@@ -73,7 +73,7 @@ def train_recall(
     claim_run(folder, run, f"run {config.name!r}", besides="data")
     with sole_writer(folder), without_bars():
         if not (folder / "results.json").exists():
-            _run(config, folder, progress)
+            _run(config, folder, on_progress)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return read_json(folder / "results.json")
 
@@ -162,10 +162,10 @@ class _FreshBatches(Dataset[dict[str, Tensor]]):
 class _RecallCallback(MetricsCallback):
     """Adds validation accuracy to ``metrics.jsonl``, and ends a run that is solved."""
 
-    def __init__(self, folder: Path, config: RecallConfig, progress: Progress) -> None:
+    def __init__(self, folder: Path, config: RecallConfig, on_progress: OnProgress) -> None:
         self.validation = held_out(config, _VALIDATION)
         self.recall = config
-        super().__init__(folder, config.train, self.validation.input_ids[:64], progress)
+        super().__init__(folder, config.train, self.validation.input_ids[:64], on_progress)
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
@@ -210,12 +210,12 @@ def _answer_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -
     return F.cross_entropy(outputs.logits.float().flatten(0, 1), labels.flatten())
 
 
-def _run(config: RecallConfig, folder: Path, progress: Progress) -> None:
+def _run(config: RecallConfig, folder: Path, on_progress: OnProgress) -> None:
     """Train from the start or from the last checkpoint, and write ``results.json``."""
     train = config.train
     set_seed(train.seed)
     model = DiffTransformerForCausalLM(deepcopy(config.model))
-    metrics = _RecallCallback(folder, config, progress)
+    metrics = _RecallCallback(folder, config, on_progress)
     costs = CostCallback(folder, config.name, train)
     checkpoint = last_checkpoint(folder / "checkpoints")
     batches = _FreshBatches(config.task, train.num_steps, train.batch_sequences, train.data_seed)

@@ -29,8 +29,8 @@ def smoke(tmp_path_factory, heard):
     """A whole smoke study; read-only."""
     out = tmp_path_factory.mktemp("recall") / "smoke"
     path = reproduce_recall(
-        "smoke", out=out, workers=1, say=heard["lines"].append,
-        tell=lambda name, event: heard["events"].append((name, event)),
+        "smoke", out=out, workers=1, on_message=heard["lines"].append,
+        on_progress=lambda name, event: heard["events"].append((name, event)),
     )  # fmt: skip
     assert path == out / "report.html"
     return out
@@ -90,17 +90,19 @@ def test_the_same_call_again_makes_what_is_missing(smoke, tmp_path):
     shutil.rmtree(copied / "runs" / "multi_needle-diff-seed0")
     (copied / "results.json").unlink()
     lines = []
-    reproduce_recall("smoke", out=copied, workers=1, say=lines.append)
+    reproduce_recall("smoke", out=copied, workers=1, on_message=lines.append)
     assert lines == ["trials: training 1 of 8 models"]
     assert (copied / "results.json").read_bytes() == (smoke / "results.json").read_bytes()
-    reproduce_recall("smoke", out=copied, workers=1, say=lines.append)
+    reproduce_recall("smoke", out=copied, workers=1, on_message=lines.append)
     assert len(lines) == 1
 
 
 def test_a_worker_makes_the_same_run(smoke, tmp_path):
     member = recall_study("smoke").sweep()[1]
     told = []
-    run_members([member], None, tmp_path, workers=1, tell=lambda name, event: told.append(event))
+    run_members(
+        [member], None, tmp_path, workers=1, on_progress=lambda name, event: told.append(event)
+    )
     for name in ("metrics.jsonl", "results.json"):
         expected = (smoke / "runs" / member.config.name / name).read_bytes()
         assert (tmp_path / member.config.name / name).read_bytes() == expected
