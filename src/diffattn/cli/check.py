@@ -76,10 +76,10 @@ def _backends() -> list[dict[str, Any]]:
         for device in devices:
             error, why_not = None, ""
             try:
-                found = run(torch.float32, device, name)
+                measured = run(torch.float32, device, name)
                 error = max(
                     float((a - b).abs().max() / b.abs().max())
-                    for a, b in zip(found, exact[: len(found)], strict=True)
+                    for a, b in zip(measured, exact[: len(measured)], strict=True)
                 )
             except BackendError as refusal:
                 # The sentence in the middle: the row names the backend, the table the others.

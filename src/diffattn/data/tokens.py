@@ -48,7 +48,7 @@ def pack(
     token of each document, then ``num_tokens``) and ``documents`` (their names).
 
     Files get their names when they are whole, sidecars last, so an interrupted packing is never
-    taken for a finished one; the next call starts it anew. If ``out`` already holds this very
+    taken for a finished one; the next call starts over. If ``out`` already holds this very
     packing, the documents are only hashed. One process at a time may pack into a folder.
 
     Args:
@@ -228,10 +228,10 @@ def _refuse_foreign(out: Path) -> None:
     """Without both sidecars, token files are ours only beside the work folder of a killed run."""
     if out.exists() and not out.is_dir():
         raise CheckpointError(f"pack: {out} must be a folder, got a file.")
-    found = [name for name in _FILES if (out / name).exists()]
-    if found and not any(out.glob(f"{_WORK_PREFIX}*")):
+    present = [name for name in _FILES if (out / name).exists()]
+    if present and not any(out.glob(f"{_WORK_PREFIX}*")):
         raise CheckpointError(
-            f"pack: {out} must be empty or hold a whole packing, got only {', '.join(found)}. "
+            f"pack: {out} must be empty or hold a whole packing, got only {', '.join(present)}. "
             "Choose another folder."
         )
 

@@ -1,4 +1,4 @@
-"""EvalResult: what one protocol found in one model, and the paired differences between models."""
+"""EvalResult: what one protocol measured on one model, and the paired differences between models."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -102,7 +102,7 @@ class PairedDifference:
     """Independent clusters of items."""
     num_items: int
     num_unpaired: int
-    """Items that only one of the two has scored: left out, and told."""
+    """Items that only one of the two has scored: left out, and named."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,7 +131,7 @@ class Comparison:
         path = Path(folder) / "comparison.json"
         value = require_kind(read_json(path), "comparison", path)
         try:
-            differences = [PairedDifference(**one) for one in value.pop("differences")]
+            differences = [PairedDifference(**row) for row in value.pop("differences")]
             return cls(differences=differences, **value)
         except (TypeError, KeyError) as error:
             raise CheckpointError(f"{path}: must hold a comparison, got {error}.") from error

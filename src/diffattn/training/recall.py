@@ -110,7 +110,7 @@ def recall_score(
     """Answer every query of a batch.
 
     Args:
-        model: A causal language model of ours; its mode is kept.
+        model: A causal language model; its mode is kept.
         batch: Sequences and their labels.
         rows: Sequences per forward pass.
     """
@@ -170,7 +170,7 @@ class _RecallCallback(MetricsCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
-        """Score the untrained model; end at once if a restarted run was solved before."""
+        """Score the untrained model; end if a restarted run was solved before."""
         if state.global_step == 0:
             self._score(0, model)
         self._end_if_solved(control)

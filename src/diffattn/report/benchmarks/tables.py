@@ -1,6 +1,6 @@
 """Benchmark records in words and in Markdown; T and TC always stand together.
 
-``python -m diffattn.report.benchmarks.tables FILE`` writes every table of a Markdown file anew that
+``python -m diffattn.report.benchmarks.tables FILE`` regenerates every table of a Markdown file that
 stands between ``<!-- bench: RECORD KEY=VALUE... -->`` and ``<!-- /bench -->``. Keys are ``suite``,
 ``dtype``, ``mode`` and those of the shapes; values may be several, separated by commas.
 """
@@ -127,7 +127,7 @@ def markdown(result: BenchResult, chosen: dict[str, str] | None = None) -> str:
 
 
 def replace_tables(text: str, root: Path) -> str:
-    """``text`` with every marked table generated anew from its record under ``root``."""
+    """``text`` with every marked table generated from its record under ``root``."""
 
     def table(match: re.Match[str]) -> str:
         head, name, options, _, end = match.groups()

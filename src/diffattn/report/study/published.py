@@ -1,6 +1,6 @@
 """The summary of a published study that the package carries, to be shown beside other studies.
 
-``python -m diffattn.report.study.published FOLDER`` writes it anew.
+``python -m diffattn.report.study.published FOLDER`` writes it.
 """
 
 import sys

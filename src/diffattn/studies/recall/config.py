@@ -153,4 +153,4 @@ def choose_learning_rates(
             spent + steps,
             loss + run["validation_loss"],
         )
-    return {key: min(found, key=lambda rate: found[rate]) for key, found in scores.items()}
+    return {key: min(of_rate, key=of_rate.__getitem__) for key, of_rate in scores.items()}

@@ -103,11 +103,9 @@ def comparison(
 def published_beside(study: Path) -> Path | None:
     """Summary of the committed study, to be shown beside another; ``None`` beside itself."""
     path = Path(study) / "study.json"
-    found = read_json(path)
-    require_schema(found, path)
-    if found.get("scale") == "study":
-        return None
-    return PUBLISHED
+    recorded = read_json(path)
+    require_schema(recorded, path)
+    return None if recorded.get("scale") == "study" else PUBLISHED
 
 
 def committed_benchmarks() -> list[Path]:
