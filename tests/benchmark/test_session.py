@@ -210,7 +210,7 @@ def test_result_paths(out, path, tmp_path, monkeypatch):
 def test_foreign_files_are_left_alone(tmp_path):
     path = tmp_path / "cpu.json"
     path.write_text('{"thesis": 1}')
-    with pytest.raises(CheckpointError, match="must hold benchmark results"):
+    with pytest.raises(CheckpointError, match="must hold a record of kind 'benchmark'"):
         call(SMALL, path)
     assert path.read_text() == '{"thesis": 1}'
 

@@ -33,7 +33,7 @@ def bench(
         Path | None, typer.Option(help="result file or folder [runs/bench/DEVICE.json]")
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="ignore what the result file holds")
+        bool, typer.Option("--fresh", help="forget what the result file holds")
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="print the measured cases as JSON")] = False,
 ) -> None:

@@ -2,58 +2,18 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from diffattn.records.evaluations import EvalResult, Metric, PairedDifference
 from diffattn.report.evaluation.charts import heat_maps, line_charts
 from diffattn.report.evaluation.files import EvaluationFolder
 from diffattn.report.evaluation.tables import value_with_interval
-from diffattn.report.page.charts import Chart
 from diffattn.report.page.tables import Table, head_cell, number_cell, run_cell, table, word_cell
 from diffattn.report.page.wording import MISSING, count, listing, number, plural
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProtocolPage:
-    """One variant of a protocol."""
-
-    key: str
-    """Id of its section."""
-    variant: str
-    source: str
-    lines: tuple[Chart, ...]
-    heat_maps: tuple[tuple[Chart, ...], ...]
-    """Of one metric each, a chart per model."""
-    differences: Table | None
-    metrics: Table
-    choices: dict[str, str]
-    parameters: str
-    """As JSON."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EvaluationPage:
-    """Every section of the page."""
-
-    title: str
-    lead: str
-    gaps: tuple[str, ...]
-    overview: Table
-    is_compared: bool
-    protocols: tuple[ProtocolPage, ...]
-    models: Table
-    runs: Table
-
-    @property
-    def chapters(self) -> dict[str, str]:
-        """Title of every section by its id."""
-        protocols = {protocol.key: protocol.variant for protocol in self.protocols}
-        return {"overview": "Results"} | protocols | {"provenance": "Provenance"}
-
-
-def evaluation_page(folder: EvaluationFolder) -> EvaluationPage:
-    """Every section of the page."""
+def evaluation_page(folder: EvaluationFolder) -> dict[str, Any]:
+    """Title, ``chapters`` (the title of every section by its id) and sections of the page."""
     labels = _labels(folder)
     differences = folder.comparison.differences if folder.comparison is not None else []
     failed = [
@@ -66,17 +26,22 @@ def evaluation_page(folder: EvaluationFolder) -> EvaluationPage:
         _protocol(variant, results, [d for d in differences if d.variant == variant], index)
         for index, (variant, results) in enumerate(folder.results.items())
     ]
-    return EvaluationPage(
-        title=f"Evaluation of {listing(labels)}",
-        lead=f"{plural(len(labels), 'model')}, {plural(len(folder.results), 'protocol')}. Values "
-        "with their intervals; every answer stands in the items.jsonl beside each result.",
-        gaps=(*folder.gaps, *failed),
-        overview=_overview(folder, labels),
-        is_compared=folder.comparison is not None,
-        protocols=tuple(protocols),
-        models=_models_table(folder),
-        runs=_runs_table(folder),
+    lead = (
+        f"{plural(len(labels), 'model')}, {plural(len(folder.results), 'protocol')}. Values "
+        "with their intervals; every answer stands in the items.jsonl beside each result."
     )
+    titles = {protocol["key"]: protocol["variant"] for protocol in protocols}
+    return {
+        "title": f"Evaluation of {listing(labels)}",
+        "chapters": {"overview": "Results"} | titles | {"provenance": "Provenance"},
+        "lead": lead,
+        "gaps": (*folder.gaps, *failed),
+        "overview": _overview(folder, labels),
+        "is_compared": folder.comparison is not None,
+        "protocols": protocols,
+        "models": _models_table(folder),
+        "runs": _runs_table(folder),
+    }
 
 
 def _labels(folder: EvaluationFolder) -> list[str]:
@@ -109,19 +74,19 @@ def _overview(folder: EvaluationFolder, labels: Sequence[str]) -> Table:
 
 def _protocol(
     variant: str, results: Sequence[EvalResult], differences: Sequence[PairedDifference], index: int
-) -> ProtocolPage:
+) -> dict[str, Any]:
     first, key = results[0], f"protocol-{index}"
-    return ProtocolPage(
-        key=key,
-        variant=variant,
-        source=f"{first.protocol}, version {first.version}. Source: {first.source}.",
-        lines=line_charts(results, f"{key}-chart-"),
-        heat_maps=heat_maps(results, f"{key}-chart-"),
-        differences=_differences_table(differences),
-        metrics=_metrics_table(results),
-        choices=first.choices,
-        parameters=json.dumps(first.parameters, indent=2, ensure_ascii=False),
-    )
+    return {
+        "key": key,
+        "variant": variant,
+        "source": f"{first.protocol}, version {first.version}. Source: {first.source}.",
+        "lines": line_charts(results, f"{key}-chart-"),
+        "heat_maps": heat_maps(results, f"{key}-chart-"),
+        "differences": _differences_table(differences),
+        "metrics": _metrics_table(results),
+        "choices": first.choices,
+        "parameters": json.dumps(first.parameters, indent=2, ensure_ascii=False),
+    }
 
 
 def _differences_table(differences: Sequence[PairedDifference]) -> Table | None:
