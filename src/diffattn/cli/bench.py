@@ -44,8 +44,9 @@ def bench(
     again skips what the result file holds from the same code, versions, machine and settings.
     """
     from diffattn.benchmark.config import BenchConfig, check_names
+    from diffattn.cli.numbers import whole_numbers
 
-    lengths = _numbers(length)
+    lengths = () if length is None else whole_numbers("--length", length)
     check_names(suite, scale, device, attention, _words(dtype), _words(only))
 
     import torch  # after every name is known to be right
@@ -94,14 +95,3 @@ def _show(cases: list[Any], path: Path) -> None:
 
 def _words(text: str | None) -> tuple[str, ...]:
     return () if text is None else tuple(part.strip() for part in text.split(","))
-
-
-def _numbers(text: str | None) -> tuple[int, ...]:
-    from diffattn.errors import ConfigError
-
-    try:
-        return tuple(int(part) for part in _words(text))
-    except ValueError as error:
-        raise ConfigError(
-            f"--length: must be whole numbers separated by commas, got {text!r}."
-        ) from error

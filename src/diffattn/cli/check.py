@@ -29,17 +29,14 @@ def check(
 
 
 def _shown(row: dict[str, Any]) -> dict[str, str]:
+    right = "right" if row["gradient"] else "right; no gradient"
     return {
         "backend": row["backend"],
         "device": row["device"],
         "runs": "yes" if row["runs"] else "no",
         "largest error": "" if row["error"] is None else f"{row['error']:.1e}",
-        "verdict": "wrong" if row["wrong"] else row["why_not"] or _right(row),
+        "verdict": "wrong" if row["wrong"] else row["why_not"] or right,
     }
-
-
-def _right(row: dict[str, Any]) -> str:
-    return "right" if row["gradient"] else "right; no gradient"
 
 
 def _backends() -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import fmean
 
 from diffattn.report.page.run_tables import first_model
-from diffattn.report.page.runs import BASELINE, Study, StudyRun, is_number
+from diffattn.report.page.runs import BASELINE, Study, StudyRun, finite_numbers
 from diffattn.report.page.tables import (
     Cell,
     Table,
@@ -194,5 +194,4 @@ def _level(levels: Iterable[float]) -> str:
 
 
 def _lam(run: StudyRun) -> list[float]:
-    lam = run.result("lam")
-    return lam if isinstance(lam, list) and all(map(is_number, lam)) else []
+    return finite_numbers(run.result("lam"))
