@@ -48,7 +48,7 @@ def evaluate(
     for several models, paired differences with tests. The same command again continues at the
     next item. 'diffattn report OUT' makes a page of it.
     """
-    from diffattn.cli.item_progress import ItemProgress
+    from diffattn.cli.progress import ItemProgress
     from diffattn.cli.tables import print_table
     from diffattn.evaluation.registry import parts as chosen_parts
 

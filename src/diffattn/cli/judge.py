@@ -63,7 +63,7 @@ def judge(
             typer.echo(json.dumps({"requests": len(asked), "judge": asdict(settings)}, indent=2))
         return
 
-    from diffattn.cli.item_progress import ItemProgress
+    from diffattn.cli.progress import ItemProgress
     from diffattn.cli.tables import print_table
     from diffattn.evaluation.compare import compare_folder
     from diffattn.evaluation.judge.judges import chosen_judge

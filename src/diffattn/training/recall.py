@@ -1,7 +1,6 @@
 """One training run on a recall task, from a configuration to a run directory."""
 
 import itertools
-import shutil
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +15,16 @@ from transformers import PrinterCallback, TrainingArguments, set_seed
 from diffattn.data.recall_tasks import DEPTHS, TaskConfig, guessing_ceilings
 from diffattn.data.synthetic import RecallBatch, generate
 from diffattn.errors import ShapeError
-from diffattn.models.loading import without_bars
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
-from diffattn.records.claim import claim_run
-from diffattn.records.io import read_json, read_jsonl, write_json
-from diffattn.records.lock import sole_writer
+from diffattn.records.io import read_jsonl, write_json
 from diffattn.training.callbacks import CostCallback, MetricsCallback, OnProgress, diverged
 from diffattn.training.checkpoints import CheckpointCallback, checkpoint_step, last_checkpoint
 from diffattn.training.recall_config import RecallConfig
 from diffattn.training.schedule import optimizer_and_scheduler
 from diffattn.training.trainer import (
     OrderedTrainer,
+    finish,
     record,
     require_one_process,
     training_arguments,
@@ -70,12 +67,7 @@ def train_recall(
     folder = Path(folder)
     require_one_process()
     run = record(config.name, config.model, config.train, config.resolved(), facts or {})
-    claim_run(folder, run, f"run {config.name!r}", besides="data")
-    with sole_writer(folder), without_bars():
-        if not (folder / "results.json").exists():
-            _run(config, folder, on_progress)
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    return read_json(folder / "results.json")
+    return finish(folder, run, lambda: _run(config, folder, on_progress))
 
 
 def held_out(config: RecallConfig, index: int) -> RecallBatch:

@@ -3,6 +3,7 @@
 import math
 import os
 import shutil
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -78,10 +79,15 @@ def train(
     resolved = config.resolved()
     resolved["data"] |= data.facts()
     run = record(config.name, config.model, config.train, resolved, facts or {})
-    claim_run(folder, run, f"run {config.name!r}", besides="data")
+    return finish(folder, run, lambda: _run(config, data, folder, on_progress))
+
+
+def finish(folder: Path, run: RunRecord, train: Callable[[], None]) -> dict[str, Any]:
+    """Claim a run directory, train unless it has results, and return what they hold."""
+    claim_run(folder, run, f"run {run.name!r}", besides="data")
     with sole_writer(folder), without_bars():
         if not (folder / "results.json").exists():
-            _run(config, data, folder, on_progress)
+            train()
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return read_json(folder / "results.json")
 

@@ -11,6 +11,8 @@ from diffattn.report.evaluation.tables import value_with_interval
 from diffattn.report.page.tables import Table, head_cell, number_cell, run_cell, table, word_cell
 from diffattn.report.page.wording import MISSING, count, listing, number, plural
 
+_BETTER = {True: "higher", False: "lower", None: MISSING}
+
 
 def evaluation_page(folder: EvaluationFolder) -> dict[str, Any]:
     """Title, ``chapters`` (the title of every section by its id) and sections of the page."""
@@ -62,9 +64,9 @@ def _overview(folder: EvaluationFolder, labels: Sequence[str]) -> Table:
             rows.append(
                 [
                     head_cell(variant),
-                    word_cell(" ".join(filter(None, [name, where]))),
+                    word_cell(f"{name} {where}".rstrip()),
                     *map(number_cell, values),
-                    word_cell(_direction(first)),
+                    word_cell(_BETTER[first.higher_is_better]),
                     number_cell(count(first.n)),
                 ]
             )
@@ -112,7 +114,7 @@ def _metrics_table(results: Sequence[EvalResult]) -> Table:
     rows = [
         [
             head_cell(str(result.model["label"])),
-            word_cell(" ".join(filter(None, [metric.name, _where(metric)]))),
+            word_cell(f"{metric.name} {_where(metric)}".rstrip()),
             number_cell(number(metric.value)),
             number_cell(_ends(metric.low, metric.high)),
             word_cell(metric.unit),
@@ -166,10 +168,6 @@ def _headline(result: EvalResult | None, name: str, where: str) -> Metric | None
 
 def _where(metric: Metric) -> str:
     return ", ".join(f"{key} {value}" for key, value in metric.where.items())
-
-
-def _direction(metric: Metric) -> str:
-    return {True: "higher", False: "lower", None: MISSING}[metric.higher_is_better]
 
 
 def _ends(low: float | None, high: float | None) -> str:

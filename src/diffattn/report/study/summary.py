@@ -46,9 +46,7 @@ def losses(study: Study) -> dict[str, TypeResult]:
             continue
         summary = _field(entry, "validation_loss", dict, name)
         runs = tuple(str(run) for run in _field(entry, "runs", list, name))
-        values, interval = _recorded(summary, name)
-        _require_one_each(runs, values, name)
-        recorded[name] = TypeResult(runs, values, interval)
+        recorded[name] = TypeResult(runs, *_recorded(summary, len(runs), name))
     return recorded
 
 
@@ -70,8 +68,7 @@ def differences(study: Study) -> list[Difference]:
     for entry in study.results["differences"]:
         name = _field(entry, "type", str, "differences")
         runs = tuple(_pair(pair, name) for pair in _field(entry, "runs", list, name))
-        values, interval = _recorded(entry, name)
-        _require_one_each(runs, values, name)
+        values, interval = _recorded(entry, len(runs), name)
         baseline = _field(entry, "baseline", str, name)
         metric = _field(entry, "metric", str, name)
         recorded.append(Difference(name, baseline, metric, runs, values, interval))
@@ -115,9 +112,16 @@ def _computed_differences(study: Study) -> list[Difference]:
     return computed
 
 
-def _recorded(entry: dict[str, Any], where: str) -> tuple[tuple[float, ...], Interval]:
+def _recorded(
+    entry: dict[str, Any], num_runs: int, where: str
+) -> tuple[tuple[float, ...], Interval]:
     """Values and interval as ``results.json`` holds them; never computed again."""
     values = tuple(_field(entry, "values", list, where))
+    if len(values) != num_runs:
+        raise CheckpointError(
+            f"results.json: {where} must name one run per value, "
+            f"got {num_runs} runs and {len(values)} values."
+        )
     mean, level = (_field(entry, key, float | int, where) for key in ("mean", "level"))
     low, high = entry.get("low"), entry.get("high")
     for value in (*values, mean, level, *(end for end in (low, high) if end is not None)):
@@ -138,11 +142,3 @@ def _pair(names: Any, where: str) -> tuple[str, str]:
     if not isinstance(names, list) or len(names) != 2:
         raise CheckpointError(f"results.json: {where} must pair two runs, got {names!r}.")
     return str(names[0]), str(names[1])
-
-
-def _require_one_each(runs: tuple[Any, ...], values: tuple[float, ...], where: str) -> None:
-    if len(runs) != len(values):
-        raise CheckpointError(
-            f"results.json: {where} must name one run per value, "
-            f"got {len(runs)} runs and {len(values)} values."
-        )
