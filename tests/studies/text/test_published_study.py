@@ -43,7 +43,7 @@ def test_results_follow_from_the_runs(config, recomputed, assert_same_statistics
 
 def test_the_printed_intervals_follow_from_the_runs(recomputed):
     """Those of the table, which stands in the README or a page of ``docs``."""
-    root = Path(__file__).parents[2]
+    root = STUDY.parents[1]
     pages = [root / "README.md", *sorted((root / "docs").glob("**/*.md"))]
     printed = "".join(page.read_text(encoding="utf-8") for page in pages).replace("−", "-")
     for name, entry in recomputed["types"].items():
