@@ -42,18 +42,18 @@ def members():
 
 
 def run(members, tmp_path, count=2, on_progress=None):
-    told = []
-    hear = on_progress or (lambda name, event: told.append((name, event)))
+    received = []
+    hear = on_progress or (lambda name, event: received.append((name, event)))
     run_members(members, tmp_path / "data", tmp_path / "runs", workers=count, on_progress=hear)
-    return told
+    return received
 
 
 def test_each_member_gets_its_own_job(members, tmp_path, monkeypatch):
     fake(monkeypatch, tmp_path, "(folder / 'job.json').write_text(json.dumps(order)); send(done=1)")
-    told = run(members, tmp_path)
+    received = run(members, tmp_path)
     for member in members:
         name = member.config.name
-        assert [event for who, event in told if who == name] == [
+        assert [event for who, event in received if who == name] == [
             {"step": 1, "loss": 2.5},
             {"done": 1},
         ]
@@ -77,8 +77,8 @@ def test_no_more_than_the_given_number_run_at_a_time(count, members, tmp_path, m
         send(done=True)
         """,
     )
-    told = run(members, tmp_path, count)
-    running = [event["running"] for _, event in told if "running" in event]
+    received = run(members, tmp_path, count)
+    running = [event["running"] for _, event in received if "running" in event]
     assert len(running) == 4
     assert max(running) <= count
 

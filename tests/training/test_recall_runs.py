@@ -101,9 +101,9 @@ def test_the_score_is_that_of_the_answers():
     ]
     assert score.hits.tolist() == hits
     at = batch.labels >= 0
-    found = -log_probability[at].gather(1, batch.labels[at][:, None])
+    measured = -log_probability[at].gather(1, batch.labels[at][:, None])
     # Row by row or three rows at a time: sums in another order, in float32.
-    assert score.loss == pytest.approx(float(found.mean()), rel=1e-5)
+    assert score.loss == pytest.approx(float(measured.mean()), rel=1e-5)
     assert model.training
 
 

@@ -50,7 +50,7 @@ def loss_chart(study: Study, metric: str, title: str, element_id: str) -> Chart 
 
 def difference_chart(study: Study, element_id: str) -> Chart | None:
     """Paired differences with their intervals around zero; ``None`` if there are none."""
-    shown = [d for d in differences(study) if d.metric == "validation_loss"]
+    shown = differences(study)
     if not shown:
         return None
     traces: list[dict[str, Any]] = []

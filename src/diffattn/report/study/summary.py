@@ -21,11 +21,10 @@ class TypeResult:
 
 @dataclass(frozen=True)
 class Difference:
-    """Paired differences of one attention type to the baseline, one per seed."""
+    """Differences in validation loss of one attention type to the baseline, paired by seed."""
 
     attention_type: str
     baseline: str
-    metric: str
     runs: tuple[tuple[str, str], ...]
     values: tuple[float, ...]
     interval: Interval
@@ -57,7 +56,7 @@ def bits_per_byte(study: Study) -> dict[str, TypeResult]:
 
 
 def differences(study: Study) -> list[Difference]:
-    """Paired differences to the baseline.
+    """Paired differences in validation loss to the baseline.
 
     Raises:
         CheckpointError: ``results.json`` lacks a field or holds another kind of value.
@@ -67,11 +66,12 @@ def differences(study: Study) -> list[Difference]:
     recorded = []
     for entry in study.results["differences"]:
         name = _field(entry, "type", str, "differences")
+        if _field(entry, "metric", str, name) != "validation_loss":
+            continue
         runs = tuple(_pair(pair, name) for pair in _field(entry, "runs", list, name))
         values, interval = _recorded(entry, len(runs), name)
         baseline = _field(entry, "baseline", str, name)
-        metric = _field(entry, "metric", str, name)
-        recorded.append(Difference(name, baseline, metric, runs, values, interval))
+        recorded.append(Difference(name, baseline, runs, values, interval))
     return recorded
 
 
@@ -103,7 +103,6 @@ def _computed_differences(study: Study) -> list[Difference]:
             Difference(
                 attention_type=name,
                 baseline=BASELINE,
-                metric="validation_loss",
                 runs=tuple((a.name, b.name) for a, b in pairs),
                 values=tuple(x - y for x, y in zip(here, there, strict=True)),
                 interval=paired_difference(here, there),
