@@ -79,7 +79,7 @@ def judge_folder(
     judge: Judge,
     settings: JudgeSettings,
     *,
-    tell: Callable[[str, int, int], None] = lambda name, done, total: None,
+    on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> Judged:
     """Judge all recorded outputs that have no reply yet, and write results beside them.
 
@@ -92,7 +92,7 @@ def judge_folder(
         folder: Evaluation folder.
         judge: Whom to ask.
         settings: How.
-        tell: Told the name of each part, and its requests answered and in all.
+        on_progress: Given the name of each part, and its requests answered and in all.
 
     Returns:
         Results by model and data set, and what is missing.
@@ -107,7 +107,7 @@ def judge_folder(
     patience = _Patience(settings.give_up_after)
     for outputs in recorded_outputs(folder):
         variant = f"{outputs.variant}.judged-{_slug(settings)}"
-        shown = partial(tell, f"{outputs.label}/{variant}")
+        shown = partial(on_progress, f"{outputs.label}/{variant}")
         try:
             results.append(_judge_outputs(outputs, variant, judge, settings, patience, shown))
         except _NoVerdict as error:
@@ -126,7 +126,7 @@ def _judge_outputs(
     judge: Judge,
     settings: JudgeSettings,
     patience: _Patience,
-    tell: Callable[[int, int], None],
+    on_progress: Callable[[int, int], None],
 ) -> EvalResult:
     folder = outputs.folder.parent / variant
     _claim(folder, f"{outputs.label}/{variant}", judge)
@@ -136,7 +136,7 @@ def _judge_outputs(
         replies = _known_replies(folder / "replies.jsonl")
         left = [one for one in requests if (one.name, one.digest) not in replies]
         done = len(requests) - len(left)
-        tell(done, len(requests))
+        on_progress(done, len(requests))
         reasons: dict[str, str] = {}
         for request, reply in _ask_all(judge, left, patience):
             line: dict[str, Any] = {"id": request.name, "request": request.digest}
@@ -148,7 +148,7 @@ def _judge_outputs(
                 line["error"] = str(reply)
             append_jsonl(folder / "replies.jsonl", line)
             done += 1
-            tell(done, len(requests))
+            on_progress(done, len(requests))
         by_item = {one.item: one for one in requests}
         rows = [_row(row, by_item.get(row["id"]), replies, reasons) for row in outputs.rows()]
         write_jsonl(folder / "items.jsonl", rows)
