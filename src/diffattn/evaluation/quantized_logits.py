@@ -125,11 +125,11 @@ class QuantizedLogits(Protocol):
         require_quantizable(model.network)
         windows = list(self._windows(model)) if self.text is not None else []
         inner = self.wrapped().batches(model)
-        found: list[list[Item]] = []
+        batches: list[list[Item]] = []
         for bits in self.bits:
-            found += [[_item(_Asked(bits, one), one) for one in batch] for batch in inner]
-            found += [[_item(_Asked(bits, None, ids), one)] for one, ids in windows]
-        return found
+            batches += [[_item(_Asked(bits, item), item) for item in batch] for batch in inner]
+            batches += [[_item(_Asked(bits, None, ids), item)] for item, ids in windows]
+        return batches
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """As the wrapped protocol asks, every sequence in a pass of its own."""
@@ -137,7 +137,7 @@ class QuantizedLogits(Protocol):
         alone.rows_alone = True
         asked: list[_Asked] = [item.payload for item in items]
         bits = asked[0].bits
-        inner = [one.item for one in asked if one.item is not None]
+        inner = [question.item for question in asked if question.item is not None]
         with quantized_logits(model.network, bits, granularity=self.granularity):
             rows = self.wrapped().ask(alone, inner) if inner else [_text_row(alone, asked[0])]
         names = [item.id for item in inner] or [items[0].id.removeprefix(f"{bits}-bits-")]
@@ -156,15 +156,16 @@ class QuantizedLogits(Protocol):
         metrics: list[Metric] = []
         tables: dict[str, Any] = {}
         by_bits = {bits: _unwrapped(rows, bits) for bits in self.bits}
-        for bits, own in by_bits.items():
-            inner = [row for row in own if _LOSS not in row["scores"]]
+        for bits, of_width in by_bits.items():
+            inner = [row for row in of_width if _LOSS not in row["scores"]]
             if inner:
                 summary = self.wrapped().summarise(inner)
                 tables[f"{bits} bits"] = summary.tables
                 metrics += [
-                    replace(one, where=one.where | {"bits": bits}) for one in summary.metrics
+                    replace(inner_metric, where=inner_metric.where | {"bits": bits})
+                    for inner_metric in summary.metrics
                 ]
-            text = [row for row in own if _LOSS in row["scores"]]
+            text = [row for row in of_width if _LOSS in row["scores"]]
             if text:
                 metrics += _text_metrics(text, bits)
         for bits in self.bits:
@@ -199,14 +200,14 @@ class QuantizedLogits(Protocol):
             )
 
 
-def _item(asked: _Asked, one: Item) -> Item:
-    return Item(id=f"{asked.bits}-bits-{one.id}", payload=asked, cluster=one.cluster)
+def _item(asked: _Asked, item: Item) -> Item:
+    return Item(id=f"{asked.bits}-bits-{item.id}", payload=asked, cluster=item.cluster)
 
 
 def _text_row(model: LanguageModel, asked: _Asked) -> dict[str, Any]:
-    (found,) = model.score([Continuation(asked.window[:1], asked.window[1:])])
-    size = len(found.token_logprobs)
-    return {"tokens": size, "scores": {_LOSS: -found.logprob / size}}
+    (score,) = model.score([Continuation(asked.window[:1], asked.window[1:])])
+    size = len(score.token_logprobs)
+    return {"tokens": size, "scores": {_LOSS: -score.logprob / size}}
 
 
 def _with_bits(name: str, bits: int) -> str:
@@ -246,16 +247,16 @@ def _changes(
 ) -> list[Metric]:
     """Paired differences to the same items without rounding, score by score."""
     before = {row["id"]: row["scores"] for row in exact}
-    found = []
+    changes = []
     for name in sorted({key for row in rows for key in row["scores"]}):
         both = [row for row in rows if name in row["scores"] and name in before.get(row["id"], {})]
         if both:
             differences = [row["scores"][name] - before[row["id"]][name] for row in both]
-            found.append(
+            changes.append(
                 metric(
                     f"change of {name}", bootstrap_mean(differences, _clusters(both)),
                     where={"bits": bits}, unit="difference",
                     higher_is_better=name != _LOSS,
                 )
             )  # fmt: skip
-    return found
+    return changes

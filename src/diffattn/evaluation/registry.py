@@ -38,7 +38,7 @@ def parts(names: Iterable[str], settings: Sequence[str] = (), *, quick: bool = F
         ConfigError: An unknown name, key or value, or a part asked for twice.
     """
     chosen: dict[str, tuple[str, dict[str, Any]]] = {}
-    asked = [one for name in names for one in (PROTOCOLS if name == "all" else [name])]
+    asked = [protocol for name in names for protocol in (PROTOCOLS if name == "all" else [name])]
     for name in asked:
         if name not in PRESETS:
             _require_known(name)  # of all names, before the first protocol and PyTorch are loaded
@@ -48,12 +48,12 @@ def parts(names: Iterable[str], settings: Sequence[str] = (), *, quick: bool = F
                 raise ConfigError(f"evaluate: {variant!r} must be asked for once, got it twice.")
             chosen[variant] = (protocol, parameters)
     changes = _read(settings, {protocol for protocol, _ in chosen.values()})
-    found = []
+    built = []
     for variant, (name, parameters) in chosen.items():
         kind = protocol_class(name)
         values = parameters | (dict(kind.quick) if quick else {}) | changes.get(name, {})
-        found.append(Part(variant=variant, protocol=_build(kind, values)))
-    return found
+        built.append(Part(variant=variant, protocol=_build(kind, values)))
+    return built
 
 
 def _require_known(name: str) -> None:

@@ -37,7 +37,7 @@ def setting_value(owner: type, name: str, key: str, text: str) -> Any:
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
 def _choices(wanted: Any) -> tuple[Any, ...]:
@@ -48,13 +48,13 @@ def _fits(value: Any, wanted: Any) -> bool:
     if wanted is Any:
         return True
     if len(_choices(wanted)) > 1:
-        return any(_fits(value, one) for one in _choices(wanted))
+        return any(_fits(value, choice) for choice in _choices(wanted))
     if get_origin(wanted) is tuple:
         inner = get_args(wanted)
         if not isinstance(value, tuple):
             return False
         if inner[-1] is ...:
-            return all(_fits(one, inner[0]) for one in value)
+            return all(_fits(item, inner[0]) for item in value)
         return len(value) == len(inner) and all(map(_fits, value, inner))
     if isinstance(value, bool):  # no number, though Python counts true as 1
         return wanted is bool
@@ -64,21 +64,21 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 
 def _wording(wanted: Any) -> str:
-    found = []
-    for one in _choices(wanted):
-        if one is type(None):
-            found.append("null")
-        elif get_origin(one) is tuple:
-            found.append(f"a list such as {_example(one)}")
+    words = []
+    for choice in _choices(wanted):
+        if choice is type(None):
+            words.append("null")
+        elif get_origin(choice) is tuple:
+            words.append(f"a list such as {_example(choice)}")
         else:
-            found.append(_WORDS[get_origin(one) or one])
-    return " or ".join(found)
+            words.append(_WORDS[get_origin(choice) or choice])
+    return " or ".join(words)
 
 
 def _example(wanted: Any) -> str:
     if get_origin(wanted) is not tuple:
         return {str: '"a"', int: "1", float: "0.5"}[wanted]
-    return f"[{', '.join(_example(one) for one in get_args(wanted) if one is not ...)}]"
+    return f"[{', '.join(_example(part) for part in get_args(wanted) if part is not ...)}]"
 
 
 def _hint(text: str) -> str:

@@ -11,14 +11,7 @@ import numpy as np
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.inference import (
-    decoding,
-    label_trie,
-    prompting,
-    read_prompts,
-    scoring,
-    token_losses,
-)
+from diffattn.inference import decoding, label_trie, prompting, read_prompts, scoring, token_losses
 from diffattn.inference.decoding import Allowed, Generation
 from diffattn.inference.label_trie import LabelReading, LabelTrie
 from diffattn.inference.network_reader import NetworkReader, Prefix

@@ -32,12 +32,7 @@ def prefix_losses(
 
 
 def sliding_losses(
-    model: NetworkReader,
-    tokens: np.ndarray,
-    *,
-    window: int,
-    stride: int,
-    given: list[int],
+    model: NetworkReader, tokens: np.ndarray, *, window: int, stride: int, given: list[int]
 ) -> np.ndarray:
     """Loss of every token of a text, once, by windows that move on by ``stride`` tokens.
 

@@ -76,11 +76,11 @@ def quantized_logits(network: Any, bits: int, *, granularity: str = "tensor") ->
         return _attend(module, *args, bits=bits, granularity=granularity, **options)
 
     def refuse_others(module: nn.Module, *ignored: Any) -> None:
-        own = network.config._attn_implementation
-        if own != name:
+        chosen = network.config._attn_implementation
+        if chosen != name:
             raise ConfigError(
                 "quantized logits: nothing else may choose the attention function, such as a "
-                f"reader of attention maps, got {own!r}."
+                f"reader of attention maps, got {chosen!r}."
             )
 
     with _attention(network, name, attention):
@@ -116,7 +116,7 @@ def require_quantizable(network: Any) -> None:
 
     ids = torch.arange(min(8, config.vocab_size), device=network.device)[None]
     with _attention(network, "diffattn_logits_unchanged", attention):
-        found = network(input_ids=ids, use_cache=False).logits
+        logits = network(input_ids=ids, use_cache=False).logits
     if len(called) != config.num_hidden_layers:
         raise ConfigError(
             f"quantized logits: every layer of {config.model_type!r} must call the attention "
@@ -126,7 +126,7 @@ def require_quantizable(network: Any) -> None:
         expected = network(input_ids=ids, use_cache=False).logits
     # Each layer rounds a sum over the hidden size once more or less.
     rounding = torch.finfo(network.dtype).eps * config.num_hidden_layers * config.hidden_size**0.5
-    error = float((found - expected).abs().max() / expected.abs().max())
+    error = float((logits - expected).abs().max() / expected.abs().max())
     if not error <= rounding:
         raise ConfigError(
             f"quantized logits: attention of {config.model_type!r} must be softmax(QK^T scale + "

@@ -28,16 +28,16 @@ def segment_sums(
         ``"clipped"`` max(a, 0), ``"absolute"`` |a|, ``"map_1"`` and, for differential models,
         ``"map_2"``: the softmax maps themselves.
     """
-    found: dict[str, list[Tensor]] = {}
+    sums_of: dict[str, list[Tensor]] = {}
     for layer in layers:
         signed = layer.signed[:, row].double()  # [H, S]
         weights = {"signed": signed, "clipped": signed.clamp(min=0), "absolute": signed.abs()}
-        for i, one in enumerate(layer.maps[:, :, row].double().unbind(1)):
-            weights[f"map_{i + 1}"] = one
-        for name, one in weights.items():
-            sums = torch.stack([one[:, a:b].sum(-1) for a, b in spans], dim=-1)
-            found.setdefault(name, []).append(sums.cpu())
-    return {name: torch.stack(sums) for name, sums in found.items()}
+        for i, softmax_map in enumerate(layer.maps[:, :, row].double().unbind(1)):
+            weights[f"map_{i + 1}"] = softmax_map
+        for name, weight in weights.items():
+            sums = torch.stack([weight[:, a:b].sum(-1) for a, b in spans], dim=-1)
+            sums_of.setdefault(name, []).append(sums.cpu())
+    return {name: torch.stack(sums) for name, sums in sums_of.items()}
 
 
 def segment_shares(sums: Tensor, whole: int) -> dict[str, list[float]]:

@@ -29,9 +29,9 @@ def span_match(output: str, references: Sequence[str]) -> float:
 
     Source: arXiv:2407.07071, ``eval_exact_match.py``.
     """
-    found = normalise(output)
+    written = normalise(output)
     for reference in map(normalise, references):
-        if reference in found if reference else not found:
+        if reference in written if reference else not written:
             return 1.0
     return 0.0
 
@@ -42,7 +42,7 @@ def word_f1(output: str, references: Sequence[str]) -> float:
     Source: the evaluation script of SQuAD 1.1, arXiv:1606.05250.
     """
     words = normalise(output).split()
-    return max(_f1(words, normalise(one).split()) for one in references)
+    return max(_f1(words, normalise(reference).split()) for reference in references)
 
 
 def rouge(output: str, references: Sequence[str]) -> dict[str, float]:
@@ -54,8 +54,8 @@ def rouge(output: str, references: Sequence[str]) -> dict[str, float]:
         ConfigError: ``rouge_score`` is not installed.
     """
     scorer = rouge_scorer()
-    found = [scorer.score(reference, output) for reference in references]
-    return {name: float(max(one[name].fmeasure for one in found)) for name in ROUGE}
+    scores = [scorer.score(reference, output) for reference in references]
+    return {name: float(max(score[name].fmeasure for score in scores)) for name in ROUGE}
 
 
 @cache

@@ -44,12 +44,12 @@ def load_examples(task: Task, data: str, samples: int, seed: int) -> list[Exampl
         ConfigError: Nothing is there, a column is missing, or a value has the wrong type.
     """
     name, rows = _rows(task, data, samples, seed)
-    found: list[Example] = []
+    examples: list[Example] = []
     for number, row in enumerate(itertools.islice(rows, samples), start=1):
-        found.append(_example(task, row, number, f"{name}:{number}"))
-    if not found:
+        examples.append(_example(task, row, number, f"{name}:{number}"))
+    if not examples:
         raise ConfigError(f"{name}: must hold one row or more, got none.")
-    return found
+    return examples
 
 
 def _rows(
@@ -137,7 +137,7 @@ def _example(task: Task, row: Mapping[str, Any], number: int, where: str) -> Exa
     if (
         not isinstance(references, list | tuple)
         or not references
-        or not all(isinstance(one, str) for one in references)
+        or not all(isinstance(text, str) for text in references)
     ):
         raise ConfigError(
             f"{where}: column {columns.references!r} must be a text or a list of texts, "

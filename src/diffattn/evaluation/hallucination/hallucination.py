@@ -123,7 +123,7 @@ class Hallucination(Protocol):
         if self.rouge and self.task.kind == "summary":
             answer_metrics.rouge_scorer()
         examples = load_examples(self.task, self.data, self.samples, self.seed)
-        items = [Item(id=f"{self.dataset}-{one.id}", payload=one) for one in examples]
+        items = [Item(id=f"{self.dataset}-{example.id}", payload=example) for example in examples]
         return [items[i : i + _BATCH] for i in range(0, len(items), _BATCH)]
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
@@ -133,8 +133,8 @@ class Hallucination(Protocol):
         ids = [model.encode_prompt(prompt) for prompt, _ in asked]
         written = model.generate(ids, max_new_tokens=self._limits()[1], stop=stop)
         return [
-            self._row(model, item.payload, *one, tokens, output)
-            for item, one, tokens, output in zip(items, asked, ids, written, strict=True)
+            self._row(model, item.payload, *pair, tokens, output)
+            for item, pair, tokens, output in zip(items, asked, ids, written, strict=True)
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
@@ -220,7 +220,7 @@ class Hallucination(Protocol):
 
 def _mean_ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Mean over the rows, ``[layers][heads]`` by map; ``None`` where no row has a value."""
-    found: dict[str, Any] = {}
+    ratios: dict[str, Any] = {}
     for name in MAPS:
         values = [row["lookback"][name] for row in rows if "lookback" in row]
         if not values:
@@ -228,8 +228,8 @@ def _mean_ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         stacked = np.array(values, dtype=float)  # [rows, layers, heads], None becomes NaN
         counts = (~np.isnan(stacked)).sum(0)
         means = np.nansum(stacked, axis=0) / np.maximum(counts, 1)
-        found[name] = [
+        ratios[name] = [
             [round(float(mean), 6) if count else None for mean, count in zip(*layer, strict=True)]
             for layer in zip(means, counts, strict=True)
         ]
-    return found
+    return ratios

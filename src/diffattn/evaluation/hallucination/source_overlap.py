@@ -15,14 +15,14 @@ _SENTENCE_BREAK = re.compile(r"[.!?:;\n\"“‘(]")
 class Support:
     """The distinct pieces of a text of one sort, split by whether its source holds them."""
 
-    found: tuple[str, ...]
+    supported: tuple[str, ...]
     missing: tuple[str, ...]
 
     @property
     def share(self) -> float | None:
         """Share found; ``None`` where there is no such piece."""
-        total = len(self.found) + len(self.missing)
-        return len(self.found) / total if total else None
+        total = len(self.supported) + len(self.missing)
+        return len(self.supported) / total if total else None
 
 
 def entity_support(text: str, source: str) -> Support:
@@ -87,5 +87,7 @@ def _bigrams(text: str) -> Iterator[str]:
 
 def _split(pieces: Iterable[str], is_found: Callable[[str], bool]) -> Support:
     distinct = list(dict.fromkeys(pieces))
-    found = tuple(piece for piece in distinct if is_found(piece))
-    return Support(found=found, missing=tuple(p for p in distinct if p not in set(found)))
+    supported = tuple(piece for piece in distinct if is_found(piece))
+    return Support(
+        supported=supported, missing=tuple(p for p in distinct if p not in set(supported))
+    )

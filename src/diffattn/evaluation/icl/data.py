@@ -45,7 +45,7 @@ class IclData:
     @property
     def labels(self) -> tuple[str, ...]:
         """The classes, sorted."""
-        return tuple(sorted({one.label for one in self.train}))
+        return tuple(sorted({example.label for example in self.train}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +88,7 @@ def load_icl_data(dataset: str, source: str) -> IclData:
     for part, examples in (("train", data.train), ("test", data.test)):
         if not examples:
             raise ConfigError(f"{dataset}: {part} must hold one example or more, got none.")
-    unknown = sorted({one.label for one in data.test} - set(data.labels))
+    unknown = sorted({example.label for example in data.test} - set(data.labels))
     if unknown:
         raise ConfigError(f"{dataset}: test labels must occur in train, got {unknown[0]!r}.")
     return data
@@ -106,9 +106,9 @@ def _files(source: str, known: IclDataset) -> list[Path]:
     """The files of a data set, in the folder itself or below it."""
     root = Path(source).expanduser()
     for folder in (root / known.folder, root):
-        found = [folder / name for name in known.files]
-        if all(path.is_file() for path in found):
-            return found
+        paths = [folder / name for name in known.files]
+        if all(path.is_file() for path in paths):
+            return paths
     wanted = ", ".join(known.files)
     raise ConfigError(
         f"{source}: must be 'hub', 'generated' or a folder with {wanted}, "

@@ -26,9 +26,9 @@ def generated_questions(per_class: int, seed: int) -> list[tuple[str, str]]:
         seed: Of the words.
     """
     generator = random.Random(f"questions-{seed}")
-    found = []
+    questions = []
     for _ in range(per_class):
         for label, words in _WORDS.items():
             a, b = generator.sample(words.split(), 2)
-            found.append((generator.choice(_FRAMES).format(a=a, b=b), label))
-    return found
+            questions.append((generator.choice(_FRAMES).format(a=a, b=b), label))
+    return questions

@@ -127,17 +127,17 @@ class ManyShot(Protocol):
                 where = {"shots_from": start}
                 metrics.append(mean_accuracy(name, late, where, headline=chosen))
             for n in asked:
-                own = [row for row in rows if row["shots"] == n]
-                metrics.append(share(name, own, {"shots": n}))
+                of_number = [row for row in rows if row["shots"] == n]
+                metrics.append(share(name, of_number, {"shots": n}))
         for n in asked:
-            own = [row for row in rows if row["shots"] == n]
-            found = {m.name: m for m in metrics if m.where == {"shots": n}}
+            of_number = [row for row in rows if row["shots"] == n]
+            accuracies = {m.name: m for m in metrics if m.where == {"shots": n}}
             curve.append(
-                {"shots": n, "classes_skipped": own[0]["classes_skipped"]}
-                | {"most_prompt_tokens": max(row["prompt_tokens"] for row in own)}
+                {"shots": n, "classes_skipped": of_number[0]["classes_skipped"]}
+                | {"most_prompt_tokens": max(row["prompt_tokens"] for row in of_number)}
                 | {
                     name: {"value": m.value, "low": m.low, "high": m.high, "n": m.n}
-                    for name, m in found.items()
+                    for name, m in accuracies.items()
                 }
             )
         tables = {
@@ -194,12 +194,7 @@ def share(
 ) -> Metric:
     """Share of independent rows with a score of 1, with Wilson's interval."""
     interval = wilson_interval(sum(int(row["scores"][name]) for row in rows), len(rows))
-    return metric(
-        name,
-        interval,
-        where=where,
-        headline=headline,
-    )
+    return metric(name, interval, where=where, headline=headline)
 
 
 def mean_accuracy(
@@ -211,9 +206,4 @@ def mean_accuracy(
     )
     if interval.mean in (0.0, 1.0):  # no spread to draw from, which does not make it certain
         interval = wilson_interval(round(interval.mean * interval.n), interval.n)
-    return metric(
-        name,
-        interval,
-        where=where,
-        headline=headline,
-    )
+    return metric(name, interval, where=where, headline=headline)

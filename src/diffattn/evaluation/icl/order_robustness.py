@@ -158,11 +158,11 @@ class OrderRobustness(Protocol):
 def _grid(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
     """Scores ``[orders, test items]`` of the items that were scored in every order."""
     orders = sorted({row["order"] for row in rows})
-    found: dict[str, dict[int, float]] = {}
+    by_item: dict[str, dict[int, float]] = {}
     for row in rows:
-        found.setdefault(str(row["cluster"]), {})[row["order"]] = row["scores"][name]
-    whole = [own for own in found.values() if len(own) == len(orders)]
-    return np.array([[own[order] for own in whole] for order in orders])
+        by_item.setdefault(str(row["cluster"]), {})[row["order"]] = row["scores"][name]
+    whole = [scores for scores in by_item.values() if len(scores) == len(orders)]
+    return np.array([[scores[order] for scores in whole] for order in orders])
 
 
 def _ranges(

@@ -76,8 +76,8 @@ def read_verdict(reply: str) -> Verdict:
 
 def _after(reply: str, title: str) -> str | None:
     """What follows the last ``title``, up to ``**`` or the end."""
-    _, found, rest = reply.rpartition(title)
-    return rest.partition("**")[0].strip() if found else None
+    _, separator, rest = reply.rpartition(title)
+    return rest.partition("**")[0].strip() if separator else None
 
 
 def _strings(text: str) -> tuple[str, ...]:
@@ -89,4 +89,4 @@ def _strings(text: str) -> tuple[str, ...]:
         value = [a or b for a, b in quoted] or [text]
     if not isinstance(value, list):
         value = [value]
-    return tuple(str(one) for one in value)
+    return tuple(str(span) for span in value)

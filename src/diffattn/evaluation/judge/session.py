@@ -22,13 +22,7 @@ from diffattn.evaluation.judge.prompt import read_verdict
 from diffattn.evaluation.judge.requests import Outputs, Request, recorded_outputs
 from diffattn.evaluation.metrics import metric
 from diffattn.records.evaluations import EVALUATION_MARKER, EvalResult, evaluation_marker
-from diffattn.records.io import (
-    append_jsonl,
-    cut_jsonl,
-    read_jsonl,
-    write_json,
-    write_jsonl,
-)
+from diffattn.records.io import append_jsonl, cut_jsonl, read_jsonl, write_json, write_jsonl
 from diffattn.records.lock import sole_writer
 from diffattn.records.run import RunRecord
 from diffattn.stats.proportions import wilson_interval
@@ -132,9 +126,9 @@ def _judge_outputs(
     _claim(folder, f"{outputs.label}/{variant}", judge)
     with sole_writer(folder):
         requests = outputs.requests(settings.document)
-        write_jsonl(folder / "requests.jsonl", [one.plain() for one in requests])
+        write_jsonl(folder / "requests.jsonl", [request.plain() for request in requests])
         replies = _known_replies(folder / "replies.jsonl")
-        left = [one for one in requests if (one.name, one.digest) not in replies]
+        left = [request for request in requests if (request.name, request.digest) not in replies]
         done = len(requests) - len(left)
         tell(done, len(requests))
         reasons: dict[str, str] = {}
@@ -149,7 +143,7 @@ def _judge_outputs(
             append_jsonl(folder / "replies.jsonl", line)
             done += 1
             tell(done, len(requests))
-        by_item = {one.item: one for one in requests}
+        by_item = {request.item: request for request in requests}
         rows = [_row(row, by_item.get(row["id"]), replies, reasons) for row in outputs.rows()]
         write_jsonl(folder / "items.jsonl", rows)
         result = _result(outputs, variant, judge, rows)
@@ -168,8 +162,8 @@ def _ask_all(
         running: dict[Future[Reply], Request] = {}
 
         def start(count: int) -> None:
-            for one in islice(left, count):
-                running[pool.submit(judge.reply, one.name, one.messages, stop)] = one
+            for request in islice(left, count):
+                running[pool.submit(judge.reply, request.name, request.messages, stop)] = request
 
         try:
             start(judge.workers)

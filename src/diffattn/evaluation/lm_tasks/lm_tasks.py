@@ -114,24 +114,24 @@ class LmTasks(Protocol):
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Score every choice of every document; contexts are read once."""
         asked: list[_Asked] = [item.payload for item in items]
-        for one in asked:
-            if not all(one.question.choices):
+        for entry in asked:
+            if not all(entry.question.choices):
                 raise ItemError(
-                    f"lm_tasks: {one.task} document {one.document}: choices must not be empty, "
-                    f"got {list(one.question.choices)}."
+                    f"lm_tasks: {entry.task} document {entry.document}: choices must not be empty, "
+                    f"got {list(entry.question.choices)}."
                 )
-        pairs = [continuation(model, *pair) for one in asked for pair in one.question.pairs]
+        pairs = [continuation(model, *pair) for entry in asked for pair in entry.question.pairs]
         scores = iter(model.score([pair for pair, _ in pairs]))
         cuts = iter([cut for _, cut in pairs])
         return [
-            self._row(one, [next(scores) for _ in one.question.pairs],
-                      max(next(cuts) for _ in one.question.pairs))
-            for one in asked
+            self._row(entry, [next(scores) for _ in entry.question.pairs],
+                      max(next(cuts) for _ in entry.question.pairs))
+            for entry in asked
         ]  # fmt: skip
 
     def _row(self, asked: _Asked, scores: Sequence[Score], cut: int) -> dict[str, Any]:
         question = asked.question
-        logprobs = np.array([one.logprob for one in scores])
+        logprobs = np.array([score.logprob for score in scores])
         sizes = {
             "acc": np.ones(len(logprobs)),
             "acc_norm": np.array([len(text) for text in question.choices], float),
@@ -149,8 +149,8 @@ class LmTasks(Protocol):
             "document": asked.document,
             "gold": question.gold,
             "logprobs": logprobs.tolist(),
-            "tokens": [len(one.token_logprobs) for one in scores],
-            "greedy": [one.is_greedy for one in scores],
+            "tokens": [len(score.token_logprobs) for score in scores],
+            "greedy": [score.is_greedy for score in scores],
             "cut_tokens": cut,
             "chosen": chosen,
             **right,
@@ -163,24 +163,21 @@ class LmTasks(Protocol):
         metrics, columns = [], []
         counts = {}
         for task in self.tasks:
-            own = [row for row in rows if row["task"] == task]
-            if not own:
+            of_task = [row for row in rows if row["task"] == task]
+            if not of_task:
                 continue
             counts[task] = {
-                "documents": len(own),
-                "cut_contexts": sum(row["cut_tokens"] > 0 for row in own),
+                "documents": len(of_task),
+                "cut_contexts": sum(row["cut_tokens"] > 0 for row in of_task),
             }
             for name in _METRICS:
-                interval = wilson_interval(sum(int(row[name]) for row in own), len(own))
+                interval = wilson_interval(sum(int(row[name]) for row in of_task), len(of_task))
                 metrics.append(
                     metric(
-                        name,
-                        interval,
-                        where={"task": task},
-                        headline=name == headline_metric(task),
+                        name, interval, where={"task": task}, headline=name == headline_metric(task)
                     )
                 )
-            columns.append([float(row[headline_metric(task)]) for row in own])
+            columns.append([float(row[headline_metric(task)]) for row in of_task])
         if len(columns) > 1:
             metrics.append(_average(columns))
         return Summary(metrics=metrics, tables={"documents": counts})

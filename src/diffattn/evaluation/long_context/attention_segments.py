@@ -114,9 +114,11 @@ class AttentionSegments(Protocol):
         metrics: list[Metric] = []
         table = []
         for depth in self.depths:
-            own = [row for row in rows if row["depth"] == depth]
-            for normalised, weights, part in _keys(own[0]["shares"]) if own else ():
-                interval = bootstrap_mean([r["shares"][normalised][weights][part] for r in own])
+            at_depth = [row for row in rows if row["depth"] == depth]
+            for normalised, weights, part in _keys(at_depth[0]["shares"]) if at_depth else ():
+                interval = bootstrap_mean(
+                    [r["shares"][normalised][weights][part] for r in at_depth]
+                )
                 where = {"weights": weights, "normalised": normalised, "depth": depth}
                 table.append(
                     {
@@ -164,8 +166,8 @@ class AttentionSegments(Protocol):
         sums = segment_sums(layers, list(spans.values()))
         shares: dict[str, dict[str, dict[str, float]]] = {}
         tokens = torch.tensor([[[b - a for a, b in spans.values()]]], dtype=torch.float64)
-        for weights, one in [*sums.items(), ("uniform", tokens)]:
-            for normalised, values in segment_shares(one, len(SEGMENTS)).items():
+        for weights, weighted in [*sums.items(), ("uniform", tokens)]:
+            for normalised, values in segment_shares(weighted, len(SEGMENTS)).items():
                 parts = dict(zip(spans, values, strict=True))
                 parts["noise"] = parts["before"] + parts["after"]
                 shares.setdefault(normalised, {})[weights] = parts
@@ -189,7 +191,7 @@ class AttentionSegments(Protocol):
         if self.per_head:
             row["heads"] = {
                 "spans": list(spans),
-                **{weights: _rounded(one.tolist()) for weights, one in sums.items()},
+                **{weights: _rounded(weighted.tolist()) for weights, weighted in sums.items()},
             }
         return row
 
@@ -217,16 +219,16 @@ def _keys(shares: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[tuple
 
 def _mean_heads(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Sums per weight, ``[layers, H, spans]``, averaged over prompts."""
-    found: dict[str, Any] = {"spans": rows[0]["spans"]}
+    means: dict[str, Any] = {"spans": rows[0]["spans"]}
     for weights in rows[0]:
         if weights != "spans":
             mean = torch.tensor([row[weights] for row in rows], dtype=torch.float64).mean(0)
-            found[weights] = _rounded(mean.tolist())
-    return found
+            means[weights] = _rounded(mean.tolist())
+    return means
 
 
 def _rounded(values: Any) -> Any:
     """Nested lists with six digits per number."""
     if isinstance(values, list):
-        return [_rounded(one) for one in values]
+        return [_rounded(value) for value in values]
     return float(f"{values:.6g}")

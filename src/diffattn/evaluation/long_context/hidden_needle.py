@@ -147,17 +147,17 @@ class HiddenNeedleSearch(Protocol):
                 "needle": needle.text.format(name=name),
                 "question": needle.question(kind),
                 "expected": name,
-                "output": one.text,
+                "output": completion.text,
                 "text_tokens": tokens,
-                "prompt_tokens": one.prompt_tokens,
+                "prompt_tokens": completion.prompt_tokens,
                 "place": place,
                 "haystack": background.sha256,
                 "scores": {
-                    _SCORE[kind]: names(one.text, name),
-                    _LOGPROB[kind]: one.logprob_per_token,
+                    _SCORE[kind]: names(completion.text, name),
+                    _LOGPROB[kind]: completion.logprob_per_token,
                 },
             }
-            for kind, one in zip(kinds, done, strict=True)
+            for kind, completion in zip(kinds, done, strict=True)
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
@@ -167,16 +167,16 @@ class HiddenNeedleSearch(Protocol):
         metrics: list[Metric] = []
         scores: dict[int, float] = {}
         for length in lengths:
-            own = [row for row in hops if row["length"] == length]
-            if own:
-                metrics.append(_metric("contains", own, {"length": length}, headline=True))
+            of_length = [row for row in hops if row["length"] == length]
+            if of_length:
+                metrics.append(_metric("contains", of_length, {"length": length}, headline=True))
                 scores[length] = metrics[-1].value
             for kind in KINDS:
                 part = [r for r in rows if (r["length"], r["kind"]) == (length, kind)]
                 if part:
                     metrics.append(_metric("contains", part, {"length": length, "kind": kind}))
-            for depth in sorted({row["depth"] for row in own}):
-                part = [row for row in own if row["depth"] == depth]
+            for depth in sorted({row["depth"] for row in of_length}):
+                part = [row for row in of_length if row["depth"] == depth]
                 metrics.append(_metric("contains", part, {"length": length, "depth": depth}))
         base_lengths = [length for length in BASE_LENGTHS if length in scores]
         base = sum(scores[n] for n in base_lengths) / len(base_lengths) if base_lengths else None
@@ -224,7 +224,7 @@ class HiddenNeedleSearch(Protocol):
 
         def hide(num_words: int) -> tuple[str, float]:
             sentences = background.passage(first, num_words)
-            ends = [0, *itertools.accumulate(len(one.split()) for one in sentences)]
+            ends = [0, *itertools.accumulate(len(sentence.split()) for sentence in sentences)]
             wanted = self._depth(step) / 100 * num_words
             gap = min(range(len(ends)), key=lambda i: abs(ends[i] - wanted))
             text = " ".join(insert_sentences(sentences, [(gap, needle)]))
@@ -250,9 +250,4 @@ def _metric(
     interval = share_interval(
         [row["scores"][_SCORE[row["kind"]]] for row in rows], [row["cluster"] for row in rows]
     )
-    return metric(
-        name,
-        interval,
-        where=where,
-        headline=headline,
-    )
+    return metric(name, interval, where=where, headline=headline)

@@ -124,7 +124,7 @@ def mean_over_tasks(scores: Sequence[Sequence[float]]) -> Interval:
     Args:
         scores: Per task one or more, from 0 to 1.
     """
-    every = {score for own in scores for score in own}
+    every = {score for of_task in scores for score in of_task}
     if every in ({0.0}, {1.0}):
         n = sum(map(len, scores))
         return wilson_interval(n if every == {1.0} else 0, n)

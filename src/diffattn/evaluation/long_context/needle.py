@@ -135,20 +135,20 @@ class Needle(Protocol):
                 for key in ("recall", "all_correct", "n"):
                     grid[key].append([])
                 for length in self.lengths:
-                    own = _chosen(rows, needles=n, asked=r, length=length, depth=depth)
+                    chosen = _chosen(rows, needles=n, asked=r, length=length, depth=depth)
                     where = {"task": f"N={n}, R={r}", "length": length, "depth": depth}
-                    cell = _metrics(own, where, ("recall", "all_correct"))
-                    metrics += [one for one in cell if one.name in printed]
-                    values = {metric.name: metric.value for metric in cell} | {"n": len(own)}
+                    cell = _metrics(chosen, where, ("recall", "all_correct"))
+                    metrics += [cell_metric for cell_metric in cell if cell_metric.name in printed]
+                    values = {metric.name: metric.value for metric in cell} | {"n": len(chosen)}
                     for key in ("recall", "all_correct", "n"):
                         grid[key][-1].append(values.get(key))  # None: no item was scored
             grids.append(grid)
             for length in self.lengths:
-                own = _chosen(rows, needles=n, asked=r, length=length)
+                chosen = _chosen(rows, needles=n, asked=r, length=length)
                 where = {"task": f"N={n}, R={r}", "length": length}
                 names = [x for x in (*_SCORES, "logprob_per_token") if r > 1 or x != "all_correct"]
-                found = _metrics(own, where, names)
-                metrics += [replace(one, headline=one.name in printed) for one in found]
+                means = _metrics(chosen, where, names)
+                metrics += [replace(mean, headline=mean.name in printed) for mean in means]
         return Summary(metrics=metrics, tables={"grids": grids})
 
     def _task(self, model: LanguageModel, n: int, r: int, length: int, sample: int) -> MagicTask:
@@ -178,10 +178,10 @@ def _row(
     (written,) = model.generate([last], max_new_tokens=room, stop=("\n",), before=prefix)
     asked = list(zip(prompt.cities, prompt.numbers, strict=True))[: task.num_asked]
     forced = [forced_answer(model, city, number) for city, number in asked]
-    forced = [replace(one, context=(*last, *one.context)) for one in forced]
+    forced = [replace(given, context=(*last, *given.context)) for given in forced]
     scores = model.score(forced, before=prefix)
-    found = [contains_number(written.text, number) for _, number in asked]
-    logprobs = [x for one in scores for x in one.token_logprobs]
+    recalled = [contains_number(written.text, number) for _, number in asked]
+    logprobs = [x for score in scores for x in score.token_logprobs]
     return {
         "needles": task.num_needles,
         "asked": task.num_asked,
@@ -190,7 +190,7 @@ def _row(
         "sample": task.sample,
         "cities": [city for city, _ in asked],
         "numbers": [number for _, number in asked],
-        "found": found,
+        "found": recalled,
         "output": written.text,
         "finished": written.finished,
         "depths": [round(x, 3) for x in prompt.realised],
@@ -199,9 +199,9 @@ def _row(
         "haystack_tokens": prompt.haystack_tokens,
         "haystack": prompt.haystack,
         "scores": {
-            "recall": sum(found) / len(found),
-            "all_correct": float(all(found)),
-            "digits_greedy": sum(one.is_greedy for one in scores) / len(scores),
+            "recall": sum(recalled) / len(recalled),
+            "all_correct": float(all(recalled)),
+            "digits_greedy": sum(score.is_greedy for score in scores) / len(scores),
             "logprob_per_token": sum(logprobs) / len(logprobs),
         },
     }
@@ -215,19 +215,12 @@ def _metrics(
     rows: Sequence[Mapping[str, Any]], where: dict[str, Any], names: Sequence[str]
 ) -> list[Metric]:
     """Means of scores with their intervals; none without rows."""
-    found = []
+    metrics = []
     for name in names if rows else ():
         values = [row["scores"][name] for row in rows]
         clusters = [str(row["cluster"]) for row in rows]
         unit = _SCORES.get(name, "nats per token")
         average = share_interval if unit == "share" else bootstrap_mean
         interval = average(values, clusters)
-        found.append(
-            metric(
-                name,
-                interval,
-                unit=unit,
-                where=where,
-            )
-        )
-    return found
+        metrics.append(metric(name, interval, unit=unit, where=where))
+    return metrics

@@ -135,15 +135,15 @@ class SingleNeedle(Protocol):
         for depth in self.depths:
             grid["accuracy"].append([])
             for length in self.lengths:
-                own = [r for r in needles if (r["length"], r["depth"]) == (length, depth)]
-                found = _metric("accuracy", own, {"length": length, "depth": depth}, better=True)
-                metrics += found
-                grid["accuracy"][-1].append(found[0].value if found else None)
+                chosen = [r for r in needles if (r["length"], r["depth"]) == (length, depth)]
+                cell = _metric("accuracy", chosen, {"length": length, "depth": depth}, better=True)
+                metrics += cell
+                grid["accuracy"][-1].append(cell[0].value if cell else None)
         for length in self.lengths:
-            own = [row for row in needles if row["length"] == length]
-            metrics += _metric("accuracy", own, {"length": length}, better=True)
-            own = [row for row in controls if row["length"] == length]
-            metrics += _metric("refusal", own, {"length": length}, better=True)
+            chosen = [row for row in needles if row["length"] == length]
+            metrics += _metric("accuracy", chosen, {"length": length}, better=True)
+            chosen = [row for row in controls if row["length"] == length]
+            metrics += _metric("refusal", chosen, {"length": length}, better=True)
         return Summary(metrics=metrics, tables={"grid": grid})
 
     def _prompts(
@@ -169,14 +169,14 @@ class SingleNeedle(Protocol):
         start = random_start(corpus_text(self.haystack), Random(f"{key}-text"))
         without = read_haystack_tokens(model, self.haystack, start, size + len(needle))
         around = read_haystack_tokens(model, self.haystack, start, size)
-        found = []
+        prompts = []
         for depth in depths:
             if depth is None:
                 context, realised = list(without.ids), None
             else:
                 context, _ = insert_tokens(around.ids, [(around.slot(depth), needle)])
                 realised = 100 * around.slot(depth) / size
-            found.append(
+            prompts.append(
                 SinglePrompt(
                     ids=(*head, *context, *tail),
                     depth=depth,
@@ -184,8 +184,8 @@ class SingleNeedle(Protocol):
                     haystack=(without if depth is None else around).digest(),
                 )
             )
-        assert all(len(prompt.ids) == length - room for prompt in found)
-        return found
+        assert all(len(prompt.ids) == length - room for prompt in prompts)
+        return prompts
 
 
 def _forced(model: LanguageModel) -> Continuation:
@@ -210,10 +210,10 @@ def _row(model: LanguageModel, prompt: SinglePrompt, prefix: Prefix) -> dict[str
     (phrase,) = model.score([Continuation((*last, *forced.context), forced.target)], before=prefix)
     output = " ".join(written.text.lower().split())
     refused = _REFUSAL in output
-    found = PHRASE.lower() in output and not refused
+    recalled = PHRASE.lower() in output and not refused
     logprob = phrase.logprob / len(phrase.token_logprobs)
     scores = {
-        "accuracy": float(found),
+        "accuracy": float(recalled),
         "false_refusal": float(refused),
         "phrase_greedy": float(phrase.is_greedy),
         "logprob_per_token": logprob,

@@ -104,7 +104,7 @@ class ArHits(Protocol):
         vocab_size = 1 + max(model.tokenizer.get_vocab().values())
         counts = {}
         for n in self.n:
-            keys = np.concatenate([ngram_keys(one, n, vocab_size) for one in tokens])
+            keys = np.concatenate([ngram_keys(ids, n, vocab_size) for ids in tokens])
             counts[n] = NgramCounts(keys, n, vocab_size)
             counts[n].add(splits.pieces())
         threshold = self.threshold
@@ -114,10 +114,10 @@ class ArHits(Protocol):
             Item(
                 id=str(start),
                 payload=_Sequence(
-                    tokens=one, counts=counts, threshold=threshold, train_tokens=len(splits.train)
+                    tokens=ids, counts=counts, threshold=threshold, train_tokens=len(splits.train)
                 ),
             )
-            for start, one in zip(starts, tokens, strict=True)
+            for start, ids in zip(starts, tokens, strict=True)
         ]
         return split_long_batches([items], 8)
 
@@ -126,8 +126,8 @@ class ArHits(Protocol):
         given = model.start()
         losses = model.prefix_losses([item.payload.tokens for item in items], given)
         return [
-            self._row(item.payload, np.concatenate([[np.nan] * (not given), own]), bool(given))
-            for item, own in zip(items, losses, strict=True)
+            self._row(item.payload, np.concatenate([[np.nan] * (not given), nll]), bool(given))
+            for item, nll in zip(items, losses, strict=True)
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
@@ -144,13 +144,13 @@ class ArHits(Protocol):
         for n in self.n:
             parts = [(name, *_sums(rows, f"{name}_{n}")) for name in ("ar_hit", "other")]
             total = 0.0
-            for name, count, own in parts:
+            for name, count, losses in parts:
                 share = bootstrap_ratio(count, tokens)
                 metrics.append(
                     metric(f"{name}_share", share, where={"n": n}, higher_is_better=None)
                 )
                 if count.sum():
-                    loss = bootstrap_ratio(own, count)
+                    loss = bootstrap_ratio(losses, count)
                     headline = n == self.n[0]
                     metrics.append(loss_metric(f"{name}_nll", loss, {"n": n}, headline=headline))
                     total += share.mean * loss.mean
@@ -172,16 +172,16 @@ class ArHits(Protocol):
         }
         return Summary(metrics=metrics, tables=tables)
 
-    def _row(self, one: _Sequence, losses: np.ndarray, first_counts: bool) -> dict[str, Any]:
+    def _row(self, sequence: _Sequence, losses: np.ndarray, first_counts: bool) -> dict[str, Any]:
         """Sums of one sequence; without BOS its first token has no loss and does not count."""
         start = 0 if first_counts else 1
         slices = Slices(losses[start:])
-        for n, counts in one.counts.items():
-            keys = ngram_keys(one.tokens, n, counts.vocab_size)
+        for n, counts in sequence.counts.items():
+            keys = ngram_keys(sequence.tokens, n, counts.vocab_size)
             gap, seen = np.zeros(self.length, np.int64), np.zeros(self.length, np.int64)
             gap[n - 1 :], seen[n - 1 :] = gaps(keys), counts.of(keys)
             gap, seen = gap[start:], seen[start:]
-            hit = (gap > 0) & (seen <= one.threshold)
+            hit = (gap > 0) & (seen <= sequence.threshold)
             slices.add(f"ar_hit_{n}", hit)
             slices.add(f"other_{n}", ~hit)
             slices.add_by_size(f"gap_{n}", gap, hit)
@@ -192,8 +192,8 @@ class ArHits(Protocol):
         return {
             "tokens": self.length - start,
             "nll": slices.total,
-            "threshold": one.threshold,
-            "train_tokens": one.train_tokens,
+            "threshold": sequence.threshold,
+            "train_tokens": sequence.train_tokens,
             "slices": slices.sums,
             "scores": {"nll": slices.total / (self.length - start)} | scores,
             "weights": weights,
@@ -211,5 +211,5 @@ def hit_threshold(train_tokens: int) -> int:
 
 def _sums(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
     """Tokens and summed losses of a slice in each row."""
-    found = np.array([row["slices"][name] for row in rows], float)
-    return found[:, 0], found[:, 1]
+    pairs = np.array([row["slices"][name] for row in rows], float)
+    return pairs[:, 0], pairs[:, 1]

@@ -55,7 +55,7 @@ def long_texts(
     Raises:
         ConfigError: The corpus cannot be read, or no document is long enough.
     """
-    found: dict[str, np.ndarray] = {}
+    texts: dict[str, np.ndarray] = {}
     longest: Document | None = None
     count = 0
     for document in open_texts(source, text_field):
@@ -66,17 +66,17 @@ def long_texts(
             continue
         ids = first_tokens(model, document.text, most)
         if len(ids) >= least:
-            found[document.name] = np.array(ids)
-        if len(found) == documents:
+            texts[document.name] = np.array(ids)
+        if len(texts) == documents:
             break
-    if not found:
+    if not texts:
         assert longest is not None  # every source raises rather than end without a document
         size = len(model.encode(longest.text))
         raise ConfigError(
             f"{protocol}: one document or more must have {least} tokens, got none of {count} in "
             f"{source!r}; the longest, {longest.name!r}, has {size}."
         )
-    return found
+    return texts
 
 
 def first_tokens(model: LanguageModel, text: str, count: int) -> list[int]:

@@ -36,18 +36,18 @@ class Slices:
 
     def scores(self, names: Sequence[str]) -> tuple[dict[str, float], dict[str, int]]:
         """Mean loss and number of tokens of slices that have any."""
-        found = {name: self.sums[name] for name in names if self.sums[name][0]}
-        scores = {f"{name}_nll": nats / count for name, (count, nats) in found.items()}
-        return scores, {f"{name}_nll": count for name, (count, _) in found.items()}
+        held = {name: self.sums[name] for name in names if self.sums[name][0]}
+        scores = {f"{name}_nll": nats / count for name, (count, nats) in held.items()}
+        return scores, {f"{name}_nll": count for name, (count, _) in held.items()}
 
 
 def bin_sums(rows: Sequence[Mapping[str, Any]], name: str) -> dict[int, np.ndarray]:
     """``[rows, 2]``, tokens and summed loss of every bin of ``name``, smallest bin first."""
-    found: dict[int, np.ndarray] = {}
+    bins: dict[int, np.ndarray] = {}
     for i, row in enumerate(rows):
         for low, pair in row["slices"][name].items():
-            found.setdefault(int(low), np.zeros((len(rows), 2)))[i] = pair
-    return dict(sorted(found.items()))
+            bins.setdefault(int(low), np.zeros((len(rows), 2)))[i] = pair
+    return dict(sorted(bins.items()))
 
 
 def slice_losses(rows: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:

@@ -37,9 +37,9 @@ def gaps(keys: np.ndarray) -> np.ndarray:
     """How many places ago each key stood last, int64 like ``keys``; 0 where it is new."""
     order = np.argsort(keys, kind="stable")
     again = np.flatnonzero(keys[order][1:] == keys[order][:-1]) + 1
-    found = np.zeros(len(keys), dtype=np.int64)
-    found[order[again]] = order[again] - order[again - 1]
-    return found
+    distances = np.zeros(len(keys), dtype=np.int64)
+    distances[order[again]] = order[again] - order[again - 1]
+    return distances
 
 
 class NgramCounts:
@@ -73,7 +73,8 @@ class NgramCounts:
     def _add(self, keys: np.ndarray) -> None:
         if not len(self.keys):
             return
-        found, counts = np.unique(keys, return_counts=True)  # sorted keys are looked up far faster
-        at = np.minimum(np.searchsorted(self.keys, found), len(self.keys) - 1)
-        chosen = self.keys[at] == found
+        # Sorted keys are looked up far faster.
+        distinct, counts = np.unique(keys, return_counts=True)
+        at = np.minimum(np.searchsorted(self.keys, distinct), len(self.keys) - 1)
+        chosen = self.keys[at] == distinct
         self.counts[at[chosen]] += counts[chosen]

@@ -87,11 +87,11 @@ class SlidingPerplexity(Protocol):
         """Perplexity and loss of each window."""
         metrics = []
         for window in self.windows:
-            own = [row for row in rows if row["window"] == window]
-            if not own:
+            of_window = [row for row in rows if row["window"] == window]
+            if not of_window:
                 continue
-            losses = [row["scores"][f"nll_window_{window}"] for row in own]
-            interval = bootstrap_mean(losses, [row["cluster"] for row in own])
+            losses = [row["scores"][f"nll_window_{window}"] for row in of_window]
+            interval = bootstrap_mean(losses, [row["cluster"] for row in of_window])
             where = {"window": window}
             metrics += [
                 perplexity_metric("sliding_perplexity", interval, where),

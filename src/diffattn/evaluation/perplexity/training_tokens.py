@@ -33,12 +33,7 @@ class TokenSplits:
 
 
 def token_splits(
-    protocol: str,
-    model: LanguageModel,
-    data: str,
-    *,
-    text_field: str,
-    validation_fraction: float,
+    protocol: str, model: LanguageModel, data: str, *, text_field: str, validation_fraction: float
 ) -> TokenSplits:
     """Training and validation tokens as the model's tokenizer makes them.
 
@@ -59,11 +54,11 @@ def token_splits(
     if folder is None:
         return _encoded(model, data, text_field, validation_fraction)
     train, validation = (PackedTokens(folder, split) for split in ("train", "validation"))
-    packed_by, own = train.metadata["tokenizer_hash"], tokenizer_hash(model.tokenizer)
-    if packed_by != own:
+    packed_by, ours = train.metadata["tokenizer_hash"], tokenizer_hash(model.tokenizer)
+    if packed_by != ours:
         raise ConfigError(
             f"{protocol}: the tokens in {folder} must come from the tokenizer of {model.label} "
-            f"({own[:12]}), got those of another ({packed_by[:12]}). Name the corpus instead, or "
+            f"({ours[:12]}), got those of another ({packed_by[:12]}). Name the corpus instead, or "
             "pack it with this tokenizer."
         )
     return TokenSplits(train=train.tokens, validation=validation.tokens, origin=str(folder))

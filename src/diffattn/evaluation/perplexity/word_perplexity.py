@@ -56,17 +56,17 @@ class WordPerplexity(Protocol):
         """One document per item."""
         require_window(self.name, "window", self.window, model)
         model.start(required=True)
-        found: list[list[Item]] = []
+        batches: list[list[Item]] = []
         for document in open_texts(self.texts, self.text_field):
             if document.text.split(maxsplit=1):
-                found.append([Item(id=document.name, payload=document.text)])
-            if len(found) == self.documents:
+                batches.append([Item(id=document.name, payload=document.text)])
+            if len(batches) == self.documents:
                 break
-        if not found:
+        if not batches:
             raise ConfigError(
                 f"word_perplexity: {self.texts!r} must hold a document with words, got none."
             )
-        return found
+        return batches
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Total loss, words and bytes of each document."""

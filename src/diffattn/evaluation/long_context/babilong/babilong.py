@@ -145,17 +145,19 @@ class BabiLong(Protocol):
                 "depths": depths,
                 "question": story.question,
                 "expected": story.answer,
-                "output": one.text,
-                "prompt_tokens": one.prompt_tokens,
+                "output": completion.text,
+                "prompt_tokens": completion.prompt_tokens,
                 "haystack": haystack,
                 "scores": {
                     "accuracy": is_right(
-                        one.text, story.answer, story.question, LABELS[item.payload[1]]
+                        completion.text, story.answer, story.question, LABELS[item.payload[1]]
                     ),
-                    "logprob_per_token": one.logprob_per_token,
+                    "logprob_per_token": completion.logprob_per_token,
                 },
             }
-            for item, (story, _, depths, haystack), one in zip(items, asked, done, strict=True)
+            for item, (story, _, depths, haystack), completion in zip(
+                items, asked, done, strict=True
+            )
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
@@ -164,7 +166,7 @@ class BabiLong(Protocol):
         metrics, means = [], {}
         grid: list[list[float | None]] = []
         for length in lengths:
-            own = {
+            scores = {
                 task: [
                     float(row["scores"]["accuracy"])
                     for row in rows
@@ -172,16 +174,16 @@ class BabiLong(Protocol):
                 ]
                 for task in self.tasks
             }
-            run = {task: scores for task, scores in own.items() if scores}
+            run = {task: of_task for task, of_task in scores.items() if of_task}
             mean = mean_over_tasks(list(run.values()))
             name = f"mean_of_{len(run)}_tasks"
             metrics.append(metric(name, mean, where={"length": length}, headline=True))
-            for task, scores in run.items():
-                interval = wilson_interval(round(sum(scores)), len(scores))
+            for task, of_task in run.items():
+                interval = wilson_interval(round(sum(of_task)), len(of_task))
                 metrics.append(metric("accuracy", interval, where={"length": length, "task": task}))
             if len(run) == len(self.tasks):
                 means[length] = mean.mean
-            grid.append([sum(own[t]) / len(own[t]) if own[t] else None for t in self.tasks])
+            grid.append([sum(x) / len(x) if x else None for x in scores.values()])
         metrics.append(
             Metric(
                 name="effective_length", value=float(effective_length(means, GOOD)), n=len(rows),

@@ -25,7 +25,7 @@ _QUESTION = (
 class _Question:
     text: str
     answers: tuple[str, ...]
-    own: tuple[int, ...]
+    required: tuple[int, ...]
     """Documents it comes with."""
     near: tuple[int, ...]
     """Documents that are added first: of the same article."""
@@ -49,7 +49,7 @@ class QuestionFile:
 
     def own_documents(self, index: int) -> int:
         """Documents that a question must come with."""
-        return len(self.questions[index].own)
+        return len(self.questions[index].required)
 
     def ask(self, index: int, count: int, streams: Streams) -> tuple[str, list[str], list[str]]:
         """Question, so many documents in random order, and accepted answers.
@@ -57,12 +57,12 @@ class QuestionFile:
         The question's own documents come first, then those of its article, then any.
         """
         question = self.questions[index]
-        taken = {*question.own, *question.near}
+        taken = {*question.required, *question.near}
         near = list(question.near)
         others = [i for i in range(len(self.documents)) if i not in taken]
         streams("near").shuffle(near)
         streams("others").shuffle(others)
-        chosen = [*question.own, *near, *others][:count]
+        chosen = [*question.required, *near, *others][:count]
         streams("order").shuffle(chosen)
         return question.text, [self.documents[i] for i in chosen], list(question.answers)
 
@@ -90,7 +90,9 @@ class QuestionTask(RulerTask):
     ) -> Sample:
         """See :meth:`RulerTask.build`."""
         text, documents, answers = material.questions[self.name].ask(index, units, streams)
-        context = "\n\n".join(f"Document {i}:\n{one}" for i, one in enumerate(documents, start=1))
+        context = "\n\n".join(
+            f"Document {i}:\n{document}" for i, document in enumerate(documents, start=1)
+        )
         return Sample(
             question=_QUESTION.format(context=context, query=text),
             answer_prefix=" Answer:",
@@ -120,15 +122,15 @@ def read_squad(path: str) -> QuestionFile:
         number = {text: i for i, text in enumerate(documents)}
         questions = tuple(
             _Question(
-                one["question"],
-                tuple(dict.fromkeys(answer["text"] for answer in one["answers"])),
+                entry["question"],
+                tuple(dict.fromkeys(answer["text"] for answer in entry["answers"])),
                 (number[text],),
                 tuple(sorted({number[other] for other, _ in article} - {number[text]})),
             )
             for article in articles
             for text, asked in article
-            for one in asked
-            if one["answers"]
+            for entry in asked
+            if entry["answers"]
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
@@ -150,8 +152,12 @@ def read_hotpotqa(path: str) -> QuestionFile:
         if isinstance(value, Mapping):
             raise TypeError
         entries = [
-            (one["question"], one["answer"], [f"{t}\n{''.join(p)}" for t, p in one["context"]])
-            for one in value
+            (
+                entry["question"],
+                entry["answer"],
+                [f"{t}\n{''.join(p)}" for t, p in entry["context"]],
+            )
+            for entry in value
         ]
         documents = tuple(sorted({text for *_, texts in entries for text in texts}))
         number = {text: i for i, text in enumerate(documents)}
@@ -171,17 +177,17 @@ def _reason(error: Exception) -> str:
     return f"no {error}" if isinstance(error, KeyError) else "values of other types"
 
 
-def _checked(found: QuestionFile, kind: str) -> QuestionFile:
+def _checked(file: QuestionFile, kind: str) -> QuestionFile:
     """Raise unless there are questions, all of them text with an answer."""
-    for one in found.questions:
-        texts = (one.text, *one.answers)
+    for question in file.questions:
+        texts = (question.text, *question.answers)
         if not all(isinstance(text, str) and text for text in texts):
             raise ConfigError(
-                f"{found.path}: questions and answers must be text, got {texts[:2]!r}."
+                f"{file.path}: questions and answers must be text, got {texts[:2]!r}."
             )
-    if not found.questions:
-        raise ConfigError(f"{found.path}: must hold {kind} questions with answers, got none.")
-    return found
+    if not file.questions:
+        raise ConfigError(f"{file.path}: must hold {kind} questions with answers, got none.")
+    return file
 
 
 def _json(path: str) -> Any:

@@ -143,20 +143,20 @@ class Ruler(Protocol):
             chat=self.chat,
         )
         rows: list[dict[str, Any]] = []
-        for (task, length, index, sample, units), one in zip(asked, done, strict=True):
-            found = found_any if task.match == "part" else found_share
+        for (task, length, index, sample, units), completion in zip(asked, done, strict=True):
+            rate = found_any if task.match == "part" else found_share
             text = material.background if needs_background(task) else None
-            scores = {"score": found(one.text, sample.references)}
-            if one.logprob_per_token is not None:
-                scores["logprob_per_token"] = one.logprob_per_token
+            scores = {"score": rate(completion.text, sample.references)}
+            if completion.logprob_per_token is not None:
+                scores["logprob_per_token"] = completion.logprob_per_token
             rows.append(
                 {
                     "length": length,
                     "task": task.name,
                     "index": index,
                     "references": list(sample.references),
-                    "output": one.text,
-                    "prompt_tokens": one.prompt_tokens,
+                    "output": completion.text,
+                    "prompt_tokens": completion.prompt_tokens,
                     "units": units,
                     "haystack": text.sha256 if text else None,
                     **sample.notes,

@@ -109,7 +109,7 @@ def found_share(output: str, references: Sequence[str]) -> float:
     Source: RULER, string_match_all.
     """
     text = output.lower()
-    return sum(one.lower() in text for one in references) / len(references)
+    return sum(reference.lower() in text for reference in references) / len(references)
 
 
 def found_any(output: str, references: Sequence[str]) -> float:
@@ -118,4 +118,4 @@ def found_any(output: str, references: Sequence[str]) -> float:
     Source: RULER, string_match_part.
     """
     text = output.lower()
-    return float(any(one.lower() in text for one in references))
+    return float(any(reference.lower() in text for reference in references))

@@ -35,18 +35,20 @@ def summarise(rows: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) ->
             ]
             for task in tasks
         }
-        run = {task: own for task, own in scores.items() if own}
+        run = {task: of_task for task, of_task in scores.items() if of_task}
         over_tasks = mean_over_tasks(list(run.values()))
         # A mean over fewer tasks than elsewhere carries its own number of tasks.
         own_name = f"mean_of_{len(run)}_tasks"
         metrics.append(metric(own_name, over_tasks, where={"length": length}, headline=True))
         metrics += [
-            metric("score", share_interval(own), where={"length": length, "task": task})
-            for task, own in run.items()
+            metric("score", share_interval(of_task), where={"length": length, "task": task})
+            for task, of_task in run.items()
         ]
         if len(run) == len(tasks):
             means[length] = over_tasks.mean
-        grid.append([sum(own) / len(own) if own else None for own in scores.values()])
+        grid.append(
+            [sum(of_task) / len(of_task) if of_task else None for of_task in scores.values()]
+        )
     metrics.append(
         Metric(
             name=f"effective_length_of_{len(tasks)}_tasks",

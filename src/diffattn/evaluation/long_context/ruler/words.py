@@ -60,11 +60,11 @@ def coined_words(count: int, draw: Random) -> list[str]:
         count: Up to some hundred thousand; there are 512,000.
         draw: The first words of a longer list are those of a shorter one.
     """
-    found: dict[str, None] = {}
-    while len(found) < count:
+    words: dict[str, None] = {}
+    while len(words) < count:
         syllables = (draw.choice(_CONSONANTS) + draw.choice(_VOWELS) for _ in range(3))
-        found["".join(syllables)] = None
-    return list(found)
+        words["".join(syllables)] = None
+    return list(words)
 
 
 @lru_cache(maxsize=2)
