@@ -48,8 +48,7 @@ def judge(
     from diffattn.errors import ConfigError
     from diffattn.evaluation.compare import compare_folder
     from diffattn.evaluation.judge.judges import chosen_judge, judge_settings
-    from diffattn.evaluation.judge.requests import recorded_outputs
-    from diffattn.evaluation.judge.session import judge_folder
+    from diffattn.evaluation.judge.session import judge_folder, recorded_outputs
     from diffattn.records.io import write_jsonl
     from diffattn.report.evaluation.tables import difference_rows, metric_rows
 

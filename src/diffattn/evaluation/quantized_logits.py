@@ -15,6 +15,7 @@ from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.evaluation.registry import parts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.scoring import Continuation
+from diffattn.models.known_names import check_known
 from diffattn.probes.quantized_logits import (
     GRANULARITIES,
     UNQUANTIZED_BITS,
@@ -82,17 +83,8 @@ class QuantizedLogits(Protocol):
             raise ConfigError(
                 f"quantized_logits: bits must list widths from 2 to 16, each once, got {self.bits}."
             )
-        if self.granularity not in GRANULARITIES:
-            raise ConfigError(
-                f"quantized_logits: granularity must be in {{{', '.join(GRANULARITIES)}}}, "
-                f"got {self.granularity!r}."
-            )
-        sizes = (self.num_windows, self.windows_per_document, self.window_tokens)
-        if min(sizes) < 1:
-            raise ConfigError(
-                "quantized_logits: num_windows, windows_per_document and window_tokens must be 1 "
-                f"or more, got {sizes}."
-            )
+        check_known(self.name, "granularity", self.granularity, GRANULARITIES)
+        self.require_at_least(1, "num_windows", "windows_per_document", "window_tokens")
         self.wrapped()
 
     def wrapped(self) -> Protocol:
@@ -101,12 +93,8 @@ class QuantizedLogits(Protocol):
         Raises:
             ConfigError: Its name or one of its settings is wrong.
         """
-        if self.protocol not in PROTOCOLS or self.protocol == self.name:
-            others = [name for name in PROTOCOLS if name != self.name]
-            raise ConfigError(
-                f"quantized_logits: protocol must be in {{{', '.join(others)}}}, "
-                f"got {self.protocol!r}."
-            )
+        others = [name for name in PROTOCOLS if name != self.name]
+        check_known(self.name, "protocol", self.protocol, others)
         named = [
             f"{self.protocol}.{key}={json.dumps(value)}" for key, value in self.settings.items()
         ]
@@ -167,7 +155,10 @@ class QuantizedLogits(Protocol):
                 ]
             text = [row for row in of_width if _LOSS in row["scores"]]
             if text:
-                metrics += _text_metrics(text, bits)
+                interval = bootstrap_mean([row["scores"][_LOSS] for row in text], _clusters(text))
+                where = {"bits": bits}
+                metrics.append(loss_metric(_LOSS, interval, where))
+                metrics.append(perplexity_metric("perplexity", interval, where, headline=False))
         for bits in self.bits:
             if bits != UNQUANTIZED_BITS and UNQUANTIZED_BITS in by_bits:
                 metrics += _changes(by_bits[bits], by_bits[UNQUANTIZED_BITS], bits)
@@ -177,11 +168,7 @@ class QuantizedLogits(Protocol):
         """Windows of text, BOS or EOS first; a document is a cluster."""
         assert self.text is not None
         start, size = model.start(required=True), self.window_tokens
-        if size > model.max_length:
-            raise ConfigError(
-                f"quantized_logits: window_tokens must fit the model's {model.max_length} tokens, "
-                f"got {size}."
-            )
+        self.require_fit(model, "window_tokens", size)
         left = self.num_windows
         for document in load_corpus(self.text):
             wanted = min(left, self.windows_per_document)
@@ -232,14 +219,6 @@ def _unwrapped(rows: Sequence[Mapping[str, Any]], bits: int) -> list[dict[str, A
 
 def _clusters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [str(row.get("cluster", row["id"])) for row in rows]
-
-
-def _text_metrics(rows: Sequence[Mapping[str, Any]], bits: int) -> list[Metric]:
-    """Loss of the text and its exponential."""
-    interval = bootstrap_mean([row["scores"][_LOSS] for row in rows], _clusters(rows))
-    where = {"bits": bits}
-    loss = loss_metric(_LOSS, interval, where)
-    return [loss, perplexity_metric("perplexity", interval, where, headline=False)]
 
 
 def _changes(

@@ -31,7 +31,7 @@ def evaluate(
         model: The model.
         part: The protocol.
         folder: Where it is recorded; continued if it holds the same evaluation.
-        tell: Told the progress.
+        tell: Called with the progress.
 
     Raises:
         ConfigError: The protocol cannot be run on this model or data; see its ``batches``.

@@ -67,13 +67,13 @@ def run_evaluation(
         dtype: Of the weights.
         max_length: Longest context in tokens. Default: the model's.
         add_bos: Default: if the tokenizer has BOS.
-        begin: Told the name of each model and part before its items are prepared.
-        tell: Told the name of each model and part, and its items done and in all.
+        begin: Called with the name of each model and part before its items are prepared.
+        tell: Called with the name of each model and part, and its items done and in all.
         say: Given one line per stage.
 
     Returns:
         Results model by model, and the comparison of several models. A part that cannot run on a
-        model or its data, or of which no item could be scored, is told and left out; the others
+        model or its data, or of which no item could be scored, is reported and left out; the others
         go on.
 
     Raises:

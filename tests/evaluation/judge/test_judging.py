@@ -18,8 +18,7 @@ from diffattn.evaluation.judge.interface import (
     Reply,
 )
 from diffattn.evaluation.judge.judges import LocalJudge, RecordedReplies, judge_settings
-from diffattn.evaluation.judge.requests import recorded_outputs
-from diffattn.evaluation.judge.session import judge_folder
+from diffattn.evaluation.judge.session import judge_folder, recorded_outputs
 from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import evaluate
 from diffattn.records.evaluations import EvalResult
@@ -269,9 +268,9 @@ def test_folders_that_cannot_be_judged(folder, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["workers"], "--set must be KEY=VALUE"),
+        (["workers"], "--set: must be KEY=VALUE"),
         (["worker=2"], "Did you mean 'workers'"),
-        (["model=a"], "--set must be KEY=VALUE"),
+        (["model=a"], "--set: unknown key 'model'"),
         (["workers=0"], "workers must be a number from 1 on, got 0"),
         (["max_tokens=x"], "max_tokens must be a number from 1 on, got 'x'"),
         (["temperature=hot"], "temperature must be a number"),

@@ -10,7 +10,7 @@ from diffattn.probes.attention_rows import attention_rows
 
 MAPS = ("a1", "difference", "absolute")
 _ROWS = 16
-"""Tokens whose rows are held at once."""
+"""Tokens whose rows are held together."""
 
 Ratios = dict[str, list[list[float | None]]]
 """Per map, layer and output head."""

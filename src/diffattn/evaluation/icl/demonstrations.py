@@ -3,7 +3,8 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, TypeVar
+from functools import wraps
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from diffattn.errors import ConfigError
@@ -13,6 +14,8 @@ from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import Prefix
 
 SEPARATOR = "\n==\n"
+P = TypeVar("P")
+T = TypeVar("T")
 
 
 class IclTask:
@@ -162,6 +165,24 @@ def alternating_order(examples: Sequence[Example], seed: int) -> list[Example]:
     return [left[name][i] for i in range(longest) for name in order if i < len(left[name])]
 
 
+def numbers_that_fit(
+    protocol: Any, model: LanguageModel, wanted: Sequence[int], fit: int, hint: str = ""
+) -> list[int]:
+    """Those of the wanted numbers of demonstrations, ascending, that are at most ``fit``.
+
+    Raises:
+        ConfigError: None is; ``hint`` says what to do. Default: choose other ``shots``.
+    """
+    numbers = [n for n in wanted if n <= fit]
+    if not numbers:
+        raise ConfigError(
+            f"{protocol.name}: {protocol.dataset} examples must be at most {fit}, "
+            f"which fit {model.label}'s {model.max_length} tokens, got {wanted[0]}. "
+            + (hint or f"Choose others: --set {protocol.name}.shots=[...].")
+        )
+    return numbers
+
+
 def longest_kept(examples: Iterable[Example]) -> int:
     """The 99th percentile of the texts' lengths, in characters."""
     lengths = sorted(len(example.text) for example in examples)
@@ -173,24 +194,23 @@ def encode_after(model: LanguageModel, before: str, text: str) -> list[int]:
     return model.encode(before + text)[len(model.encode(before)) :]
 
 
-T = TypeVar("T")
-
-
-class Prepared(Generic[T]):
+def kept_per_model(
+    prepare: Callable[[P, LanguageModel], T],
+) -> Callable[[P, LanguageModel], T]:
     """What a protocol has made ready for a model, kept until it is asked with other settings.
 
     It goes with the model, and so do keys and values that it holds.
     """
+    kept: WeakKeyDictionary[LanguageModel, tuple[P, T]] = WeakKeyDictionary()
 
-    def __init__(self) -> None:
-        self._kept: WeakKeyDictionary[LanguageModel, tuple[object, T]] = WeakKeyDictionary()
+    @wraps(prepare)
+    def ready(protocol: P, model: LanguageModel) -> T:
+        entry = kept.get(model)
+        if entry is None or entry[0] != protocol:
+            entry = kept[model] = (protocol, prepare(protocol, model))
+        return entry[1]
 
-    def get(self, model: LanguageModel, settings: object, make: Callable[[], T]) -> T:
-        """What was made before for equal settings, or what ``make`` makes now."""
-        kept = self._kept.get(model)
-        if kept is None or kept[0] != settings:
-            kept = self._kept[model] = (settings, make())
-        return kept[1]
+    return ready
 
 
 def _by_class(examples: Iterable[Example], generator: random.Random) -> dict[str, list[Example]]:

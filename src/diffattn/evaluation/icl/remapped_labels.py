@@ -8,8 +8,13 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.icl.data import ICL_DATASETS, Example, IclData, load_icl_data
-from diffattn.evaluation.icl.demonstrations import Prepared, balanced_rounds, encode_after
-from diffattn.evaluation.icl.many_shot import share
+from diffattn.evaluation.icl.demonstrations import (
+    balanced_rounds,
+    encode_after,
+    kept_per_model,
+    numbers_that_fit,
+)
+from diffattn.evaluation.metrics import score_metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.label_trie import LabelTrie
 from diffattn.inference.language_model import LanguageModel
@@ -35,10 +40,7 @@ class _Ready:
     data: IclData
     trie: LabelTrie
     test: dict[int, Example]
-    shots: tuple[int, ...]
-
-
-_READY: Prepared[_Ready] = Prepared()
+    shots: list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +74,7 @@ class RemappedLabels(Protocol):
 
     def __post_init__(self) -> None:
         check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
-        if self.test_items < 1 or (self.shots is not None and min(self.shots, default=0) < 1):
-            raise ConfigError(
-                f"{self.name}: shots and test_items must be 1 or more, "
-                f"got {self.shots}, {self.test_items}."
-            )
+        self.require_at_least(1, "shots", "test_items")
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -133,10 +131,8 @@ class RemappedLabels(Protocol):
         asked = [n for n in self.grid if any(row["shots"] == n for row in rows)]
         for n in asked:
             of_number = [row for row in rows if row["shots"] == n]
-            metrics += [
-                share("exact_match", of_number, {"shots": n}, headline=True),
-                share("accuracy_among_numbers", of_number, {"shots": n}),
-            ]
+            metrics += score_metric("exact_match", of_number, {"shots": n}, headline=True)
+            metrics += score_metric("accuracy_among_numbers", of_number, {"shots": n})
         cut = [n for n in self.grid if n not in asked]
         return Summary(metrics=metrics, tables={"shots_not_asked": cut})
 
@@ -152,7 +148,7 @@ class RemappedLabels(Protocol):
         return f"{_INSTRUCTION}\n\n{context}\n\n{example.text}\nlabel:", renamed[example.label]
 
     def _demonstrations(self, data: IclData, example: Example, count: int) -> list[Example]:
-        """The first ``count`` of the question's own rounds; an empty training set begins anew."""
+        """The first ``count`` of the question's rounds; an exhausted set starts again."""
         seed, chosen = self._own_seed(example), list[Example]()
         while len(chosen) < count:
             again = _hashed(f"{seed}-{len(chosen)}")
@@ -162,10 +158,8 @@ class RemappedLabels(Protocol):
     def _own_seed(self, example: Example) -> int:
         return _hashed(f"{self.seed}\n{example.text}")
 
+    @kept_per_model
     def _ready(self, model: LanguageModel) -> _Ready:
-        return _READY.get(model, self, lambda: self._prepare(model))
-
-    def _prepare(self, model: LanguageModel) -> _Ready:
         data = load_icl_data(self.dataset, self.data)
         if len(data.test) < self.test_items:
             raise ConfigError(
@@ -180,7 +174,7 @@ class RemappedLabels(Protocol):
 
     def _that_fit(
         self, model: LanguageModel, data: IclData, trie: LabelTrie, test: Sequence[Example]
-    ) -> tuple[int, ...]:
+    ) -> list[int]:
         """The numbers of demonstrations with which every question fits the model."""
         number = max(trie.labels, key=lambda label: len(model.encode(f"x\nlabel: {label}")))
         size = {
@@ -197,14 +191,7 @@ class RemappedLabels(Protocol):
                     break
                 fitting += 1
             fit = min(fit, fitting)
-        shots = tuple(n for n in self.grid if n <= fit)
-        if not shots:
-            raise ConfigError(
-                f"{self.name}: {self.dataset} examples must be at most {fit}, "
-                f"which fit {model.label}'s {model.max_length} tokens, got {self.grid[0]}. "
-                f"Choose others: --set {self.name}.shots=[...]."
-            )
-        return shots
+        return numbers_that_fit(self, model, self.grid, fit)
 
 
 def _hashed(text: str) -> int:

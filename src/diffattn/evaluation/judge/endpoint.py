@@ -14,8 +14,13 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.evaluation.judge.interface import JudgeFailure, JudgeSettings, JudgeUnreachable, Reply
-from diffattn.evaluation.judge.prompt import Messages
+from diffattn.evaluation.judge.interface import (
+    JudgeFailure,
+    JudgeSettings,
+    JudgeUnreachable,
+    Messages,
+    Reply,
+)
 
 _REFUSALS = {401, 403, 404}
 """Wrong key, model or address: no request will fare better."""
@@ -63,7 +68,7 @@ class _TimedBytes(io.RawIOBase):
 
 def _timed(kind: type[http.client.HTTPConnection]) -> Any:
     """Connections whose timeout holds for a whole response, its headers included: that of the
-    standard library begins anew with every byte."""
+    standard library restarts with every byte."""
 
     def connect(host: str, **options: Any) -> http.client.HTTPConnection:
         connection = kind(host, **options)

@@ -1,21 +1,19 @@
 """Judges: a model behind an endpoint, a local model, or replies from a file."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.judge.endpoint import EndpointJudge
-from diffattn.evaluation.judge.interface import Judge, JudgeFailure, JudgeSettings, Reply
-from diffattn.evaluation.judge.prompt import Messages
+from diffattn.evaluation.judge.interface import Judge, JudgeFailure, JudgeSettings, Messages, Reply
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
 from diffattn.inference.prompting import require_no_special
 from diffattn.records.io import read_jsonl
+from diffattn.records.settings import parse_value, read_settings
 
 _LOCAL_TOKENS = 512
 
@@ -33,20 +31,7 @@ def judge_settings(model: str, endpoint: str | None, changes: Sequence[str]) -> 
     """
     chosen = ("model", "endpoint")
     known = [field.name for field in fields(JudgeSettings) if field.name not in chosen]
-    values: dict[str, Any] = {}
-    for change in changes:
-        key, separator, text = change.partition("=")
-        if not separator or key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(
-                f"judge: --set must be KEY=VALUE, KEY in {{{', '.join(known)}}}, got {change!r}."
-                f"{hint}"
-            )
-        try:
-            values[key] = json.loads(text)
-        except json.JSONDecodeError:
-            values[key] = text
+    values = {key: parse_value(key, text) for key, text in read_settings(changes, known).items()}
     try:
         return JudgeSettings(model=model, endpoint=endpoint, **values)
     except TypeError as error:  # a value of the wrong type

@@ -1,5 +1,7 @@
 """Put the recorded outputs of an evaluation folder to a judge; resumable, without the models."""
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -10,22 +12,98 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.evaluation.judge.interface import (
     Judge,
     JudgeFailure,
     JudgeSettings,
     JudgeUnreachable,
+    Messages,
     Reply,
+    judge_messages,
+    read_verdict,
 )
-from diffattn.evaluation.judge.prompt import read_verdict
-from diffattn.evaluation.judge.requests import Outputs, Request, recorded_outputs
 from diffattn.evaluation.metrics import metric
 from diffattn.records.evaluations import EVALUATION_MARKER, EvalResult, evaluation_marker
 from diffattn.records.io import append_jsonl, cut_jsonl, read_jsonl, write_json, write_jsonl
 from diffattn.records.lock import sole_writer
+from diffattn.records.outputs import JUDGED_PROTOCOL, text_read
 from diffattn.records.run import RunRecord
 from diffattn.stats.proportions import wilson_interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """One output to be judged."""
+
+    name: str
+    """``<label>/<variant>/<item>``."""
+    item: str
+    messages: Messages
+    digest: str
+    """Of the messages: a reply counts for these words only."""
+
+    def plain(self) -> dict[str, Any]:
+        """As a line of JSON."""
+        return {"id": self.name, "request": self.digest, "messages": self.messages}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outputs:
+    """The recorded outputs of one model on one data set."""
+
+    label: str
+    variant: str
+    folder: Path
+    result: EvalResult
+
+    def requests(self, document: str) -> list[Request]:
+        """One per output that is not empty.
+
+        Args:
+            document: ``"whole"`` or ``"read"``.
+        """
+        requests = []
+        for row in self.rows():
+            if not row["output"]:
+                continue
+            text = row["document"]
+            if document == "read":
+                text = text_read(text, row["read"])
+            messages = judge_messages(row, text)
+            digest = hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:16]
+            name = f"{self.label}/{self.variant}/{row['id']}"
+            requests.append(Request(name=name, item=row["id"], messages=messages, digest=digest))
+        return requests
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows of the items that were asked without failure."""
+        return [row for row in read_jsonl(self.folder / "items.jsonl") if "error" not in row]
+
+
+def recorded_outputs(folder: Path) -> list[Outputs]:
+    """What of an evaluation folder can be judged: finished parts of ``JUDGED_PROTOCOL``.
+
+    Raises:
+        CheckpointError: ``folder`` is no evaluation folder, or a record is damaged.
+        ConfigError: Nothing in it can be judged.
+    """
+    marker = evaluation_marker(folder)
+    recorded = []
+    for label in marker["models"]:
+        for variant in marker["variants"]:
+            part = folder / label / variant
+            if not (part / "result.json").exists():
+                continue
+            result = EvalResult.read(part)
+            if result.protocol == JUDGED_PROTOCOL:
+                recorded.append(Outputs(label=label, variant=variant, folder=part, result=result))
+    if not recorded:
+        raise ConfigError(
+            f"{folder}: must hold a finished evaluation by {JUDGED_PROTOCOL!r}, got none."
+        )
+    return recorded
+
 
 PROTOCOL = "hallucination_judge"
 VERSION = 1
@@ -79,14 +157,14 @@ def judge_folder(
 
     For every model and data set, ``<label>/<variant>.judged-<name>/`` gets ``run.json``,
     ``requests.jsonl``, ``replies.jsonl`` (a line per request asked, written as it comes),
-    and, made anew by every call, ``items.jsonl`` and ``result.json``. Models are not compared
+    and, rewritten by every call, ``items.jsonl`` and ``result.json``. Models are not compared
     here: see :func:`diffattn.evaluation.compare.compare_folder`.
 
     Args:
         folder: Evaluation folder.
         judge: Whom to ask.
         settings: How.
-        tell: Told the name of each part, and its requests answered and in all.
+        tell: Called with the name of each part, and its requests answered and in all.
 
     Returns:
         Results by model and data set, and what is missing.
@@ -228,14 +306,9 @@ def _result(
     metrics = []
     for name, count in counts.items():
         interval = wilson_interval(count, len(scored))
-        metrics.append(
-            metric(
-                name,
-                interval,
-                headline=name == "accuracy" or (name == "unparsable" and count > 0),
-                higher_is_better=name == "accuracy",
-            )
-        )
+        headline = name == "accuracy" or (name == "unparsable" and count > 0)
+        better = name == "accuracy"
+        metrics.append(metric(name, interval, headline=headline, higher_is_better=better))
     return EvalResult(
         protocol=PROTOCOL, version=VERSION, source=SOURCE, variant=variant,
         model=outputs.result.model,

@@ -74,11 +74,7 @@ def harness_task(
 ) -> Any:
     """The harness's task object, over local documents if given; nothing is downloaded then.
 
-    Args:
-        task: Its name in the harness.
-        documents: Default: the task's dataset on the hub.
-        num_fewshot: Solved examples before each question.
-        seed: Of the examples.
+    The arguments are those of :func:`harness_questions`.
 
     Raises:
         ConfigError: lm-eval is not installed, or the dataset cannot be opened.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from diffattn.errors import ConfigError, did_you_mean
+from diffattn.errors import ConfigError
 from diffattn.evaluation.lm_tasks.documents import TASKS, read_task
 from diffattn.evaluation.lm_tasks.harness import Question, continuation, harness_questions
 from diffattn.evaluation.metrics import metric
@@ -72,22 +72,11 @@ class LmTasks(Protocol):
     """Of the examples."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.tasks, str) or not self.tasks or len(set(self.tasks)) < len(self.tasks):
-            raise ConfigError(
-                f"lm_tasks: tasks must list one name or more, each once, got {self.tasks!r}."
-            )
-        for task in self.tasks:
-            if task not in TASKS:
-                raise ConfigError(
-                    f"lm_tasks: tasks must be in {{{', '.join(TASKS)}}}, got {task!r}."
-                    f"{did_you_mean(str(task), TASKS)}"
-                )
-        numbers = (self.num_fewshot, 1 if self.limit is None else self.limit, self.seed)
-        if not all(isinstance(x, int) for x in numbers) or numbers[0] < 0 or numbers[1] < 1:
-            raise ConfigError(
-                "lm_tasks: num_fewshot must be 0 or more and limit 1 or more, whole numbers, "
-                f"got {self.num_fewshot}, {self.limit}."
-            )
+        self.require_names("tasks", TASKS)
+        self.require_at_least(0, "num_fewshot")
+        self.require_at_least(1, "limit")
+        if not isinstance(self.seed, int):
+            raise ConfigError(f"lm_tasks: seed must be a whole number, got {self.seed!r}.")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """Documents of a task in order; every file is read before the first is asked."""
@@ -172,11 +161,8 @@ class LmTasks(Protocol):
             }
             for name in _METRICS:
                 interval = wilson_interval(sum(int(row[name]) for row in of_task), len(of_task))
-                metrics.append(
-                    metric(
-                        name, interval, where={"task": task}, headline=name == headline_metric(task)
-                    )
-                )
+                headline = name == headline_metric(task)
+                metrics.append(metric(name, interval, where={"task": task}, headline=headline))
             columns.append([float(row[headline_metric(task)]) for row in of_task])
         if len(columns) > 1:
             metrics.append(_average(columns))

@@ -8,7 +8,7 @@ import torch
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.haystack import encode_within
-from diffattn.evaluation.long_context.lengths import check_grid, check_length
+from diffattn.evaluation.long_context.lengths import require_grid
 from diffattn.evaluation.long_context.magic_numbers import (
     CITIES,
     MagicPrompt,
@@ -21,8 +21,7 @@ from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
-from diffattn.probes.attention_rows import LayerRows, attention_rows
-from diffattn.probes.segments import segment_shares, segment_sums
+from diffattn.probes.attention_rows import LayerRows, attention_rows, segment_shares, segment_sums
 from diffattn.records.evaluations import Metric
 from diffattn.stats.bootstrap import bootstrap_mean
 
@@ -80,11 +79,12 @@ class AttentionSegments(Protocol):
                 f"attention_segments: num_needles must be from 1 to {len(CITIES)} cities, "
                 f"got {self.num_needles}."
             )
-        check_grid("attention_segments", (self.length,), self.depths, self.samples)
+        require_grid(self.name, (self.length,), self.depths)
+        self.require_at_least(1, "samples")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One haystack per batch: its depths share what they begin with."""
-        check_length("attention_segments", (self.length,), model, "length={}")
+        self.require_fit(model, "length", self.length)
         try:
             build_prompts(model, self._task(0), self.depths[:1])
         except ItemError as error:
@@ -129,13 +129,11 @@ class AttentionSegments(Protocol):
                 printed = part in ("answer", "noise")
                 printed |= len(self.depths) == 1 and part in SEGMENTS  # Figure 1 has all five
                 if printed and weights in _COMPARED:
+                    better = {"answer": True, "noise": False}.get(part)
+                    headline = weights == "signed" and normalised == "global"
                     metrics.append(
                         metric(
-                            part,
-                            interval,
-                            where=where,
-                            headline=weights == "signed" and normalised == "global",
-                            higher_is_better={"answer": True, "noise": False}.get(part),
+                            part, interval, where=where, headline=headline, higher_is_better=better
                         )
                     )
         factors = [row["one_minus_lambda"] for row in rows]

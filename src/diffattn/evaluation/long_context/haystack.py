@@ -143,7 +143,7 @@ def read_haystack_tokens(
     """
     text = corpus_text(source)
     longest = len(text) + len(_BETWEEN_DOCUMENTS)
-    size = 5 * num_tokens + 64  # characters: enough at once for most texts and tokenizers
+    size = 5 * num_tokens + 64  # characters: enough for most texts and tokenizers
     while True:
         piece = text[start : start + size]
         if len(piece) < size:  # the corpus ends here
@@ -294,15 +294,6 @@ class HaystackWords:
                 f"{where}: the haystack {self.source!r} must hold {tokens} tokens, the longest "
                 f"context, got {held}. Name a longer text or set shorter lengths."
             )
-
-    def facts(self) -> dict[str, Any]:
-        """What a record says of it; equal facts mean equal text."""
-        return {
-            "source": self.source,
-            "words": len(self.words),
-            "sentences": len(self.starts),
-            "sha256": self.sha256,
-        }
 
     @cached_property
     def sha256(self) -> str:

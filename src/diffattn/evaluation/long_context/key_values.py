@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.fitting import most_that_fits
-from diffattn.evaluation.long_context.lengths import lengths_that_fit, require_lengths
-from diffattn.evaluation.metrics import metric
+from diffattn.evaluation.long_context.lengths import (
+    lengths_that_fit,
+    most_that_fits,
+    require_lengths,
+)
+from diffattn.evaluation.metrics import score_metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import LanguageModel
-from diffattn.stats.proportions import share_interval
+from diffattn.records.evaluations import Metric
 
 _INSTRUCTION = "Extract the value corresponding to the specified key in the JSON object below."
 _MARGIN = 4
@@ -75,11 +78,8 @@ class KeyValues(Protocol):
                 "key_values: one of lengths and num_pairs must be null, got both: "
                 f"{self.lengths}, {self.num_pairs}. With --quick, num_pairs is set."
             )
-        if self.samples < 1 or self.questions < 1 or self.examples < 0:
-            raise ConfigError(
-                "key_values: samples and questions must be 1 or more and examples 0 or more, "
-                f"got {self.samples}, {self.questions}, {self.examples}."
-            )
+        self.require_at_least(1, "samples", "questions")
+        self.require_at_least(0, "examples")
         if self.samples % self.questions:
             raise ConfigError(
                 f"key_values: samples must be a multiple of questions={self.questions}, "
@@ -155,15 +155,9 @@ class KeyValues(Protocol):
             for depth in range(0, 100, 20):
                 part = [row for row in of_cell if depth <= min(row["depth"], 99) < depth + 20]
                 groups.append(({name: cell, "depth": depth}, part))
-        metrics = []
+        metrics: list[Metric] = []
         for where, group in groups:
-            if not group:
-                continue
-            interval = share_interval(
-                [row["scores"]["recall"] for row in group],
-                [str(row.get("cluster", row["id"])) for row in group],
-            )
-            metrics.append(metric("recall", interval, where=where, headline="depth" not in where))
+            metrics += score_metric("recall", group, where, headline="depth" not in where)
         return Summary(metrics=metrics)
 
     def _cells(self, model: LanguageModel) -> tuple[int, ...]:

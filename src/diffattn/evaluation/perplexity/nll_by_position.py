@@ -8,7 +8,7 @@ import numpy as np
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.metrics import loss_metric
-from diffattn.evaluation.perplexity.documents import long_texts, require_window, text_bytes
+from diffattn.evaluation.perplexity.documents import long_texts, text_bytes
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.stats.bootstrap import bootstrap_mean, bootstrap_ratio
@@ -59,15 +59,12 @@ class NllByPosition(Protocol):
     """Windows per document, one after the other; they count as one cluster."""
 
     def __post_init__(self) -> None:
-        if self.length < 2 or self.windows < 1 or (self.documents or 1) < 1:
-            raise ConfigError(
-                "nll_by_position: length must be 2 or more, windows and documents 1 or more, "
-                f"got {self.length}, {self.windows}, {self.documents}."
-            )
+        self.require_at_least(2, "length")
+        self.require_at_least(1, "windows", "documents")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One window per item; short ones share a batch."""
-        require_window(self.name, "length", self.length, model)
+        self.require_fit(model, "length", self.length)
         given = 0 if model.start() else 1  # without BOS the token before a window is given
         texts = long_texts(
             self.name, model, self.texts, self.text_field,
@@ -167,7 +164,7 @@ class NllByPosition(Protocol):
         law: dict[str, Any] = {"from": int(x[0]), "points": len(x)}
         try:
             fit = fit_power_law(x, y)
-        except ConfigError as error:  # a flat or straight curve has none: told, not hidden
+        except ConfigError as error:  # a flat or straight curve has none: reported, not hidden
             return law | {"none": str(error)}
         low, high = _refit_interval(x, curves, clusters)
         return law | {

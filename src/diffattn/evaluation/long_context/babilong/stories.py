@@ -26,7 +26,7 @@ class Story:
 
 @dataclass(slots=True)
 class _World:
-    """Who is where with what, while it is told."""
+    """Who is where with what, as the story goes on."""
 
     draw: Random
     people: tuple[str, ...]
@@ -85,7 +85,7 @@ def _one_fact(draw: Random) -> Story:
 
 def _two_facts(draw: Random) -> Story:
     """Where is the milk? Who has or had it, and where that person was."""
-    world = _told(draw, draw.randint(4, 14), lambda w: [o for o in w.track if len(w.track[o]) > 1])
+    world = _tell(draw, draw.randint(4, 14), lambda w: [o for o in w.track if len(w.track[o]) > 1])
     what = draw.choice([name for name in OBJECTS if len(world.track.get(name, ())) > 1])
     return Story(
         facts=tuple(world.facts), question=f"Where is the {what}?", answer=world.track[what][-1]
@@ -94,7 +94,7 @@ def _two_facts(draw: Random) -> Story:
 
 def _three_facts(draw: Random) -> Story:
     """Where was the milk before the kitchen? A place where it has been once."""
-    world = _told(draw, draw.randint(6, 20), lambda w: _places_after_others(w.track))
+    world = _tell(draw, draw.randint(6, 20), lambda w: _places_after_others(w.track))
     what, before, after = draw.choice(_places_after_others(world.track))
     return Story(
         facts=tuple(world.facts),
@@ -159,7 +159,7 @@ def _gift_questions(gifts: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
     return [(question, answers[0]) for question, answers in asked.items() if len(answers) == 1]
 
 
-def _told(draw: Random, wanted: int, ready: Callable[[_World], Sequence[object]]) -> _World:
+def _tell(draw: Random, wanted: int, ready: Callable[[_World], Sequence[object]]) -> _World:
     """A world with at least so many facts, and something to ask about."""
     world = _World(draw, WALKERS)
     while len(world.facts) < wanted or not ready(world):
@@ -176,7 +176,7 @@ def _told(draw: Random, wanted: int, ready: Callable[[_World], Sequence[object]]
 
 
 def _places_after_others(track: dict[str, list[str]]) -> list[tuple[str, str, str]]:
-    """Object, place, and the next place, which it has been at once."""
+    """Object, place, and the next place, where it was only one time."""
     return [
         (what, places[i - 1], places[i])
         for what, places in track.items()

@@ -9,7 +9,14 @@ from typing import Any
 
 from diffattn.data import files
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.ruler.samples import Material, RulerTask, Sample, Streams
+from diffattn.evaluation.long_context.ruler.samples import (
+    Material,
+    Question,
+    QuestionFile,
+    RulerTask,
+    Sample,
+    Streams,
+)
 
 _INSTRUCTION = (
     "Answer the question based on the given documents. Only give me the answer and do not output "
@@ -19,52 +26,6 @@ _QUESTION = (
     f"{_INSTRUCTION}\n\nThe following are given documents.\n\n{{context}}\n\n{_INSTRUCTION}\n\n"
     "Question: {query}"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    text: str
-    answers: tuple[str, ...]
-    required: tuple[int, ...]
-    """Documents it comes with."""
-    near: tuple[int, ...]
-    """Documents that are added first: of the same article."""
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionFile:
-    """Questions and documents of one file."""
-
-    path: str
-    documents: tuple[str, ...]
-    questions: tuple[_Question, ...]
-
-    def __len__(self) -> int:
-        return len(self.questions)
-
-    @property
-    def num_documents(self) -> int:
-        """Distinct documents of the file."""
-        return len(self.documents)
-
-    def own_documents(self, index: int) -> int:
-        """Documents that a question must come with."""
-        return len(self.questions[index].required)
-
-    def ask(self, index: int, count: int, streams: Streams) -> tuple[str, list[str], list[str]]:
-        """Question, so many documents in random order, and accepted answers.
-
-        The question's own documents come first, then those of its article, then any.
-        """
-        question = self.questions[index]
-        taken = {*question.required, *question.near}
-        near = list(question.near)
-        others = [i for i in range(len(self.documents)) if i not in taken]
-        streams("near").shuffle(near)
-        streams("others").shuffle(others)
-        chosen = [*question.required, *near, *others][:count]
-        streams("order").shuffle(chosen)
-        return question.text, [self.documents[i] for i in chosen], list(question.answers)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,11 +40,11 @@ class QuestionTask(RulerTask):
 
     def least(self, material: Material, index: int) -> int:
         """See :meth:`RulerTask.least`."""
-        return material.questions[self.name].own_documents(index)
+        return len(material.questions[self.name].questions[index].required)
 
     def most(self, material: Material, index: int, length: int) -> int:
         """See :meth:`RulerTask.most`."""
-        return material.questions[self.name].num_documents
+        return len(material.questions[self.name].documents)
 
     def build(
         self, units: int, length: int, index: int, streams: Streams, material: Material
@@ -121,7 +82,7 @@ def read_squad(path: str) -> QuestionFile:
         documents = tuple(sorted({text for article in articles for text, _ in article}))
         number = {text: i for i, text in enumerate(documents)}
         questions = tuple(
-            _Question(
+            Question(
                 entry["question"],
                 tuple(dict.fromkeys(answer["text"] for answer in entry["answers"])),
                 (number[text],),
@@ -162,7 +123,7 @@ def read_hotpotqa(path: str) -> QuestionFile:
         documents = tuple(sorted({text for *_, texts in entries for text in texts}))
         number = {text: i for i, text in enumerate(documents)}
         questions = tuple(
-            _Question(question, (answer,), tuple(dict.fromkeys(number[text] for text in texts)), ())
+            Question(question, (answer,), tuple(dict.fromkeys(number[text] for text in texts)), ())
             for question, answer, texts in entries
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

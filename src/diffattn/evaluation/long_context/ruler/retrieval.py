@@ -7,14 +7,15 @@ from random import Random
 
 from diffattn.evaluation.long_context.haystack import insert_sentences
 from diffattn.evaluation.long_context.ruler.samples import (
+    ADJECTIVES,
     DEPTHS,
     NOISE,
+    NOUNS,
     Material,
     RulerTask,
     Sample,
     Streams,
 )
-from diffattn.evaluation.long_context.ruler.words import ADJECTIVES, NOUNS
 
 _NEEDLE = "One of the special magic {kind} for {key} is: {value}."
 _ONE = (
