@@ -34,12 +34,12 @@ def wrong(out, change):
 @pytest.mark.parametrize("backend", ["reference", "composed"])
 def test_right_backends_pass(backend, dtype, case, extent):
     inputs = make_diff_attention_inputs(case, dtype=dtype)
-    found = check_diff(
+    result = check_diff(
         lambda: diff_attention(*inputs.tensors().values(), backend=backend), inputs, True
     )
-    assert found["passed"], found
-    assert 0 <= found["error"] <= found["budget"]
-    assert (found["compared"] == "everything") == (extent == "whole")
+    assert result["passed"], result
+    assert 0 <= result["error"] <= result["budget"]
+    assert (result["compared"] == "everything") == (extent == "whole")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
@@ -66,10 +66,10 @@ def test_wrong_values_and_gradients_are_found(part, extent):
         out = diff_attention(*tensors.values())
         return wrong(out, lambda x: 1.01 * x) if part == "output" else out
 
-    found = check_diff(run, inputs, True)
-    assert not found["passed"]
-    assert part in found["worst"]
-    assert found["error"] > found["budget"]
+    result = check_diff(run, inputs, True)
+    assert not result["passed"]
+    assert part in result["worst"]
+    assert result["error"] > result["budget"]
     if part != "output":
         assert check_diff(run, inputs, False)["passed"]
 
@@ -83,16 +83,16 @@ def test_not_a_number_anywhere_fails():
         poison[0, 100, 1, 3] = float("nan")
         return out + poison
 
-    found = check_diff(run, inputs, False)
-    assert not found["passed"]
-    assert found["error"] is None
+    result = check_diff(run, inputs, False)
+    assert not result["passed"]
+    assert result["error"] is None
 
 
 def test_stretches_reach_both_ends_and_the_last_row_of_the_batch(monkeypatch):
     monkeypatch.setattr(checking, "_WHOLE_PAIRS", 0)
     rows = [row for p in parts(1, 1, 200, 200) for row in range(p.first, p.last)]
     assert rows == sorted(set(rows))  # none twice
-    found = parts(2, 8, 4_096, 4_096)
-    assert {(p.batch, p.head) for p in found} == {(1, 0), (1, 7)}
-    assert {(p.first, p.last) for p in found} == {(0, 64), (2_031, 2_095), (4_032, 4_096)}
+    chosen = parts(2, 8, 4_096, 4_096)
+    assert {(p.batch, p.head) for p in chosen} == {(1, 0), (1, 7)}
+    assert {(p.first, p.last) for p in chosen} == {(0, 64), (2_031, 2_095), (4_032, 4_096)}
     assert parts(1, 1, 5, 9) == [(0, 0, 0, 5)]

@@ -18,11 +18,11 @@ CASE = Case(
 @pytest.mark.parametrize("shape", [{}, {"attention": "v2"}, {"N": 1, "S": 30}], ids=str)
 def test_every_backend_of_the_table_stands_and_is_right(shape):
     case = Case(**{**CASE.plain(), "shape": {**CASE.shape, **shape}})
-    found = operator_contenders(case)
-    assert [c.role for c in found if c.name == "sdpa"] == ["T"]
-    of_diff = [c.name for c in found if c.role == "DIFF"]
+    contenders = operator_contenders(case)
+    assert [c.role for c in contenders if c.name == "sdpa"] == ["T"]
+    of_diff = [c.name for c in contenders if c.role == "DIFF"]
     assert of_diff == list(backends.names("diff_attention"))
-    for contender in found:
+    for contender in contenders:
         if contender.refusal is None:
             assert contender.check(True)["passed"], contender.name
             contender.backward(contender.forward())
@@ -30,35 +30,32 @@ def test_every_backend_of_the_table_stands_and_is_right(shape):
 
 
 def test_softmax_reads_the_memory_that_diff_reads():
-    """A twin on its own copy would find another state of the cache."""
-    found = {c.name: c for c in operator_contenders(CASE)}
-    softmax, diff = found["sdpa"].backward.leaves, found["composed"].backward.leaves
+    """A twin on its own copy would see another state of the cache."""
+    contenders = {c.name: c for c in operator_contenders(CASE)}
+    softmax, diff = contenders["sdpa"].backward.leaves, contenders["composed"].backward.leaves
     for ours, theirs in zip(softmax, diff, strict=False):
         assert ours.untyped_storage().data_ptr() == theirs.untyped_storage().data_ptr()
         assert ours.numel() == theirs.numel()
     assert softmax[0].shape == (1, 40, 4, 8)
-    assert found["sdpa"].forward().shape == (1, 40, 4, 8)
+    assert contenders["sdpa"].forward().shape == (1, 40, 4, 8)
 
 
 def test_our_softmax_techniques_are_tc_of_the_backend_of_the_same_name(monkeypatch):
     from diffattn.ops.softmax_attention import softmax_attention
 
-    table = (
-        backends.Backend(name="sdpa", summary=""),
-        backends.Backend(name="composed", summary=""),
-    )
-    monkeypatch.setattr(module, "softmax_backends", lambda: table)
+    rows = tuple(backends.Backend(name=name, summary="") for name in ("sdpa", "composed"))
+    monkeypatch.setitem(backends._TABLE, "softmax_attention", rows)
     monkeypatch.setattr(
         module, "softmax_attention", lambda q, k, v, backend: softmax_attention(q, k, v)
     )
-    found = {c.name: c for c in operator_contenders(CASE)}
-    assert (found["softmax_composed"].role, found["softmax_composed"].technique) == (
+    contenders = {c.name: c for c in operator_contenders(CASE)}
+    assert (contenders["softmax_composed"].role, contenders["softmax_composed"].technique) == (
         "TC",
         "composed",
     )
-    assert found["composed"].technique == "composed"
-    assert found["softmax_composed"].check(True)["passed"]
-    assert "softmax_sdpa" not in found  # that is T
+    assert contenders["composed"].technique == "composed"
+    assert contenders["softmax_composed"].check(True)["passed"]
+    assert "softmax_sdpa" not in contenders  # that is T
 
 
 def test_only_keeps_t_and_both_contenders_of_a_technique():
@@ -68,10 +65,10 @@ def test_only_keeps_t_and_both_contenders_of_a_technique():
 def test_what_cannot_run_is_named_with_its_reason(monkeypatch):
     monkeypatch.setattr(module, "MAP_BYTES_LIMIT", 1_000)
     v2 = Case(**{**CASE.plain(), "shape": {**CASE.shape, "attention": "v2"}})
-    found = {c.name: c.refusal for c in operator_contenders(v2)}
-    assert "its maps would take about" in found["reference"]
-    assert found["flash_diff_attn_2"].startswith("needs Dv = 2 head_dim")
-    assert found["composed"] is None
+    refusals = {c.name: c.refusal for c in operator_contenders(v2)}
+    assert "its maps would take about" in refusals["reference"]
+    assert refusals["flash_diff_attn_2"].startswith("needs Dv = 2 head_dim")
+    assert refusals["composed"] is None
 
 
 def test_a_kernel_that_does_not_fit_is_told():
@@ -103,9 +100,9 @@ def test_operations_follow_the_documented_widths():
 
     def counted(backend):
         modes = ("forward", "backward", "forward_backward")
-        found = [diff_flops(inputs, backend, mode=mode, **facts) // unit for mode in modes]
-        assert found[2] == found[0] + found[1]
-        return found[:2]
+        counts = [diff_flops(inputs, backend, mode=mode, **facts) // unit for mode in modes]
+        assert counts[2] == counts[0] + counts[1]
+        return counts[:2]
 
     assert softmax_flops(inputs, batch=1, num_heads=4, mode="forward") == 2 * unit
     assert softmax_flops(inputs, batch=1, num_heads=4, mode="backward") == 5 * unit

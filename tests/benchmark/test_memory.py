@@ -16,11 +16,11 @@ CASE = Case(
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the high-water mark is Linux's")
 def test_the_reference_holds_its_maps_and_the_flash_kernel_does_not():
-    found = {c.name: c for c in operator_contenders(CASE)}
+    contenders = {c.name: c for c in operator_contenders(CASE)}
     maps = 4 * 512 * 512 * 4  # bytes of one map of every head
     grads = 3 * 512 * 4 * 2 * 32 * 4  # of q, k and v
-    reference = memory.peak_memory(CASE, found["reference"])
-    flash = memory.peak_memory(CASE, found["sdpa"])
+    reference = memory.peak_memory(CASE, contenders["reference"])
+    flash = memory.peak_memory(CASE, contenders["sdpa"])
     assert reference.held_bytes > 2 * maps
     assert reference.peak_bytes > reference.held_bytes
     assert grads < flash.peak_bytes < 2 * maps + grads
@@ -37,6 +37,6 @@ def test_a_process_that_dies_gives_no_number():
 
 def test_without_the_mark_that_can_be_set_back(monkeypatch, tmp_path):
     monkeypatch.setattr(memory, "_CLEAR", tmp_path / "none" / "clear_refs")
-    found = memory._cpu_peak(CASE, "sdpa", "T")
-    assert found.held_bytes is None
-    assert found.peak_bytes >= 0
+    peak = memory._cpu_peak(CASE, "sdpa", "T")
+    assert peak.held_bytes is None
+    assert peak.peak_bytes >= 0

@@ -25,18 +25,18 @@ def case(monkeypatch):
 
 
 def test_every_model_runs_is_right_and_says_what_ran(case):
-    found = {c.name: c for c in model_contenders(case)}
-    assert list(found) == list(contender_names("models"))
-    for contender in found.values():
+    contenders = {c.name: c for c in model_contenders(case)}
+    assert list(contenders) == list(contender_names("models"))
+    for contender in contenders.values():
         checked = contender.check(True)
         assert checked["passed"], (contender.name, checked)
         assert checked["compared"] == "2 layers, 24 tokens, in norm"
         contender.backward(contender.forward())
         assert contender.tokens == 48
         assert contender.flops > 0
-    assert found["diff"].backend in backends.names("diff_attention")
-    assert found["softmax_sdpa"].backend == found["llama"].backend == "sdpa"
-    assert found["diffllama"].technique == found["llama"].technique
+    assert contenders["diff"].backend in backends.names("diff_attention")
+    assert contenders["softmax_sdpa"].backend == contenders["llama"].backend == "sdpa"
+    assert contenders["diffllama"].technique == contenders["llama"].technique
 
 
 def test_models_are_matched(case):
@@ -61,9 +61,9 @@ def test_a_wrong_model_fails_its_check(case, gradients):
         return model
 
     ids = torch.arange(24)[None]
-    found = check_model(make, config, "diffattn", "diffattn", ids, torch.float32, gradients)
-    assert not found["passed"]
-    assert found["error"] > found["budget"]
+    result = check_model(make, config, "diffattn", "diffattn", ids, torch.float32, gradients)
+    assert not result["passed"]
+    assert result["error"] > result["budget"]
 
 
 @pytest.mark.parametrize("name", ["laptop", "study"])

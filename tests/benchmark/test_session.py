@@ -50,7 +50,7 @@ SMALL = BenchConfig(suite="ops", scale="quick", lengths=(16, 24), seconds=0, rou
 def call(config, path, **options):
     lines, done = [], []
     result, cases = run_bench(
-        config, path, say=lines.append, tell=done.append, timer=Steps(), **options
+        config, path, on_message=lines.append, on_progress=done.append, timer=Steps(), **options
     )
     return result, cases, lines, done
 
@@ -210,7 +210,7 @@ def test_result_paths(out, path, tmp_path, monkeypatch):
 def test_foreign_files_are_left_alone(tmp_path):
     path = tmp_path / "cpu.json"
     path.write_text('{"thesis": 1}')
-    with pytest.raises(CheckpointError, match="must hold benchmark results"):
+    with pytest.raises(CheckpointError, match="must hold a record of kind 'benchmark'"):
         call(SMALL, path)
     assert path.read_text() == '{"thesis": 1}'
 

@@ -28,13 +28,13 @@ ROWS = [
 ]
 
 
-def found(mode="forward_backward", dtype="float32", suite="ops", rows=ROWS, **shape):
+def verdicts_of(mode="forward_backward", dtype="float32", suite="ops", rows=ROWS, **shape):
     shape = {"N": 1_024} | shape
     return {(v.contender, v.target): v for v in judge(suite, "cpu", dtype, mode, shape, rows)}
 
 
 def test_the_fastest_is_judged_and_against_tc_the_fastest_that_has_one():
-    verdicts = found()
+    verdicts = verdicts_of()
     assert {key: str(v) for key, v in verdicts.items()} == {
         ("composed", "forward + backward at most 1.05 × T"): "pass",
         ("chunked", "forward + backward at most 1.1 × TC"): "short by 0.1",
@@ -43,24 +43,24 @@ def test_the_fastest_is_judged_and_against_tc_the_fastest_that_has_one():
 
 
 def test_targets_speak_of_their_own_cases_only():
-    assert found(N=256) == {}
-    assert found(attention="v2") == {}
-    assert [v.limit for v in found(dtype="bfloat16").values()] == [0.70, 1.15, 1.30]
-    assert found(mode="forward", dtype="bfloat16") == {}
-    decode = found(suite="decode", mode="decode", N=1, S=4_096)
+    assert verdicts_of(N=256) == {}
+    assert verdicts_of(attention="v2") == {}
+    assert [v.limit for v in verdicts_of(dtype="bfloat16").values()] == [0.70, 1.15, 1.30]
+    assert verdicts_of(mode="forward", dtype="bfloat16") == {}
+    decode = verdicts_of(suite="decode", mode="decode", N=1, S=4_096)
     assert [v.limit for v in decode.values()] == [1.10]
-    assert found(suite="decode", mode="decode", N=1, S=1_024) == {}
+    assert verdicts_of(suite="decode", mode="decode", N=1, S=1_024) == {}
 
 
 def test_each_of_our_models_is_judged_but_not_theirs():
     rows = [row("DIFF", name, 1.0, ratio_t=1.03) for name in ("diff", "diff_v2", "diffllama")]
-    verdicts = found(suite="models", rows=rows, size="laptop")
+    verdicts = verdicts_of(suite="models", rows=rows, size="laptop")
     assert [name for name, _ in verdicts] == ["diff", "diff_v2"]
     assert not any(v.passed for v in verdicts.values())
 
 
 def test_nothing_measured_is_nothing_judged():
-    assert found(rows=[]) == {}
+    assert verdicts_of(rows=[]) == {}
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: f"{t.device} {t.suite} {t.words()}")

@@ -111,7 +111,7 @@ def trained(small, tmp_path_factory):
 def here(monkeypatch):
     """Runs of a study are trained in this process instead of one process each."""
 
-    def run_members(members, data, folder, *, workers, tell):
+    def run_members(members, data, folder, *, workers, on_progress):
         from diffattn.training.prepare import open_data
         from diffattn.training.trainer import train
 
@@ -122,8 +122,10 @@ def here(monkeypatch):
                 open_data(data),
                 folder / name,
                 facts=member.facts,
-                progress=lambda step, loss, name=name: tell(name, {"step": step, "loss": loss}),
+                on_progress=lambda step, loss, name=name: on_progress(
+                    name, {"step": step, "loss": loss}
+                ),
             )
-            tell(name, {"done": True})
+            on_progress(name, {"done": True})
 
     monkeypatch.setattr("diffattn.studies.workers.run_members", run_members)

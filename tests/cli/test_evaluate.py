@@ -21,7 +21,7 @@ def folders(tmp_path_factory):
     generator = random.Random(0)
     text = " ".join(str(generator.randrange(10**6)) for _ in range(500))
     tokenizer = train_tokenizer([Document(name="a", text=text)], vocab_size=300)
-    found = []
+    folders = []
     for kind in ("softmax", "diff"):
         torch.manual_seed(0)
         config = DiffTransformerConfig(
@@ -31,8 +31,8 @@ def folders(tmp_path_factory):
         folder = tmp_path_factory.mktemp("models") / kind
         DiffTransformerForCausalLM(config).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        found.append(str(folder))
-    return found
+        folders.append(str(folder))
+    return folders
 
 
 def run(*arguments):
@@ -48,9 +48,9 @@ def test_two_models_are_compared_and_the_command_can_be_repeated(folders, tmp_pa
     assert "b − softmax" in done.stdout
     assert (out / "comparison.json").exists()
     again = run(*arguments, "--out", out, "--json")
-    found = json.loads(again.stdout)
-    assert [r["model"]["label"] for r in found["results"]] == ["softmax", "b"]
-    assert found["comparison"][0]["baseline"] == "softmax"
+    printed = json.loads(again.stdout)
+    assert [r["model"]["label"] for r in printed["results"]] == ["softmax", "b"]
+    assert printed["comparison"][0]["baseline"] == "softmax"
 
 
 def test_what_cannot_run_is_told_and_the_rest_goes_on(folders, tmp_path):

@@ -85,7 +85,10 @@ def test_judge_and_report(evaluation, endpoint, monkeypatch, tmp_path):
     assert "hallucination.judged-some-judge" in done.stdout
     assert "diff − softmax" in done.stdout
     again = json.loads(run(*arguments, "--json").stdout)
-    assert [one["metrics"][0]["name"] for one in again["results"]] == ["accuracy", "accuracy"]
+    assert [result["metrics"][0]["name"] for result in again["results"]] == [
+        "accuracy",
+        "accuracy",
+    ]
     for path in evaluation.rglob("*"):
         assert path.is_dir() or b"Bearer" not in path.read_bytes()
         assert path.is_dir() or b'"key"' not in path.read_bytes()
@@ -107,7 +110,7 @@ def test_requests_can_be_taken_elsewhere_and_replies_brought_back(evaluation, tm
     reply = "**Conclusion: False**"
     replies = tmp_path / "replies.jsonl"
     replies.write_text(
-        "".join(json.dumps({"id": one["id"], "reply": reply}) + "\n" for one in lines)
+        "".join(json.dumps({"id": line["id"], "reply": reply}) + "\n" for line in lines)
     )
     done = run("judge", evaluation, "--model", "by hand", "--replies", replies)
     assert done.exit_code == 0, (done.output, done.exception)

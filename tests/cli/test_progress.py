@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from diffattn.cli import progress
-from diffattn.cli.progress import RunsProgress, duration
+from diffattn.cli.progress import ItemProgress, RunsProgress, duration
 
 
 @pytest.fixture
@@ -23,13 +23,13 @@ def clock(monkeypatch):
 
 def test_lines_are_sparse_and_end_at_the_end(clock, capsys):
     with RunsProgress(200, 0, 100) as shown:
-        shown.say("packing")
+        shown.on_message("packing")
         for step in range(1, 101):
             clock.now += 1
-            shown.tell("a", {"step": step, "loss": 2.5})
-            shown.tell("b", {"step": step, "loss": None})
-        shown.tell("a", {"done": True})
-        shown.tell("b", {"done": True})
+            shown.on_progress("a", {"step": step, "loss": 2.5})
+            shown.on_progress("b", {"step": step, "loss": None})
+        shown.on_progress("a", {"done": True})
+        shown.on_progress("b", {"done": True})
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [
@@ -45,9 +45,9 @@ def test_lines_are_sparse_and_end_at_the_end(clock, capsys):
 
 def test_what_earlier_calls_did_is_done_but_not_timed(clock, capsys):
     with RunsProgress(300, 100, 100) as shown:  # one of three runs is finished
-        shown.tell("b", {"step": 61, "loss": 1.0})  # continued from step 60
+        shown.on_progress("b", {"step": 61, "loss": 1.0})  # continued from step 60
         clock.now += 30
-        shown.tell("b", {"step": 76, "loss": 1.0})
+        shown.on_progress("b", {"step": 76, "loss": 1.0})
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("161/300 steps (54%), time left unknown")
     assert lines[1].startswith("176/300 steps (59%), about 4 min 08 s left")  # 2 s a step
@@ -55,8 +55,8 @@ def test_what_earlier_calls_did_is_done_but_not_timed(clock, capsys):
 
 def test_runs_that_fail_or_finish_at_once_are_shown_without_a_step(clock, capsys):
     with RunsProgress(20, 0, 10) as shown:
-        shown.tell("a", {"error": "no"})
-        shown.tell("b", {"done": True})
+        shown.on_progress("a", {"error": "no"})
+        shown.on_progress("b", {"done": True})
     assert capsys.readouterr().err.splitlines() == ["10/20 steps (50%), time left unknown; b"]
 
 
@@ -66,12 +66,12 @@ def test_bars_on_a_terminal(clock, monkeypatch):
         progress, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=100)
     )
     with RunsProgress(20, 0, 10) as shown:
-        shown.say("packing")
-        shown.tell("a", {"error": "no"})
+        shown.on_message("packing")
+        shown.on_progress("a", {"error": "no"})
         for step, name in itertools.product((1, 10), "ab"):
-            shown.tell(name, {"step": step, "loss": 2.5})
-            shown.tell(name, {"done": True} if step == 10 else {"error": "no"})
-        shown.say("comparing")
+            shown.on_progress(name, {"step": step, "loss": 2.5})
+            shown.on_progress(name, {"done": True} if step == 10 else {"error": "no"})
+        shown.on_message("comparing")
     text = screen.getvalue()
     assert "packing" in text
     assert "20/20 steps" in text
@@ -79,9 +79,59 @@ def test_bars_on_a_terminal(clock, monkeypatch):
     assert "comparing" in text
 
 
+def test_lines_over_items_are_sparse_and_show_the_time_left(capsys, monkeypatch):
+    now = iter([0.0, 5.0, 30.0, 31.0, 60.0, 61.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    with ItemProgress(2) as shown:
+        for done in (2, 3, 6, 7, 10):
+            shown.on_progress("a/needle", done, 10)
+        shown.on_progress("b/needle", 5, 5)
+    assert capsys.readouterr().err.splitlines() == [
+        "1 of 2: a/needle: 2/10 items",
+        "1 of 2: a/needle: 6/10 items, about 30 s left",
+        "1 of 2: a/needle: 10/10 items",
+        "2 of 2: b/needle: 5/5 items",
+    ]
+
+
+def test_preparation_is_shown_before_the_number_of_items_is_known(capsys):
+    with ItemProgress(2) as shown:
+        shown.on_start("a/needle")
+        shown.on_progress("a/needle", 0, 10)
+        shown.on_start("b/needle")
+    assert capsys.readouterr().err.splitlines() == [
+        "1 of 2: a/needle: preparing",
+        "1 of 2: a/needle: 0/10 items",
+        "2 of 2: b/needle: preparing",
+    ]
+
+
+def test_a_bar_without_a_number_of_items_gets_one(monkeypatch):
+    screen = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(progress, "Console", lambda stderr: screen)
+    with ItemProgress(1) as shown:
+        shown.on_start("a/needle")
+        screen.file.truncate(0)
+        shown.on_progress("a/needle", 3, 10)
+    assert "3/10 items" in screen.file.getvalue()
+    assert "preparing" not in screen.file.getvalue().splitlines()[-1]
+
+
+def test_bars_of_what_has_ended_or_could_not_run_make_room(monkeypatch):
+    screen = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(progress, "Console", lambda stderr: screen)
+    with ItemProgress(3) as shown:
+        shown.on_start("a/refused")
+        shown.on_start("a/needle")
+        shown.on_progress("a/needle", 10, 10)
+        shown.on_start("b/needle")
+        assert [task.description for task in shown.bars.tasks] == ["3 of 3: b/needle, preparing"]
+    assert "2 of 3: a/needle: 10 items, 0 s" in screen.file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (3_600, "1 h 00 min")],
 )
-def testdurations(seconds, text):
+def test_durations(seconds, text):
     assert duration(seconds) == text

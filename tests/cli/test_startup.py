@@ -67,9 +67,13 @@ def test_listings_and_help_load_nothing_heavy(arguments):
         ("bench models --only difff", "Did you mean 'diff'?"),
         ("generate {out} --prompt a --temperature inf", "--temperature must be finite"),
         ("pack {out} --out {out} --vocab-size 3", "vocab_size must be 257 or more"),
+        ("judge {out}", "--model or --requests must be given"),
+        ("judge {out} --model m --replies a --endpoint b", "got both"),
+        ("judge {out} --model m --set worker=2", "Did you mean 'workers'?"),
+        ("report {out} --markdown --out {out}", "--markdown prints and --out writes"),
     ],
 )
-def test_a_misspelt_name_is_refused_before_anything_heavy_loads(arguments, message, tmp_path):
+def test_misuse_is_refused_before_anything_heavy_loads(arguments, message, tmp_path):
     out = tmp_path / "out"
     status, output, errors, loaded = run(*arguments.format(out=out).split())
     assert (status, output, loaded) == (2, "", [])
@@ -83,6 +87,20 @@ def test_a_missing_model_is_refused_before_anything_heavy_loads(tmp_path):
     status, _, errors, loaded = run("generate", str(tmp_path / "none"), "--prompt", "a")
     assert (status, loaded) == (1, [])
     assert errors[0].endswith("must be a run directory, a model folder or a hub name, got nothing.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("judge {out} --model m", "evaluation.json: file must exist, got none."),
+        ("report {out}", "study.json: file must exist, got none."),
+        ("report {out} --markdown", "study.json: file must exist, got none."),
+    ],
+)
+def test_a_missing_folder_is_refused_before_anything_heavy_loads(arguments, message, tmp_path):
+    status, output, errors, loaded = run(*arguments.format(out=tmp_path / "none").split())
+    assert (status, output, loaded) == (1, "", [])
+    assert errors[0].endswith(message)
 
 
 def test_what_is_loaded_would_be_seen():

@@ -63,7 +63,7 @@ def test_packing_is_deterministic_whatever_the_batches(
         tokenizer,
         tmp_path,
         validation_fraction=0.2,
-        progress=counts.append,
+        on_progress=counts.append,
     )
     for name in FILES:
         assert (tmp_path / name).read_bytes() == (packed / name).read_bytes()

@@ -98,7 +98,9 @@ def test_a_part_without_any_score_does_not_end_the_others(models, tmp_path, monk
         for name, bad in (("none", tuple(range(6))), ("all", ()))
     ]
     said = []
-    results, _ = run_evaluation(chosen, {"diff": "anywhere"}, tmp_path / "a", say=said.append)
+    results, _ = run_evaluation(
+        chosen, {"diff": "anywhere"}, tmp_path / "a", on_message=said.append
+    )
     assert [one.variant for one in results] == ["all"]
     assert said[0].startswith("diff/none cannot run: none: one item or more must be scored")
     with pytest.raises(DiffAttnError, match="one item or more must be scored"):

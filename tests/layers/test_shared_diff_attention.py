@@ -152,7 +152,7 @@ class Sizes(TorchDispatchMode):
 
 
 def test_training_never_forms_the_folded_weight():
-    """Not in the projections and not in their gradients; odd sizes tell tensors apart."""
+    """Not in the projections and not in their gradients; odd sizes distinguish tensors."""
     hidden, heads, dim = 31, 3, 7
     layer = SharedDiffAttention(hidden, heads, dim, shared_rank=2)
     folded = heads * 2 * dim * hidden

@@ -23,5 +23,5 @@ def test_pre_norm_residuals(attention_type):
     x = torch.randn(2, 5, 32, dtype=torch.float64)
     y = block.self_attn(block.input_layernorm(x)) + x
     expected = block.mlp(block.post_attention_layernorm(y)) + y
-    found = block(x)
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    actual = block(x)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)

@@ -34,28 +34,28 @@ def generate(model, ids, **options):
 
 
 @pytest.fixture(scope="module")
-def found():
+def known_runs():
     """Seeds and tokens of :func:`model_and_greedy`, by configuration: searched once."""
     return {}
 
 
 @pytest.fixture
-def model_and_greedy(config, build, ids, found):
+def model_and_greedy(config, build, ids, known_runs):
     """A model without near ties, and its greedy tokens for ``ids``.
 
     Rounding moves the logits by less than 1e-3 (see the budgets of the other tests), so no other
     order of summation may choose another token.
     """
     key = (config.attention_type, config.num_kv_heads)
-    if key in found:
-        seed, tokens = found[key]
+    if key in known_runs:
+        seed, tokens = known_runs[key]
         return build(config, seed), tokens
     for seed in range(20):
         model = build(config, seed)
         (tokens, margin), (_, short_margin) = (by_definition(model, x) for x in (ids, ids[:1, 4:]))
         varied = all(len(set(row)) >= 4 for row in tokens.tolist())  # no mere repetition
         if min(margin, short_margin) > 2e-3 and varied:
-            found[key] = seed, tokens
+            known_runs[key] = seed, tokens
             return model, tokens
     raise AssertionError("no model without near ties among 20")
 

@@ -39,8 +39,8 @@ def test_a_name_runs_its_own_function(name, monkeypatch):
     """The named backend runs and no other one does."""
     called = []
 
-    def spy(own):
-        return lambda q, k, v, lam, **options: called.append(own) or q.new_zeros(())
+    def spy(backend):
+        return lambda q, k, v, lam, **options: called.append(backend) or q.new_zeros(())
 
     for other in backends.names(OP):
         monkeypatch.setitem(api._FORWARD, other, spy(other))

@@ -31,10 +31,10 @@ def test_form_equals_the_definition(form, causal, num_kv_heads):
     inputs = _inputs(num_kv_heads)
     mask = AttentionMask(causal)
     expected = reference.forward(*inputs, scale=0.3, mask=mask)
-    found = form(*inputs, scale=0.3, mask=mask)
-    assert (found - expected).abs().max() <= _bound(expected)
+    actual = form(*inputs, scale=0.3, mask=mask)
+    assert (actual - expected).abs().max() <= _bound(expected)
     weights = torch.linspace(-1, 1, expected.numel(), dtype=torch.float64).view_as(expected)
-    gradients = torch.autograd.grad((found * weights).sum(), inputs)
+    gradients = torch.autograd.grad((actual * weights).sum(), inputs)
     for gradient, exact in zip(
         gradients, torch.autograd.grad((expected * weights).sum(), inputs), strict=True
     ):

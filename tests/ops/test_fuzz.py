@@ -111,11 +111,11 @@ def rounded_once_more(right, q, k, v, lam, options):
     """√s on queries and keys alike, as some kernels have it, and O1 and O2 rounded apart."""
     scale = options["scale"]
     q, k = q * abs(scale) ** 0.5, k * abs(scale) ** 0.5 * (1 if scale > 0 else -1)
-    zero, one = torch.zeros_like(lam), torch.ones_like(lam)
+    zero, unit = torch.zeros_like(lam), torch.ones_like(lam)
     options = options | {"scale": 1.0}
     out_1 = right(q, k, v, zero, **options)
     out_2 = right(q.flip(3), k.flip(3) if k.ndim == 5 else k, v, zero, **options)
-    return (out_1 - (lam * one).expand(q.shape[:3])[..., None] * out_2).to(q.dtype)
+    return (out_1 - (lam * unit).expand(q.shape[:3])[..., None] * out_2).to(q.dtype)
 
 
 def test_another_order_of_rounding_is_no_fault(monkeypatch):
@@ -130,12 +130,12 @@ def test_another_order_of_rounding_is_no_fault(monkeypatch):
 
 def test_invalid_calls_must_raise_the_right_error(monkeypatch):
     """Neither another error nor silence is enough."""
-    for wrong, found in ((lambda *_, **__: None, "raised nothing"), (_type_error, "TypeError")):
+    for wrong, raised in ((lambda *_, **__: None, "raised nothing"), (_type_error, "TypeError")):
         monkeypatch.setattr(fuzz, "diff_attention", wrong)
         report = fuzz.FuzzReport(num_calls=1, seed=0, backends=("auto",))
         seed = next(seed for seed in range(1000) if draw_call(seed).broken)
         fuzz.run_call(seed, ("auto",), report)
-        assert found in report.failures[0]
+        assert raised in report.failures[0]
         assert report.outcomes == {"wrong": 1}
 
 

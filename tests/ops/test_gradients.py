@@ -79,7 +79,7 @@ def norm_terms(layer):
 
 
 def by_autograd(layer, weights, x, grad_y, lam, causal):
-    """The layer itself, whose attention call is told λ and the mask."""
+    """The layer itself, whose attention call is given λ and the mask."""
 
     def attend(q, k, v, *_):
         if lam is None:
@@ -96,8 +96,8 @@ def by_autograd(layer, weights, x, grad_y, lam, causal):
     if getattr(layer.subln, "weight", None) is not None:
         tensors["norm_weight"] = layer.subln.weight
     leaves = {name: layer.get_parameter(f"{name}_proj.weight") for name in "qkvo"}
-    found = torch.autograd.grad(y, [leaves.get(n, t) for n, t in tensors.items()], grad_y)
-    return dict(zip(tensors, found, strict=True))
+    grads = torch.autograd.grad(y, [leaves.get(n, t) for n, t in tensors.items()], grad_y)
+    return dict(zip(tensors, grads, strict=True))
 
 
 def in_our_shapes(expected):

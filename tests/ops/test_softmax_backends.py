@@ -57,8 +57,8 @@ def test_a_name_runs_its_own_function(monkeypatch):
 
     called = []
 
-    def spy(own):
-        return lambda q, k, v, **options: called.append(own) or q.new_zeros(())
+    def spy(backend):
+        return lambda q, k, v, **options: called.append(backend) or q.new_zeros(())
 
     for name in backends.names(OP):
         monkeypatch.setitem(module._FORWARD, name, spy(name))

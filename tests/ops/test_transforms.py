@@ -15,10 +15,9 @@ from diffattn.testing.marks import require_backend
 from diffattn.testing.rounding import rounding_steps
 
 # Kernels of fixed widths have these tests in tests/ops/triton.
-ANY_WIDTH = [b for b in backends.table("diff_attention") if b.accepts_widths(8, 16)]
-BACKENDS = [backend.name for backend in ANY_WIDTH]
-TRANSFORMED = [backend.name for backend in ANY_WIDTH if backend.transforms]
-OPAQUE = [name for name in BACKENDS if name not in TRANSFORMED]
+BACKENDS = [b.name for b in backends.table("diff_attention") if b.accepts_widths(8, 16)]
+OPAQUE = ("chunked", "flex")
+TRANSFORMED = [name for name in BACKENDS if name not in OPAQUE]
 CASE = OpCase(name="", num_queries=6, num_keys=9, num_kv_heads=2, lam_axes="h",
               kv_lengths=(9, 4), padding=((1, 0), (0, 0)))  # fmt: skip
 PACKED = OpCase(name="", num_queries=6, batch=1, documents=(2, 4))
@@ -39,10 +38,10 @@ def test_autocast_keeps_lambda_and_output_dtype(backend, device):
     inputs = make_diff_attention_inputs(CASE, device=device)
     q = inputs.q[:, :, :, :1].expand_as(inputs.q)
     k = inputs.k[:, :, :, :1].expand_as(inputs.k)
-    one = torch.ones((), device=device)
+    unit = torch.ones((), device=device)
     with torch.autocast(device.type, dtype=torch.bfloat16):
-        tiny = call(backend, q, k, inputs.v, one + 2.0**-12, inputs.options)
-        plain = call(backend, q, k, inputs.v, one * 0, inputs.options)
+        tiny = call(backend, q, k, inputs.v, unit + 2.0**-12, inputs.options)
+        plain = call(backend, q, k, inputs.v, unit * 0, inputs.options)
     assert tiny.dtype == torch.float32
     error = (-tiny * 2**12 - plain).abs().max()
     # Map, output and the two logits behind them are rounded to bfloat16 the same way twice.
@@ -72,13 +71,13 @@ def test_vmap_equals_a_loop(backend, device):
     lengths = torch.tensor([[9, 4], [0, 1], [3, 7]], dtype=torch.int32, device=device)
     mask = inputs[0].options["key_padding_mask"]
 
-    def one(q, k, v, lam, kv_lengths):
+    def call_one(q, k, v, lam, kv_lengths):
         options = {"kv_lengths": kv_lengths, "key_padding_mask": mask}
         return call(backend, q, k, v, lam, options)
 
-    actual = torch.vmap(one)(*stacked, lengths)
+    actual = torch.vmap(call_one)(*stacked, lengths)
     for index, x in enumerate(inputs):
-        assert_same(actual[index], one(*x.tensors().values(), lengths[index]), x)
+        assert_same(actual[index], call_one(*x.tensors().values(), lengths[index]), x)
 
 
 @pytest.mark.parametrize("backend", OPAQUE)

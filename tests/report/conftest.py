@@ -56,16 +56,16 @@ def write_study(
     study |= {"types": list(types), "seeds": list(seeds), "config": config, "data": data}
     study |= {"config_hash": "0123456789abcdef", "match": "params"}
     write_json(folder / "study.json", study)
-    found: dict[str, dict[int, float]] = {}
+    losses: dict[str, dict[int, float]] = {}
     costs = {}
     for name in types:
-        found[name] = {}
+        losses[name] = {}
         for seed in seeds:
             loss, cost = _write_run(folder, name, seed, config, num_layers, num_steps)
-            found[name][seed] = loss
+            losses[name][seed] = loss
             costs[f"{name}-seed{seed}"] = cost
     write_json(folder / "costs.json", {"schema": 1, "runs": costs})
-    write_json(folder / "results.json", _results(scale, found))
+    write_json(folder / "results.json", _results(scale, losses))
     write_json(folder / "maps.json", _maps(types, tokens, num_layers))
     return folder
 
@@ -131,10 +131,10 @@ def _summary(values: list[float], interval: Any) -> dict[str, Any]:
     return {"values": values} | {key: getattr(interval, key) for key in keys}
 
 
-def _results(scale: str, found: dict[str, dict[int, float]]) -> dict[str, Any]:
-    base = list(found["softmax"].values())
+def _results(scale: str, losses: dict[str, dict[int, float]]) -> dict[str, Any]:
+    base = list(losses["softmax"].values())
     types, differences = {}, []
-    for kind, by_seed in found.items():
+    for kind, by_seed in losses.items():
         values = list(by_seed.values())
         runs = [f"{kind}-seed{seed}" for seed in by_seed]
         types[kind] = {"runs": runs, "validation_loss": _summary(values, mean_interval(values))}

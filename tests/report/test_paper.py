@@ -30,7 +30,7 @@ def test_dashed_lines_of_figure_6_follow_from_its_points(name):
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_protocol_asks_what_the_figure_shows(name):
     curve, protocol = many_shot_curves()[name], ManyShot(dataset=name)
-    assert protocol.grid == curve.shots
+    assert list(protocol.grid) == curve.shots
     assert len(curve.shots) == len(curve.transformer) == len(curve.diff)
 
 

@@ -25,11 +25,11 @@ def enumerated(sums, sizes, level=0.95):
 
 def test_ends_equal_those_of_all_resamples():
     values = [0.0, 1.0, 4.0, 9.0, 16.0]
-    found = bootstrap_mean(values, level=0.8, repeats=50_000)
+    interval = bootstrap_mean(values, level=0.8, repeats=50_000)
     low, high = enumerated(values, np.ones(5), 0.8)
     # The resampled mean moves by steps of 1/5: with many draws the ends are the enumerated ones.
-    assert (found.low, found.high) == pytest.approx((low, high), abs=0.21)
-    assert (found.mean, found.n) == (6.0, 5)
+    assert (interval.low, interval.high) == pytest.approx((low, high), abs=0.21)
+    assert (interval.mean, interval.n) == (6.0, 5)
 
 
 def test_ends_equal_those_of_scipy():
@@ -38,36 +38,36 @@ def test_ends_equal_those_of_scipy():
     for n in (2, 7, 60):
         totals, weights = generator.normal(size=n), generator.uniform(0.5, 3, size=n)
         groups = [generator.normal(size=size) for size in (n, 3, 11)]
-        found = bootstrap_ratio(totals, weights), bootstrap_mean_of_means(groups)
+        intervals = bootstrap_ratio(totals, weights), bootstrap_mean_of_means(groups)
         expected = (
             scipy_ends((totals, weights), lambda t, w, axis: t.sum(axis) / w.sum(axis), True),
-            scipy_ends(groups, lambda *x, axis: sum(one.mean(axis) for one in x) / 3, False),
+            scipy_ends(groups, lambda *x, axis: sum(group.mean(axis) for group in x) / 3, False),
         )
-        for interval, ends in zip(found, expected, strict=True):
+        for interval, ends in zip(intervals, expected, strict=True):
             # Sums in another order: relative to the values, which are of size 1.
             assert (interval.low, interval.high) == pytest.approx(ends, abs=1e-13)
 
 
 def scipy_ends(samples, statistic, paired):
-    found = bootstrap(
+    ends = bootstrap(
         samples, statistic, paired=paired, vectorized=True, method="percentile",
         n_resamples=2_000, random_state=np.random.default_rng(0),
     )  # fmt: skip
-    return found.confidence_interval.low, found.confidence_interval.high
+    return ends.confidence_interval.low, ends.confidence_interval.high
 
 
 def test_ratios_equal_those_of_all_resamples():
     totals, weights = [1.0, 8.0, 3.0, 20.0], [1.0, 4.0, 3.0, 5.0]
-    found = bootstrap_ratio(totals, weights, level=0.8, repeats=50_000)
-    assert found.mean == pytest.approx(32 / 13)
-    assert (found.low, found.high) == pytest.approx(enumerated(totals, weights, 0.8), abs=0.05)
+    ratio = bootstrap_ratio(totals, weights, level=0.8, repeats=50_000)
+    assert ratio.mean == pytest.approx(32 / 13)
+    assert (ratio.low, ratio.high) == pytest.approx(enumerated(totals, weights, 0.8), abs=0.05)
 
 
 def test_clusters_come_and_go_together():
     values = np.repeat(np.arange(8.0), 50)
     clusters = [str(int(v)) for v in values]
-    one, whole = bootstrap_mean(np.arange(8.0)), bootstrap_mean(values, clusters)
-    assert (whole.low, whole.high, whole.n) == (one.low, one.high, 8)
+    alone, whole = bootstrap_mean(np.arange(8.0)), bootstrap_mean(values, clusters)
+    assert (whole.low, whole.high, whole.n) == (alone.low, alone.high, 8)
     alone = bootstrap_mean(values)
     assert alone.high - alone.low < (whole.high - whole.low) / 5
     sums, sizes = cluster_sums(values, clusters)
@@ -93,12 +93,12 @@ def test_coverage():
     hits = {"mean": 0, "ratio": 0}
     repeats, n = 300, 60
     for _ in range(repeats):
-        found = bootstrap_mean(generator.normal(size=n), repeats=400)
-        hits["mean"] += found.low <= 0 <= found.high
+        interval = bootstrap_mean(generator.normal(size=n), repeats=400)
+        hits["mean"] += interval.low <= 0 <= interval.high
         weights = generator.integers(1, 20, size=n).astype(float)
         totals = 2 * weights + generator.normal(size=n) * weights
-        found = bootstrap_ratio(totals, weights, repeats=400)
-        hits["ratio"] += found.low <= 2 <= found.high
+        interval = bootstrap_ratio(totals, weights, repeats=400)
+        hits["ratio"] += interval.low <= 2 <= interval.high
     # 95 % of 300 is 285, standard error 3.8; percentile intervals of 60 fall short by 1 to 2 %.
     assert 265 <= hits["mean"] <= 297
     assert 262 <= hits["ratio"] <= 297

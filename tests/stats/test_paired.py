@@ -67,7 +67,7 @@ def test_mcnemar_equals_enumeration():
         n = wins + losses
         far = abs(wins - losses)
         outcomes = [2 * sum(bits) - n for bits in itertools.product((0, 1), repeat=n)]
-        expected = sum(abs(one) >= far for one in outcomes) / len(outcomes)
+        expected = sum(abs(single) >= far for single in outcomes) / len(outcomes)
         assert mcnemar_test(wins, losses) == pytest.approx(expected)
 
 
@@ -99,11 +99,11 @@ def test_sign_flips_of_equal_sizes_are_mcnemar():
 def test_p_values_under_the_null_are_no_smaller_than_they_say():
     generator = np.random.default_rng(0)
     for n in (8, 20):
-        found = [sign_flip_test(generator.normal(size=n), repeats=500) for _ in range(300)]
+        measured = [sign_flip_test(generator.normal(size=n), repeats=500) for _ in range(300)]
         for level in (0.05, 0.2, 0.5):
             # Standard error of the share, and the step of the 2^-7 grid for n = 8.
             slack = 3 * math.sqrt(level * (1 - level) / 300) + 2**-7
-            assert np.mean(np.array(found) <= level) == pytest.approx(level, abs=slack)
+            assert np.mean(np.array(measured) <= level) == pytest.approx(level, abs=slack)
 
 
 def test_no_difference_is_no_evidence():

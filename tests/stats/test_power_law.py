@@ -49,11 +49,11 @@ def test_the_published_curves_follow_from_the_plotted_points(axis, kind):
 )
 def test_the_published_ratios(axis, x, other):
     diff, softmax = published(axis, "diff"), published(axis, "softmax")
-    found = equivalent(x, diff, softmax, extrapolate=True)
-    assert found.other_x == pytest.approx(other, rel=0.002)
-    assert found.ratio.mean == pytest.approx(x / other, rel=0.002)
-    assert found.ratio.low < found.ratio.mean < found.ratio.high
-    assert softmax.predict(found.other_x) == pytest.approx(float(diff.predict(x)))
+    match = equivalent(x, diff, softmax, extrapolate=True)
+    assert match.other_x == pytest.approx(other, rel=0.002)
+    assert match.ratio.mean == pytest.approx(x / other, rel=0.002)
+    assert match.ratio.low < match.ratio.mean < match.ratio.high
+    assert softmax.predict(match.other_x) == pytest.approx(float(diff.predict(x)))
 
 
 def test_a_pure_power_law_misses_the_published_points():
@@ -98,10 +98,10 @@ def test_no_other_law_is_closer_where_scipy_searches_all_three():
 
 def test_units_of_x_change_the_factor_alone():
     x, y = np.array(SIZES), PUBLISHED["sizes", "diff"][0]
-    one, other = fit_power_law(x, y), fit_power_law(1e9 * x, y)
-    assert one.parameters["b"] == pytest.approx(other.parameters["b"], rel=1e-9)
-    assert one.parameters["c"] == pytest.approx(other.parameters["c"], rel=1e-9)
-    assert float(one.predict(2.0)) == pytest.approx(float(other.predict(2e9)))
+    law, other = fit_power_law(x, y), fit_power_law(1e9 * x, y)
+    assert law.parameters["b"] == pytest.approx(other.parameters["b"], rel=1e-9)
+    assert law.parameters["c"] == pytest.approx(other.parameters["c"], rel=1e-9)
+    assert float(law.predict(2.0)) == pytest.approx(float(other.predict(2e9)))
 
 
 def test_the_delta_method_covers_the_truth():
@@ -111,8 +111,8 @@ def test_the_delta_method_covers_the_truth():
     repeats = 200
     for _ in range(repeats):
         fit = fit_power_law(x, 2 * x**-0.5 + 3 + generator.normal(0, 0.01, 12))
-        one, at = fit.interval("b"), fit.interval_at(10.0)
-        hits["delta"] += one.low <= 0.5 <= one.high
+        exponent, at = fit.interval("b"), fit.interval_at(10.0)
+        hits["delta"] += exponent.low <= 0.5 <= exponent.high
         hits["at"] += at.low <= 2 * 10**-0.5 + 3 <= at.high
     # 95 % of 200 within three standard errors (3.1 each).
     assert 181 <= hits["delta"] <= 199

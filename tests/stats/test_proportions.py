@@ -28,21 +28,21 @@ from diffattn.stats.proportions import (
     ],
 )
 def test_wilson_equals_published_values(successes, n, low, high):
-    found = wilson_interval(successes, n)
-    assert (found.low, found.high) == pytest.approx((low, high), abs=5e-5)
-    assert (found.mean, found.n, found.method) == (successes / n, n, "Wilson")
+    interval = wilson_interval(successes, n)
+    assert (interval.low, interval.high) == pytest.approx((low, high), abs=5e-5)
+    assert (interval.mean, interval.n, interval.method) == (successes / n, n, "Wilson")
 
 
 @pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (7, 50), (25, 50), (50, 50)])
 def test_the_ends_solve_the_score_equation(successes, n):
     """At its ends the proportion lies z standard errors, taken at the end, from the observed."""
-    found = wilson_interval(successes, n, level=0.9)
+    interval = wilson_interval(successes, n, level=0.9)
     z = NormalDist().inv_cdf(0.95)
-    for end in (found.low, found.high):
+    for end in (interval.low, interval.high):
         distance = abs(end - successes / n)
         assert distance == pytest.approx(z * math.sqrt(end * (1 - end) / n), abs=1e-12)
     mirrored = wilson_interval(n - successes, n, level=0.9)
-    assert (1 - mirrored.high, 1 - mirrored.low) == pytest.approx((found.low, found.high))
+    assert (1 - mirrored.high, 1 - mirrored.low) == pytest.approx((interval.low, interval.high))
 
 
 def test_coverage_by_enumeration():
@@ -54,7 +54,11 @@ def test_coverage_by_enumeration():
         law = [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
         assert sum(law) == pytest.approx(1)
         coverages.append(
-            sum(w for w, one in zip(law, intervals, strict=True) if one.low <= p <= one.high)
+            sum(
+                w
+                for w, single in zip(law, intervals, strict=True)
+                if single.low <= p <= single.high
+            )
         )
     assert np.mean(coverages) == pytest.approx(0.95, abs=0.01)
     assert min(coverages) > 0.89
@@ -122,9 +126,9 @@ def test_shares_and_clusters():
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_all_alike_still_has_a_width(value):
-    found = share_interval([value] * 6, ["a", "a", "b", "b", "c", "c"])
-    assert found == wilson_interval(int(3 * value), 3)
-    assert found.high - found.low > 0.4
+    interval = share_interval([value] * 6, ["a", "a", "b", "b", "c", "c"])
+    assert interval == wilson_interval(int(3 * value), 3)
+    assert interval.high - interval.low > 0.4
 
 
 @pytest.mark.parametrize(

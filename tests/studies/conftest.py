@@ -64,8 +64,8 @@ def study(settings, tmp_path_factory, heard):
         out=out,
         settings=settings,
         workers=2,
-        say=heard["lines"].append,
-        tell=lambda name, event: heard["events"].append((name, event)),
+        on_message=heard["lines"].append,
+        on_progress=lambda name, event: heard["events"].append((name, event)),
     )
     assert path == out / "report.html"
     return out

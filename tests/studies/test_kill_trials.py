@@ -31,7 +31,7 @@ def longer(settings):
 @pytest.fixture(scope="module")
 def unbroken(longer, tmp_path_factory):
     out = tmp_path_factory.mktemp("unbroken") / "out"
-    reproduce("smoke", out=out, settings=longer, say=lambda line: None)
+    reproduce("smoke", out=out, settings=longer, on_message=lambda line: None)
     return out
 
 
@@ -72,11 +72,11 @@ def test_a_killed_worker(victim, longer, unbroken, tmp_path, monkeypatch):
         killer = threading.Thread(target=kill)
         killer.start()
         with pytest.raises(DiffAttnError, match=f"{victim}: .* got exit status -9"):
-            reproduce("smoke", out=out, settings=longer, workers=1, say=lambda line: None)
+            reproduce("smoke", out=out, settings=longer, workers=1, on_message=lambda line: None)
         killer.join()
     assert (out / "runs" / victim / "run.json").exists()
     assert not (out / "results.json").exists()
-    reproduce("smoke", out=out, settings=longer, say=lambda line: None)
+    reproduce("smoke", out=out, settings=longer, on_message=lambda line: None)
     assert_same_study(out, unbroken)
 
 
@@ -92,7 +92,7 @@ def test_a_killed_parent_takes_its_workers_along(number, longer, unbroken, tmp_p
         assert parent.wait(timeout=30) != 0
     wait_until_free(out / "runs" / "softmax-seed0")
     assert not (out / "results.json").exists()
-    reproduce("smoke", out=out, settings=longer, say=lambda line: None)
+    reproduce("smoke", out=out, settings=longer, on_message=lambda line: None)
     assert_same_study(out, unbroken)
 
 
@@ -116,6 +116,6 @@ def test_two_studies_in_one_folder(longer, unbroken, tmp_path):
     )  # fmt: skip
     wait_for_checkpoint(out / "runs" / "softmax-seed0")
     with pytest.raises(DiffAttnError, match="one process at a time may write here"):
-        reproduce("smoke", out=out, settings=longer, say=lambda line: None)
+        reproduce("smoke", out=out, settings=longer, on_message=lambda line: None)
     assert first.wait() == 0
     assert_same_study(out, unbroken)

@@ -31,7 +31,7 @@ def test_another_configuration_is_misuse(options, copied, settings):
     arguments["settings"] = (*settings, *options.get("settings", ()))
     scale = arguments.pop("scale")
     with pytest.raises(ConfigError, match="must hold this configuration to be continued"):
-        reproduce(scale, out=copied, say=lambda line: None, **arguments)
+        reproduce(scale, out=copied, on_message=lambda line: None, **arguments)
     assert snapshot(copied) == before
 
 
@@ -41,7 +41,7 @@ def test_changed_text_is_misuse(copied, settings, corpus):
     try:
         corpus.write_text(text + " more", encoding="utf-8")
         with pytest.raises(ConfigError, match=r"must be unchanged .* got another corpus_hash"):
-            reproduce("smoke", out=copied, settings=settings, say=lambda line: None)
+            reproduce("smoke", out=copied, settings=settings, on_message=lambda line: None)
     finally:
         corpus.write_text(text, encoding="utf-8")
     assert snapshot(copied) == before
@@ -52,7 +52,7 @@ def test_other_tokens_of_the_same_text_are_misuse(copied, settings):
     record["data"]["tokenizer_hash"] = "0" * 64  # as another version of a library would give
     (copied / "study.json").write_text(json.dumps(record))
     with pytest.raises(ConfigError, match="got another tokenizer_hash"):
-        reproduce("smoke", out=copied, settings=settings, say=lambda line: None)
+        reproduce("smoke", out=copied, settings=settings, on_message=lambda line: None)
 
 
 def test_folders_of_somebody_else_are_left_alone(settings, tmp_path):
@@ -74,7 +74,7 @@ def test_folders_of_somebody_else_are_left_alone(settings, tmp_path):
         ("data", CheckpointError, "must be empty or hold packed data"),
     ):
         with pytest.raises(kind, match=message):
-            reproduce("smoke", out=tmp_path / name, settings=settings, say=lambda line: None)
+            reproduce("smoke", out=tmp_path / name, settings=settings, on_message=lambda line: None)
     assert snapshot(tmp_path) == before
 
 
@@ -88,7 +88,7 @@ def test_impossible_wishes_leave_no_trace(settings, tmp_path):
         arguments = {"scale": "smoke", "settings": settings} | options
         scale = arguments.pop("scale")
         with pytest.raises(ConfigError, match=message):
-            reproduce(scale, out=out, say=lambda line: None, **arguments)
+            reproduce(scale, out=out, on_message=lambda line: None, **arguments)
     assert not out.exists()
 
 
@@ -97,14 +97,14 @@ def test_text_that_is_too_short_can_be_mended_in_the_same_folder(settings, tmp_p
     long = (*settings, "train.seq_len=20000", "train.batch_tokens=20000")
     out = tmp_path / "out"
     with pytest.raises(ConfigError, match="seq_len must be between 1 and"):
-        reproduce("smoke", out=out, settings=long, say=lambda line: None)
+        reproduce("smoke", out=out, settings=long, on_message=lambda line: None)
     monkeypatch.setattr(workers, "_start", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # as far as the runs
-        reproduce("smoke", out=out, settings=settings, say=lambda line: None)
+        reproduce("smoke", out=out, settings=settings, on_message=lambda line: None)
 
 
 def test_a_damaged_model_is_named_when_its_maps_are_read(copied, settings):
     path = copied / "runs" / "diff-seed0" / "model" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(CheckpointError, match="diff-seed0/model: must be a whole checkpoint"):
-        reproduce("smoke", out=copied, settings=settings, say=lambda line: None)
+        reproduce("smoke", out=copied, settings=settings, on_message=lambda line: None)

@@ -22,9 +22,9 @@ FAKE = """
     name, folder = order["name"], Path(order["folder"])
     folder.mkdir()
     (folder.parent / f"{name}.pid").write_text(str(os.getpid()))
-    def tell(**event):
+    def send(**event):
         print(json.dumps(event), flush=True)
-    tell(step=1, loss=2.5)
+    send(step=1, loss=2.5)
 """
 
 
@@ -41,19 +41,19 @@ def members():
     return comparison("smoke").members()
 
 
-def run(members, tmp_path, count=2, tell=None):
-    told = []
-    hear = tell or (lambda name, event: told.append((name, event)))
-    run_members(members, tmp_path / "data", tmp_path / "runs", workers=count, tell=hear)
-    return told
+def run(members, tmp_path, count=2, on_progress=None):
+    received = []
+    hear = on_progress or (lambda name, event: received.append((name, event)))
+    run_members(members, tmp_path / "data", tmp_path / "runs", workers=count, on_progress=hear)
+    return received
 
 
 def test_each_member_gets_its_own_job(members, tmp_path, monkeypatch):
-    fake(monkeypatch, tmp_path, "(folder / 'job.json').write_text(json.dumps(order)); tell(done=1)")
-    told = run(members, tmp_path)
+    fake(monkeypatch, tmp_path, "(folder / 'job.json').write_text(json.dumps(order)); send(done=1)")
+    received = run(members, tmp_path)
     for member in members:
         name = member.config.name
-        assert [event for who, event in told if who == name] == [
+        assert [event for who, event in received if who == name] == [
             {"step": 1, "loss": 2.5},
             {"done": 1},
         ]
@@ -71,14 +71,14 @@ def test_no_more_than_the_given_number_run_at_a_time(count, members, tmp_path, m
         tmp_path,
         """
         (folder.parent / f"{name}.on").touch()
-        tell(running=len(list(folder.parent.glob("*.on"))))
+        send(running=len(list(folder.parent.glob("*.on"))))
         time.sleep(0.1)
         (folder.parent / f"{name}.on").unlink()
-        tell(done=True)
+        send(done=True)
         """,
     )
-    told = run(members, tmp_path, count)
-    running = [event["running"] for _, event in told if "running" in event]
+    received = run(members, tmp_path, count)
+    running = [event["running"] for _, event in received if "running" in event]
     assert len(running) == 4
     assert max(running) <= count
 
@@ -98,11 +98,11 @@ def test_a_message_of_a_worker_reaches_the_caller_and_no_more_are_started(
         tmp_path,
         """
         if name.startswith("diff-"):
-            tell(error=f"{name}: it must work, got none.")
+            send(error=f"{name}: it must work, got none.")
             sys.exit(1)
         time.sleep(0.3)
         (folder / "results.json").touch()
-        tell(done=True)
+        send(done=True)
         """,
     )
     with pytest.raises(DiffAttnError, match=r"^diff-seed0: it must work, got none\.$"):
@@ -156,7 +156,7 @@ def test_an_interruption_ends_the_workers(members, tmp_path, monkeypatch):
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        run(members, tmp_path, tell=interrupt)
+        run(members, tmp_path, on_progress=interrupt)
     assert time.monotonic() - began < 30  # they were not waited for
     pids = [int(path.read_text()) for path in (tmp_path / "runs").glob("*.pid")]
     assert 1 <= len(pids) <= 2
@@ -168,7 +168,7 @@ REAL = """
 import os, sys, time
 from diffattn.errors import CheckpointError
 from diffattn.studies import worker
-def train(order, tell):
+def train(order, send):
     {body}
 worker._train = train
 sys.exit(worker.main())
@@ -185,7 +185,7 @@ def real_worker(body):
 @pytest.mark.parametrize(
     ("body", "events", "status"),
     [
-        ("tell(step=1, loss=None)", [{"step": 1, "loss": None}, {"done": True}], 0),
+        ("send(step=1, loss=None)", [{"step": 1, "loss": None}, {"done": True}], 0),
         ("print('noise'); os.system('echo more')", [{"done": True}], 0),
         (
             "raise CheckpointError('x: must be, got not.')",
@@ -211,7 +211,7 @@ def test_a_real_worker_tells_one_json_line_per_event(body, events, status):
 
 
 def test_a_real_worker_ends_with_the_process_that_waits_for_it():
-    with real_worker("tell(step=1); time.sleep(60)") as process:
+    with real_worker("send(step=1); time.sleep(60)") as process:
         process.stdin.write('{"name": "r"}\n')
         process.stdin.flush()
         assert json.loads(process.stdout.readline()) == {"step": 1}

@@ -153,16 +153,16 @@ def test_gradients_can_be_left_out():
 
 
 def test_equal_to_rounding():
-    one = torch.ones(3)
-    near = one + torch.tensor([0.0, 3.0, 0.0]) * torch.finfo(torch.float32).eps
-    assert_equal_to_rounding(near, one, steps=3, magnitude=1.0)
-    assert_equal_to_rounding(near, one.double(), steps=3, magnitude=1.0)
+    exact = torch.ones(3)
+    near = exact + torch.tensor([0.0, 3.0, 0.0]) * torch.finfo(torch.float32).eps
+    assert_equal_to_rounding(near, exact, steps=3, magnitude=1.0)
+    assert_equal_to_rounding(near, exact.double(), steps=3, magnitude=1.0)
     for actual, expected, steps, magnitude in (
-        (near, one, 2, 1.0),
-        (near, one, 3, 0.5),
-        (near, one[:2], 99, 1.0),
-        (near[:1] * torch.nan, one[:1], 99, 1.0),
-        (near, one * torch.inf, 99, 1.0),
+        (near, exact, 2, 1.0),
+        (near, exact, 3, 0.5),
+        (near, exact[:2], 99, 1.0),
+        (near[:1] * torch.nan, exact[:1], 99, 1.0),
+        (near, exact * torch.inf, 99, 1.0),
     ):
         with pytest.raises(AssertionError):
             assert_equal_to_rounding(actual, expected, steps=steps, magnitude=magnitude)

@@ -76,7 +76,7 @@ def test_require_backend_skips_with_the_reason():
 
 
 def test_require_backend_does_not_skip_what_does_not_exist():
-    """A skip would pass for this test's own, so both are caught and told apart."""
+    """A skip would pass for this test's own, so both are caught and distinguished."""
     with pytest.raises((BackendError, pytest.skip.Exception), match="Did you mean 'comp") as error:
         require_backend("diff_attention", "compose", device="cpu", dtype=torch.float32)
     assert error.type is BackendError

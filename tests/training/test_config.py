@@ -123,8 +123,8 @@ def test_derived_values_follow_unless_set():
     assert changed("model.num_heads=8", "model.num_kv_heads=2").model.num_kv_heads == 2
     grouped = apply_settings(changed("model.num_kv_heads=2"), ["model.num_heads=8"])
     assert grouped.model.num_kv_heads == 2  # no default, so somebody's choice
-    own = DiffTransformerConfig(hidden_size=96, num_heads=4, head_dim=16)
-    assert changed("model.hidden_size=96").model.intermediate_size == own.intermediate_size
+    default = DiffTransformerConfig(hidden_size=96, num_heads=4, head_dim=16)
+    assert changed("model.hidden_size=96").model.intermediate_size == default.intermediate_size
     assert changed("model.hidden_size=96", "model.intermediate_size=100").model.settings()[
         "intermediate_size"
     ] == 100  # fmt: skip

@@ -35,7 +35,7 @@ def test_the_second_time_nothing_is_trained_or_written(data, config, monkeypatch
     monkeypatch.setattr(prepare, "train_tokenizer", None)  # calling it would fail
     before = contents(data.folder)
     lines = []
-    again = prepare_data(config, data.folder, say=lines.append)
+    again = prepare_data(config, data.folder, on_message=lines.append)
     assert contents(data.folder) == before
     assert lines == ["checking 20 documents"]
     assert again.facts() == data.facts()
@@ -58,12 +58,12 @@ def test_facts_and_files_describe_the_corpus(data, corpus):
 
 def test_a_changed_corpus_is_refused_and_nothing_is_touched(config, copied, corpus, tmp_path):
     shutil.copytree(corpus, tmp_path / "texts")
-    own = replace(config, source=str(tmp_path / "texts"))
-    prepare_data(own, tmp_path / "own")
+    changed = replace(config, source=str(tmp_path / "texts"))
+    prepare_data(changed, tmp_path / "own")
     with (tmp_path / "texts" / "03.txt").open("a", encoding="utf-8") as file:
         file.write("!")
     for settings, folder in (
-        (own, tmp_path / "own"),
+        (changed, tmp_path / "own"),
         (replace(config, vocab_size=301), copied),
         (replace(config, validation_fraction=0.3), copied),
     ):
@@ -130,9 +130,9 @@ def test_two_processes_do_not_pack_into_one_folder(config, copied):
 
 def test_an_existing_tokenizer_is_used_by_folder(config, data, tmp_path):
     name = str(data.folder / "tokenizer")
-    own = replace(config, vocab_size=400, tokenizer=name)
-    found = prepare_data(own, tmp_path / "data")
-    assert found.facts() == data.facts()
+    custom = replace(config, vocab_size=400, tokenizer=name)
+    prepared = prepare_data(custom, tmp_path / "data")
+    assert prepared.facts() == data.facts()
     entries = len(data.tokenizer)
     small = DataConfig(source=config.source, vocab_size=entries - 1, tokenizer=name)
     with pytest.raises(ConfigError, match=f"at least the tokenizer's {entries} entries, got"):

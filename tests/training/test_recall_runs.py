@@ -101,9 +101,9 @@ def test_the_score_is_that_of_the_answers():
     ]
     assert score.hits.tolist() == hits
     at = batch.labels >= 0
-    found = -log_probability[at].gather(1, batch.labels[at][:, None])
+    measured = -log_probability[at].gather(1, batch.labels[at][:, None])
     # Row by row or three rows at a time: sums in another order, in float32.
-    assert score.loss == pytest.approx(float(found.mean()), rel=1e-5)
+    assert score.loss == pytest.approx(float(measured.mean()), rel=1e-5)
     assert model.training
 
 
@@ -165,10 +165,10 @@ def test_an_interrupted_run_ends_as_an_unbroken_one(attention_type, tmp_path):
 
     train_recall(config, tmp_path / "whole")
     with pytest.raises(Interruption):
-        train_recall(config, tmp_path / "run", progress=interrupt)
+        train_recall(config, tmp_path / "run", on_progress=interrupt)
     assert not (tmp_path / "run" / "results.json").exists()
     steps = []
-    train_recall(config, tmp_path / "run", progress=lambda step, loss: steps.append(step))
+    train_recall(config, tmp_path / "run", on_progress=lambda step, loss: steps.append(step))
     assert steps == list(range(9, 21))  # from the checkpoint at step 8
     for name in ("metrics.jsonl", "results.json"):
         expected = (tmp_path / "whole" / name).read_bytes()

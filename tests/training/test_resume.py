@@ -22,11 +22,11 @@ class Interruption(BaseException):
 
 
 def interrupt_at(last):
-    def progress(step, loss):
+    def on_progress(step, loss):
         if step == last:
             raise Interruption
 
-    return progress
+    return on_progress
 
 
 def assert_same_run(folder, expected):
@@ -41,11 +41,11 @@ def stop_and_continue(config, data, folder, step, between=lambda checkpoints: No
     Returns the steps of the second call.
     """
     with pytest.raises(Interruption):
-        train(config, data, folder, progress=interrupt_at(step))
+        train(config, data, folder, on_progress=interrupt_at(step))
     assert not (folder / "results.json").exists()
     between(folder / "checkpoints")
     steps = []
-    train(config, data, folder, progress=lambda step, loss: steps.append(step))
+    train(config, data, folder, on_progress=lambda step, loss: steps.append(step))
     return steps
 
 
@@ -66,7 +66,7 @@ def test_at_every_kind_of_step(step, first, finished, make_run, data, tmp_path):
 def test_twice_in_different_places(finished, make_run, data, tmp_path):
     folder = tmp_path / "run"
     with pytest.raises(Interruption):
-        train(make_run("diff"), data, folder, progress=interrupt_at(6))
+        train(make_run("diff"), data, folder, on_progress=interrupt_at(6))
     assert stop_and_continue(make_run("diff"), data, folder, 11)[0] == 9
     assert_same_run(folder, finished / "diff")
 
@@ -174,7 +174,7 @@ def test_a_checkpoint_that_does_not_fit_is_one_line_and_loses_nothing(
 ):
     folder, config = tmp_path / "run", make_run("diff")
     with pytest.raises(Interruption):
-        train(config, data, folder, progress=interrupt_at(7))
+        train(config, data, folder, on_progress=interrupt_at(7))
     saved = sorted(path.name for path in (folder / "checkpoints").iterdir())
     small_files(size)
     with pytest.raises(DiffAttnError, match=r"checkpoint-8: must be written whole, got: ") as error:

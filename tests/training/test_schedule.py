@@ -37,16 +37,16 @@ def test_lambda_norms_and_biases_are_not_decayed(attention_type):
     decayed, undecayed = parameter_groups(model, 0.1)
     assert (decayed["weight_decay"], undecayed["weight_decay"]) == (0.1, 0.0)
     names = {id(p): name for name, p in model.named_parameters()}
-    found = [names[id(p)] for p in undecayed["params"]]
-    assert found == [name for name in names.values() if name.endswith(UNDECAYED)]
+    groups = [names[id(p)] for p in undecayed["params"]]
+    assert groups == [name for name in names.values() if name.endswith(UNDECAYED)]
     seen = [*decayed["params"], *undecayed["params"]]
     assert sorted(names[id(p)] for p in seen) == sorted(names.values())  # each exactly once
-    kinds = {name.rsplit(".", 2)[-1] for name in found}
+    kinds = {name.rsplit(".", 2)[-1] for name in groups}
     if attention_type in ("diff", "shared_diff"):
         assert kinds >= {"lambda_q1", "lambda_k2"}
     if attention_type == "diff_v2":
         assert "bias" in kinds
-    assert any("subln" in name for name in found)
+    assert any("subln" in name for name in groups)
 
 
 def test_frozen_parameters_are_left_out():

@@ -116,8 +116,8 @@ def test_final_loss_reads_every_validation_window_once(finished, data):
         losses = [model(**{k: v[None] for k, v in item.items()}).loss.item() for item in windows]
     expected = sum(losses) / len(losses)
     assert len(losses) > 8
-    found = read_json(finished / "diff" / "results.json")["validation_loss"]
-    assert found == pytest.approx(expected, rel=1e-6)
+    measured = read_json(finished / "diff" / "results.json")["validation_loss"]
+    assert measured == pytest.approx(expected, rel=1e-6)
 
 
 def test_costs_stand_apart(finished):
@@ -162,16 +162,16 @@ def test_every_type_and_every_seed_reads_the_same_tokens(make_run, data, tmp_pat
     order = training_order(TokenDataset(data.train, 32), runs[0].train)
     expected = torch.stack([item["input_ids"] for item in order])
     assert len(expected) == 3 * 4
-    for found in seen:
-        assert torch.equal(found, expected)
+    for measured in seen:
+        assert torch.equal(measured, expected)
 
 
 def test_each_pass_is_a_new_permutation(make_run):
     config = make_run(num_steps=25).train  # 100 windows of 30: three passes and a third
     passes = torch.tensor(training_order(range(30), config).indices).split(30)
-    assert [len(one) for one in passes] == [30, 30, 30, 10]
-    for one in passes[:3]:
-        assert one.sort().values.tolist() == list(range(30))
+    assert [len(single) for single in passes] == [30, 30, 30, 10]
+    for single in passes[:3]:
+        assert single.sort().values.tolist() == list(range(30))
     assert passes[0].tolist() != passes[1].tolist() != list(range(30))
     again = training_order(range(30), replace(config, seed=5, learning_rate=1.0))
     assert again.indices == training_order(range(30), config).indices

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from diffattn.ops.diff_attention import reference
+from diffattn.testing.assertions import exact_weights, output_and_gradients
 from diffattn.testing.budget import compare
 from diffattn.testing.inputs import DiffAttentionInputs
 from diffattn.testing.rounding import rounding_errors
@@ -101,17 +102,11 @@ def _check(
     batch, num_queries, num_heads = inputs.q.shape[:3]
     chosen = parts(batch, num_heads, num_queries, inputs.k.shape[1])
     out = run() if gradients else torch.no_grad()(run)()
-    generator = torch.Generator().manual_seed(1)
-    # Numbers that every dtype holds exactly.
-    weights = torch.randint(-8, 9, out.shape, generator=generator).to(out) / 8
-    mask = torch.zeros_like(weights[..., :1])
+    mask = torch.zeros_like(out.detach()[..., :1])
     for part in chosen:
         mask[part.batch, part.first : part.last, part.head] = 1
-    weights = weights * mask
-    values = {"output": out.detach()}
-    if gradients:
-        grads = torch.autograd.grad(out, list(leaves.values()), weights)
-        values |= {f"gradient of {n}": g for n, g in zip(leaves, grads, strict=True)}
+    weights = exact_weights(out) * mask
+    values = output_and_gradients(out, leaves, weights if gradients else None)
     worst: dict[str, Any] = {"worst": "output", "error": 0.0, "budget": 0.0, "passed": True}
     most = -1.0
     for name, expected in _expected(inputs, chosen, weights, gradients).items():
@@ -146,7 +141,10 @@ def _expected(
     values: dict[str, dict[Any, list[Tensor]]] = {}
     for part, sub in _sub_inputs(inputs, chosen):
         given = weights[part.batch, part.first : part.last, part.head][None, :, None]
-        exact = _run(sub.map_tensors(Tensor.double), given, gradients)
+        doubled = sub.map_tensors(Tensor.double)
+        out = reference.forward(*doubled.tensors().values(), scale=sub.q.shape[-1] ** -0.5)
+        wanted = given.to(out) if gradients else None
+        exact = output_and_gradients(out, doubled.tensors(), wanted)
         off = rounding_errors(sub, given)
         head = (part.batch, part.head)
         rows = (*head, part.first, part.last)
@@ -185,16 +183,6 @@ def _sub_inputs(
         tensors = (inputs.q[b, rows, h], inputs.k[b, keys, h], inputs.v[b, keys, h], lam)
         q, k, v, lam = (x.detach().clone().requires_grad_() for x in tensors)
         yield part, DiffAttentionInputs(q=q, k=k, v=v, lam=lam, options={})
-
-
-def _run(inputs: DiffAttentionInputs, weights: Tensor, gradients: bool) -> dict[str, Tensor]:
-    tensors = inputs.tensors()
-    out = reference.forward(*tensors.values(), scale=inputs.q.shape[-1] ** -0.5)
-    values = {"output": out.detach()}
-    if gradients:
-        grads = torch.autograd.grad(out, list(tensors.values()), weights.to(out))
-        values |= {f"gradient of {n}": g for n, g in zip(tensors, grads, strict=True)}
-    return values
 
 
 def _one_head(x: Tensor) -> Tensor:

@@ -21,7 +21,6 @@ from diffattn.benchmark.checking import check_diff, check_softmax
 from diffattn.benchmark.config import Case
 from diffattn.benchmark.contender_names import DIFF, SDPA, TC, T
 from diffattn.benchmark.flops import diff_flops, softmax_flops
-from diffattn.errors import BackendError
 from diffattn.ops import backends
 from diffattn.ops.diff_attention.api import diff_attention
 from diffattn.ops.softmax_attention import softmax_attention
@@ -74,12 +73,12 @@ def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contende
     if case.mode == "decode":  # keys and values lie as a model's cache holds them
         inputs = replace(inputs, k=_cached(inputs.k), v=_cached(inputs.v))
         softmax = replace(softmax, k=_cached(softmax.k), v=_cached(softmax.v))
-    found = [_softmax(case, softmax, *kernel) for kernel in _sdpa_kernels(case, softmax)]
+    contenders = [_softmax(case, softmax, *kernel) for kernel in _sdpa_kernels(case, softmax)]
     # "sdpa" is PyTorch's own call behind our checks: T without them.
-    others = [backend for backend in softmax_backends() if backend.name != SDPA]
-    found += [_softmax_by(case, softmax, backend) for backend in others]
-    found += [_diff(case, inputs, backend) for backend in backends.table("diff_attention")]
-    return [c for c in found if c.role == T or not only or c.backend in only]
+    others = [b for b in backends.table("softmax_attention") if b.name != SDPA]
+    contenders += [_softmax_by(case, softmax, backend) for backend in others]
+    contenders += [_diff(case, inputs, backend) for backend in backends.table("diff_attention")]
+    return [c for c in contenders if c.role == T or not only or c.backend in only]
 
 
 def _cached(x: Tensor) -> Tensor:
@@ -87,30 +86,15 @@ def _cached(x: Tensor) -> Tensor:
     return x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
 
 
-def softmax_backends() -> tuple[backends.Backend, ...]:
-    """Our techniques for softmax attention; none where the table has no such operator."""
-    try:
-        return backends.table("softmax_attention")
-    except BackendError:
-        return ()
-
-
 def op_case(case: Case) -> OpCase:
     """The operator's shapes of one case."""
     shape = case.shape
     heads, dim, shared = shape["H"], shape["d"], shape.get("attention") == "v2"
     return OpCase(
-        name="benchmark",
-        num_queries=shape["N"],
-        num_keys=shape.get("S"),
-        batch=shape["B"],
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=dim,
-        value_dim=dim if shared else 2 * dim,
-        shared_keys=shared,
-        lam_axes="bth" if shared else "",
-    )
+        name="benchmark", num_queries=shape["N"], num_keys=shape.get("S"), batch=shape["B"],
+        num_heads=heads, num_kv_heads=heads, head_dim=dim, value_dim=dim if shared else 2 * dim,
+        shared_keys=shared, lam_axes="bth" if shared else "",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,21 +135,21 @@ def _sdpa(inputs: _SoftmaxInputs, kernel: SDPBackend | None = None) -> Tensor:
 def _sdpa_kernels(
     case: Case, inputs: _SoftmaxInputs
 ) -> list[tuple[str, str, Callable[[], Tensor], str | None]]:
-    """T by each kernel of PyTorch; on a CPU there is one choice, whose kernel is told."""
+    """T by each kernel of PyTorch; on a CPU there is one choice, which is named."""
     if case.device == "cpu":
         refusal = _refusal(partial(_sdpa, inputs, SDPBackend.FLASH_ATTENTION))
         name = "math" if refusal else "flash"
         return [(SDPA, f"sdpa ({name})", partial(_sdpa, inputs), None)]
-    found: list[tuple[str, str, Callable[[], Tensor], str | None]] = []
+    kernels: list[tuple[str, str, Callable[[], Tensor], str | None]] = []
     for name, kernel in _KERNELS.items():
         run = partial(_sdpa, inputs, kernel)
-        found.append((f"sdpa_{name}", f"sdpa ({name})", run, _refusal(run)))
-    return found
+        kernels.append((f"sdpa_{name}", f"sdpa ({name})", run, _refusal(run)))
+    return kernels
 
 
 @torch.no_grad()
 def _refusal(run: Callable[[], Tensor]) -> str | None:
-    with warnings.catch_warnings():  # PyTorch tells in warnings why a kernel does not fit
+    with warnings.catch_warnings():  # PyTorch warns why a kernel does not fit
         warnings.simplefilter("ignore")
         try:
             run()

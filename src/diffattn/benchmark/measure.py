@@ -65,10 +65,10 @@ def measure(
     timed = {}
     for key, entry in list(running.items()):
         timed[key] = _timed(entry.contender, case.mode)
-        if not _survives(entry, lambda one=timed[key]: timer.sample(one, 1)):  # type: ignore[misc]
+        if not _survives(entry, lambda first=timed[key]: timer.sample(first, 1)):  # type: ignore[misc]
             del running[key], timed[key]
     samples = interleave(timed, timer, rounds=config.rounds, seconds=config.seconds)
-    # A fresh process per model would cost more than it tells.
+    # A fresh process per model would cost more than it is worth.
     if case.mode == "forward_backward" and (case.suite == "ops" or case.device == "cuda"):
         for entry in running.values():
             entry.peak = measure_memory(case, entry.contender)
@@ -92,15 +92,15 @@ def _check(entry: _Entry, gradients: bool) -> None:
     if entry.contender.refusal:
         entry.status, entry.reason = "not run", entry.contender.refusal
         return
-    found: dict[str, Any] = {}
-    if _survives(entry, lambda: found.update(entry.contender.check(gradients))):
-        entry.check = {name: value for name, value in found.items() if name != "passed"}
-        if not found["passed"]:
+    check: dict[str, Any] = {}
+    if _survives(entry, lambda: check.update(entry.contender.check(gradients))):
+        entry.check = {name: value for name, value in check.items() if name != "passed"}
+        if not check["passed"]:
             entry.status = "failed"
-            error = "not finite" if found["error"] is None else f"{found['error']:.2e}"
+            error = "not finite" if check["error"] is None else f"{check['error']:.2e}"
             entry.reason = (
-                f"{found['worst']}: error {error} against the float64 reference, "
-                f"budget {found['budget']:.2e}"
+                f"{check['worst']}: error {error} against the float64 reference, "
+                f"budget {check['budget']:.2e}"
             )
 
 

@@ -13,7 +13,7 @@ import os
 import resource
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -23,7 +23,7 @@ from diffattn.benchmark.contenders import Contender
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
-# Freed blocks go back to the system at once; else the resident set shows them as held.
+# Freed blocks go back to the system immediately; else the resident set shows them as held.
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 
@@ -84,8 +84,7 @@ def _cpu_peak(case: Case, name: str, role: str) -> Peak:
 
     torch.set_num_threads(1)
 
-    found = contenders(case)
-    contender = next(c for c in found if (c.name, c.role) == (name, role))
+    contender = next(c for c in contenders(case) if (c.name, c.role) == (name, role))
     contender.backward(contender.forward())
     release_memory()
     _give_back()
@@ -130,5 +129,4 @@ def _highest() -> int:
 
 if __name__ == "__main__":
     asked = json.loads(sys.argv[1])
-    found = _cpu_peak(Case(**asked["case"]), asked["name"], asked["role"])
-    print(json.dumps({"peak_bytes": found.peak_bytes, "held_bytes": found.held_bytes}))
+    print(json.dumps(asdict(_cpu_peak(Case(**asked["case"]), asked["name"], asked["role"]))))

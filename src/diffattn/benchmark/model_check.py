@@ -31,7 +31,7 @@ def check_model(
 
     The rule of ``diffattn.testing``: what rounding can do is measured on the eager model in the
     timed dtype, with weights moved by one unit in the last place. Norms are compared, which
-    gather thousands of roundings, so that two such runs tell as much as many.
+    gather thousands of roundings, so that two such runs are as good as many.
 
     Args:
         make: Builds the model from a configuration and ``implementation``.

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,16 +29,9 @@ class ModelSize:
     vocab_size: int
     batch: int
     lengths: tuple[int, ...]
-    preset: str | None = None
-    """A size of the papers, with ``num_layers`` of its layers."""
 
     def config(self) -> DiffTransformerConfig:
         """As DIFF V1."""
-        if self.preset is not None:
-            config = presets.preset(self.preset)
-            config.num_hidden_layers = self.num_layers
-            config.max_position_embeddings = max(self.lengths)
-            return config
         return DiffTransformerConfig(
             attention_type="diff",
             vocab_size=self.vocab_size,
@@ -52,11 +44,10 @@ class ModelSize:
 
 
 def _of_paper(name: str, num_layers: int) -> ModelSize:
-    config = presets.preset(name)
+    config = presets.preset_settings(name)
     return ModelSize(
         hidden_size=config.hidden_size, num_layers=num_layers, num_heads=config.num_heads,
         head_dim=config.head_dim, vocab_size=config.vocab_size, batch=1, lengths=(2_048, 4_096),
-        preset=name,
     )  # fmt: skip
 
 
@@ -77,6 +68,11 @@ SIZES = {
     "3b": _of_paper("3b", 28),
     "13.1b": _of_paper("13.1b", 10),
 }  # fmt: skip
+_SAME_FIELDS = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "head_dim",
+    "max_position_embeddings", "tie_word_embeddings", "rms_norm_eps",
+)  # fmt: skip
+"""Of transformers' configurations and ours."""
 _SCALES = {
     ("cpu", "quick"): ("laptop",),
     ("cpu", "full"): ("laptop", "study", "wide"),
@@ -176,25 +172,12 @@ def build(
     if whose == OURS:
         config._attn_implementation = implementation
         return DiffTransformerForCausalLM(config).train()
-    from transformers import (
-        DiffLlamaConfig,
-        DiffLlamaForCausalLM,
-        LlamaConfig,
-        LlamaForCausalLM,
-    )
+    from transformers import DiffLlamaConfig, DiffLlamaForCausalLM, LlamaConfig, LlamaForCausalLM
 
     heads = config.num_heads * ATTENTION[attention_type].softmax_heads("heads")
-    values: dict[str, Any] = {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.num_hidden_layers,
+    values = {name: getattr(config, name) for name in _SAME_FIELDS} | {
         "num_attention_heads": heads,
         "num_key_value_heads": heads,
-        "head_dim": config.head_dim,
-        "max_position_embeddings": config.max_position_embeddings,
-        "tie_word_embeddings": config.tie_word_embeddings,
-        "rms_norm_eps": config.rms_norm_eps,
         "bos_token_id": None,
         "eos_token_id": None,
         "attn_implementation": implementation,

@@ -18,8 +18,8 @@ from diffattn.records.lock import sole_writer
 from diffattn.records.results import BenchCase, BenchResult, BenchRun
 from diffattn.records.run import config_hash, git_state, hardware, package_versions
 
-Say = Callable[[str], None]
-Tell = Callable[[int], None]
+OnMessage = Callable[[str], None]
+OnProgress = Callable[[int], None]
 _TIMED_FOLDERS = ("ops", "layers", "models", "benchmark", "testing")
 
 
@@ -35,8 +35,8 @@ def run_bench(
     out: Path,
     *,
     fresh: bool = False,
-    say: Say = print,
-    tell: Tell = lambda done: None,
+    on_message: OnMessage = print,
+    on_progress: OnProgress = lambda done: None,
     timer: Timer | None = None,
 ) -> tuple[BenchResult, list[BenchCase]]:
     """Measure every case of a plan, and keep each as soon as it is measured.
@@ -48,8 +48,8 @@ def run_bench(
         config: What to measure.
         out: Result file; see :func:`result_path`.
         fresh: Forget what the file holds.
-        say: Given one line per case.
-        tell: Given the effort done so far, out of :func:`total_effort`.
+        on_message: Given one line per case.
+        on_progress: Given the effort done so far, out of :func:`total_effort`.
         timer: Replaced in tests.
 
     Returns:
@@ -70,12 +70,12 @@ def run_bench(
         run = describe_run(config)
         clock = timer_of(config.device) if timer is None else timer
         rates: dict[str, float] = {}
-        found, done = [], 0
-        tell(done)
+        planned, done = [], 0
+        on_progress(done)
         for case in cases:
             measured = result.find(_key(case), run.name)
             if measured is not None:
-                say(f"{case}: already in {out}, measured by {run.name}")
+                on_message(f"{case}: already in {out}, measured by {run.name}")
             else:
                 if case.dtype not in rates:
                     rates[case.dtype] = matmul_peak(case.torch_dtype, case.device, clock)
@@ -84,15 +84,15 @@ def run_bench(
                 )
                 result = result.put(measured, run)
                 result.write(out)
-                say(f"{case}: {in_short(measured)}")
-            found.append(measured)
+                on_message(f"{case}: {in_short(measured)}")
+            planned.append(measured)
             done += effort(case)
-            tell(done)
-    return result, found
+            on_progress(done)
+    return result, planned
 
 
 def total_effort(config: BenchConfig) -> int:
-    """Effort of the whole plan, in the unit given to ``tell``."""
+    """Effort of the whole plan, in the unit given to ``on_progress``."""
     return sum(effort(case) for case in plan(config))
 
 

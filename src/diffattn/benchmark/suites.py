@@ -1,25 +1,60 @@
 """The suites by name: their cases and their contenders."""
 
 from types import ModuleType
+from typing import Any
 
-from diffattn.benchmark import decode, ops
 from diffattn.benchmark.config import BenchConfig, Case
 from diffattn.benchmark.contenders import Contender, operator_contenders
 
+_HEADS = {"cpu": ((4, 64), (8, 128)), "cuda": ((16, 64), (12, 128))}
+_DECODE_SHAPES = ((1, 4, 64), (4, 4, 64), (1, 12, 128), (4, 12, 128))
+_MODES = {
+    "cpu": ("forward", "forward_backward"),
+    "cuda": ("forward", "backward", "forward_backward"),
+}
+
 
 def plan(config: BenchConfig) -> list[Case]:
-    """The cases of one call."""
+    """The cases of one call: small shapes first, so that a mistake shows early."""
     if config.suite == "models":
-        found: list[Case] = _models().plan(config)
-        return found
-    return {"ops": ops.plan, "decode": decode.plan}[config.suite](config)
+        cases: list[Case] = _models().plan(config)
+        return cases
+    full, cuda = config.scale == "full", config.device == "cuda"
+    dtypes = ("bfloat16",) if cuda else ("float32", "bfloat16") if full else ("float32",)
+    shapes: list[dict[str, Any]]
+    if config.suite == "decode":  # one query per row against cached keys and values
+        lengths: tuple[int, ...] = (4_096, 16_384) if cuda and full else (4_096,)
+        modes: tuple[str, ...] = ("decode",)
+        shapes = [
+            {"B": batch, "H": num_heads, "d": head_dim, "N": 1, "S": length}
+            for length in config.lengths or lengths
+            for batch, num_heads, head_dim in _DECODE_SHAPES[: None if full else 1]
+        ]
+    else:
+        lengths = (2_048, 4_096, 8_192, 16_384) if cuda else (512, 1_024, 2_048, 4_096)
+        modes = _MODES[config.device]
+        shapes = [
+            {"B": 1, "H": num_heads, "d": head_dim, "N": length}
+            for length in config.lengths or lengths[: None if full else 1]
+            for num_heads, head_dim in _HEADS[config.device][: None if full else 1]
+        ]
+    attention = {"attention": "v2"} if config.attention == "v2" else {}
+    return [
+        Case(
+            suite=config.suite, device=config.device, dtype=dtype, mode=mode,
+            shape=shape | attention,
+        )
+        for shape in shapes
+        for dtype in config.dtypes or dtypes
+        for mode in modes
+    ]  # fmt: skip
 
 
 def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
     """Every contender of one case, T first."""
     if case.suite == "models":
-        found: list[Contender] = _models().model_contenders(case, only)
-        return found
+        of_models: list[Contender] = _models().model_contenders(case, only)
+        return of_models
     return operator_contenders(case, only)
 
 

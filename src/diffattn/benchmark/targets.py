@@ -112,7 +112,7 @@ def judge(
     Returns:
         One verdict per target and judged contender; none where the quantity was not measured.
     """
-    found = []
+    verdicts = []
     for target in TARGETS:
         if not target.applies(suite, device, dtype, mode, shape):
             continue
@@ -127,14 +127,14 @@ def judge(
             judged = [(row, value) for row, value in known if row.contender != "diffllama"]
         else:
             judged = sorted(known, key=lambda pair: _seconds(pair[0]))[:1]
-        found += [
+        verdicts += [
             Verdict(
                 target=target.words(), contender=row.contender, value=value,
                 limit=target.limit, goal=target.goal,
             )
             for row, value in judged
         ]  # fmt: skip
-    return found
+    return verdicts
 
 
 def _seconds(row: BenchRow) -> float:

@@ -111,7 +111,7 @@ def interleave(
     """
     names = list(timed)
     repeats = {}
-    for name in names:  # the warm-up also tells how many runs make a sample
+    for name in names:  # the warm-up also shows how many runs make a sample
         first = timer.sample(timed[name], 1)
         repeats[name] = timer.repeats(first, timed[name])
     samples: dict[str, list[float]] = {name: [] for name in names}

@@ -44,8 +44,9 @@ def bench(
     again skips what the result file holds from the same code, versions, machine and settings.
     """
     from diffattn.benchmark.config import BenchConfig, check_names
+    from diffattn.cli.numbers import whole_numbers
 
-    lengths = _numbers(length)
+    lengths = () if length is None else whole_numbers("--length", length)
     check_names(suite, scale, device, attention, _words(dtype), _words(only))
 
     import torch  # after every name is known to be right
@@ -69,8 +70,8 @@ def bench(
     path = result_path(out, chosen)
     with RunsProgress(effort, 0, effort) as progress:
         _, cases = run_bench(
-            config, path, fresh=fresh, say=progress.say,
-            tell=lambda done: progress.tell(f"bench {suite}", {"step": done}),
+            config, path, fresh=fresh, on_message=progress.on_message,
+            on_progress=lambda done: progress.on_progress(f"bench {suite}", {"step": done}),
         )  # fmt: skip
     if json_:
         typer.echo(json.dumps([asdict(case) for case in cases], indent=2, ensure_ascii=False))
@@ -94,14 +95,3 @@ def _show(cases: list[Any], path: Path) -> None:
 
 def _words(text: str | None) -> tuple[str, ...]:
     return () if text is None else tuple(part.strip() for part in text.split(","))
-
-
-def _numbers(text: str | None) -> tuple[int, ...]:
-    from diffattn.errors import ConfigError
-
-    try:
-        return tuple(int(part) for part in _words(text))
-    except ValueError as error:
-        raise ConfigError(
-            f"--length: must be whole numbers separated by commas, got {text!r}."
-        ) from error

@@ -29,17 +29,14 @@ def check(
 
 
 def _shown(row: dict[str, Any]) -> dict[str, str]:
+    right = "right" if row["gradient"] else "right; no gradient"
     return {
         "backend": row["backend"],
         "device": row["device"],
         "runs": "yes" if row["runs"] else "no",
         "largest error": "" if row["error"] is None else f"{row['error']:.1e}",
-        "verdict": "wrong" if row["wrong"] else row["why_not"] or _right(row),
+        "verdict": "wrong" if row["wrong"] else row["why_not"] or right,
     }
-
-
-def _right(row: dict[str, Any]) -> str:
-    return "right" if row["gradient"] else "right; no gradient"
 
 
 def _backends() -> list[dict[str, Any]]:
@@ -76,10 +73,10 @@ def _backends() -> list[dict[str, Any]]:
         for device in devices:
             error, why_not = None, ""
             try:
-                found = run(torch.float32, device, name)
+                measured = run(torch.float32, device, name)
                 error = max(
                     float((a - b).abs().max() / b.abs().max())
-                    for a, b in zip(found, exact[: len(found)], strict=True)
+                    for a, b in zip(measured, exact[: len(measured)], strict=True)
                 )
             except BackendError as refusal:
                 # The sentence in the middle: the row names the backend, the table the others.

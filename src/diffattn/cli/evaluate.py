@@ -1,7 +1,6 @@
 """``diffattn evaluate``."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -49,29 +48,28 @@ def evaluate(
     for several models, paired differences with tests. The same command again continues at the
     next item. 'diffattn report OUT' makes a page of it.
     """
-    from diffattn.cli.item_progress import ItemProgress
+    from diffattn.cli.progress import ItemProgress
     from diffattn.cli.tables import print_table
     from diffattn.evaluation.registry import parts as chosen_parts
 
     chosen = chosen_parts(protocols, set_ or [], quick=quick)  # before PyTorch is loaded
     from diffattn.evaluation.session import labelled, run_evaluation
-    from diffattn.report.evaluation.tables import difference_rows, metric_rows
+    from diffattn.report.evaluation.tables import difference_rows, metric_rows, results_json
 
     models = labelled(model)
     if dry_run:
         resolved = {part.variant: part.protocol.parameters() for part in chosen}
         typer.echo(json.dumps({"models": models, "parts": resolved}, indent=2, default=str))
         return
-    with ItemProgress(len(chosen) * len(models)) as progress:
+    wanted = len(chosen) * len(models)
+    with ItemProgress(wanted) as progress:
         results, comparison = run_evaluation(
             chosen, models, out, device=device, dtype=dtype, max_length=max_length, add_bos=bos,
-            begin=progress.begin, tell=progress.tell, say=progress.say,
+            on_start=progress.on_start, on_progress=progress.on_progress,
+            on_message=progress.on_message,
         )  # fmt: skip
     if json_:
-        found = {"results": [asdict(r) for r in results]}
-        if comparison is not None:
-            found["comparison"] = [asdict(comparison)]
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        typer.echo(results_json(results, comparison))
     else:
         print_table(metric_rows(results))
         if comparison is not None:
@@ -79,16 +77,12 @@ def evaluate(
             for sentence in [*comparison.skipped, *comparison.notes]:
                 typer.echo(sentence)
         typer.echo(f"Records: {out}")
-    failed = sum(result.num_failed for result in results)
-    missing = len(chosen) * len(models) - len(results)
-    if failed or missing:
-        told = []
-        if failed:
-            asked = sum(result.num_items for result in results)
-            told.append(f"{failed} of {asked} items failed (items.jsonl says why)")
-        if missing:
-            told.append(
-                f"{missing} of {len(chosen) * len(models)} evaluations could not run (said above)"
-            )
-        typer.echo(f"diffattn: {', and '.join(told)}.", err=True)
+    shortfalls = []
+    if failed := sum(result.num_failed for result in results):
+        asked = sum(result.num_items for result in results)
+        shortfalls.append(f"{failed} of {asked} items failed (items.jsonl says why)")
+    if missing := wanted - len(results):
+        shortfalls.append(f"{missing} of {wanted} evaluations could not run (said above)")
+    if shortfalls:
+        typer.echo(f"diffattn: {', and '.join(shortfalls)}.", err=True)
         raise typer.Exit(1)

@@ -43,14 +43,10 @@ def judge(
     evaluation folder only, not the models. Every request and reply is kept; the same command
     again asks for what is missing. Another judge gets results of its own beside these.
     """
-    from diffattn.cli.item_progress import ItemProgress
-    from diffattn.cli.tables import print_table
     from diffattn.errors import ConfigError
-    from diffattn.evaluation.compare import compare_folder
-    from diffattn.evaluation.judge.judges import chosen_judge, judge_settings
-    from diffattn.evaluation.judge.session import judge_folder, recorded_outputs
+    from diffattn.evaluation.judge.interface import judge_settings
+    from diffattn.evaluation.judge.requests import recorded_outputs
     from diffattn.records.io import write_jsonl
-    from diffattn.report.evaluation.tables import difference_rows, metric_rows
 
     if model is None and requests is None:
         raise ConfigError("judge: --model or --requests must be given, got neither.")
@@ -59,29 +55,33 @@ def judge(
     settings = judge_settings(model or "any", endpoint, set_ or [])
     recorded = recorded_outputs(evaluation)
     if requests is not None or dry_run:
-        asked = [one for outputs in recorded for one in outputs.requests(settings.document)]
+        asked = [request for part in recorded for request in part.requests(settings.document)]
         if requests is not None and not dry_run:
-            write_jsonl(requests, [one.plain() for one in asked])
+            write_jsonl(requests, [request.plain() for request in asked])
             typer.echo(f"{len(asked)} requests: {requests}")
         else:
             typer.echo(json.dumps({"requests": len(asked), "judge": asdict(settings)}, indent=2))
         return
+
+    from diffattn.cli.progress import ItemProgress
+    from diffattn.cli.tables import print_table
+    from diffattn.evaluation.compare import compare_folder
+    from diffattn.evaluation.judge.judges import chosen_judge
+    from diffattn.evaluation.judge.session import judge_folder
+    from diffattn.report.evaluation.tables import difference_rows, metric_rows, results_json
+
     asked_judge = chosen_judge(settings, replies=replies, device=device, dtype=dtype)
     with ItemProgress(len(recorded)) as progress:
-        judged = judge_folder(evaluation, asked_judge, settings, tell=progress.tell)
+        judged = judge_folder(evaluation, asked_judge, settings, on_progress=progress.on_progress)
     results, comparison = judged.results, compare_folder(evaluation)
     if json_:
-        found = {"results": [asdict(r) for r in results]}
-        if comparison is not None:
-            found["comparison"] = [asdict(comparison)]
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        typer.echo(results_json(results, comparison))
     else:
         print_table(metric_rows(results))
-        own = {result.variant for result in results}
-        if comparison is not None and (
-            rows := [row for row in difference_rows(comparison) if row["protocol"] in own]
-        ):
-            print_table(rows)
+        if comparison is not None:
+            judged_parts = {result.variant for result in results}
+            rows = difference_rows(comparison)
+            print_table([row for row in rows if row["protocol"] in judged_parts])
         typer.echo(f"Records: {evaluation}")
     for sentence in judged.missing:
         typer.echo(f"diffattn: {sentence}", err=True)

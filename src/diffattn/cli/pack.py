@@ -34,7 +34,7 @@ def pack(
     )
     from diffattn.training.prepare import prepare_data
 
-    data = prepare_data(config, out, say=lambda line: typer.echo(line, err=True))
+    data = prepare_data(config, out, on_message=lambda line: typer.echo(line, err=True))
     facts = data.facts()
     if json_:
         typer.echo(json.dumps(facts, indent=2))

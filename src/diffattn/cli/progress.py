@@ -7,7 +7,16 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 _SECONDS_BETWEEN_LINES = 20.0
 
@@ -29,7 +38,14 @@ class StderrBars:
         if self.bars is not None:
             self.bars.stop()
 
-    def say(self, line: str) -> None:
+    def _start(self, *columns: ProgressColumn) -> None:
+        """Show bars if a terminal reads along."""
+        if self.console.is_terminal:
+            description, left = TextColumn("{task.description}"), TimeRemainingColumn()
+            self.bars = Progress(description, BarColumn(), *columns, left, console=self.console)
+            self.bars.start()
+
+    def on_message(self, line: str) -> None:
         """Show one line."""
         if self.bars is not None:
             self.bars.console.print(line, highlight=False)
@@ -58,22 +74,15 @@ class RunsProgress(StderrBars):
         self.tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> "RunsProgress":
-        if self.console.is_terminal:
-            self.bars = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.completed:.0f}/{task.total:.0f} steps"),
-                TextColumn("{task.fields[note]}"),
-                TimeRemainingColumn(),
-                console=self.console,
-            )
-            self.bars.start()
+        steps = TextColumn("{task.completed:.0f}/{task.total:.0f} steps")
+        self._start(steps, TextColumn("{task.fields[note]}"))
+        if self.bars is not None:
             self.tasks["all"] = self.bars.add_task(
                 "all runs", total=self.total, completed=self.finished_before, note=""
             )
         return self
 
-    def tell(self, name: str, event: dict[str, Any]) -> None:
+    def on_progress(self, name: str, event: dict[str, Any]) -> None:
         """Take one event of a run: ``step`` and ``loss``, ``done`` or ``error``."""
         if "step" in event:
             # The first steps of a run are not timed: they come with its start-up.
@@ -111,6 +120,76 @@ class RunsProgress(StderrBars):
         if self.began is None or measured <= 0:
             return "time left unknown"
         return f"about {duration((now - self.began) / measured * (self.total - done))} left"
+
+
+class _Items(TextColumn):
+    """``12/60 items``; nothing as long as their number is not known."""
+
+    def render(self, task: Task) -> Text:
+        known = "" if task.total is None else f"{task.completed:,.0f}/{task.total:,.0f} items"
+        return Text(known)
+
+
+class ItemProgress(StderrBars):
+    """Items done, items in all and the time left, for each of several evaluations in turn.
+
+    On a terminal a bar, and a line when one ends. Elsewhere a line when one begins and when it
+    ends, and sparse lines in between.
+
+    Args:
+        parts: Evaluations in all.
+    """
+
+    def __init__(self, parts: int) -> None:
+        super().__init__()
+        self.parts = parts
+        self.tasks: dict[str, TaskID] = {}
+        self.order: dict[str, int] = {}
+        self.began: dict[str, tuple[float, int]] = {}
+
+    def __enter__(self) -> "ItemProgress":
+        self._start(_Items(""))
+        return self
+
+    def on_start(self, name: str) -> None:
+        """Show that the items of evaluation ``name`` are being prepared."""
+        title = self._title(name)
+        if self.bars is not None:
+            for before in self.tasks.values():  # those that could not run
+                self.bars.remove_task(before)
+            self.tasks.clear()
+            self.tasks[name] = self.bars.add_task(f"{title}, preparing", total=None)
+        else:
+            self.on_message(f"{title}: preparing")
+            self.last_line = time.monotonic()
+
+    def on_progress(self, name: str, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` items of evaluation ``name`` are done."""
+        now = time.monotonic()
+        is_new = name not in self.began
+        began, before = self.began.setdefault(name, (now, done))  # what was done costs nothing
+        title = self._title(name)
+        if self.bars is not None:
+            if name not in self.tasks:
+                self.tasks[name] = self.bars.add_task(title, total=total)
+            self.bars.update(self.tasks[name], description=title, completed=done, total=total)
+            if done >= total:  # a line: bars of many evaluations would not fit the screen
+                self.bars.remove_task(self.tasks.pop(name))
+                self.on_message(f"{title}: {total:,} items, {duration(now - began)}")
+            return
+        ended = done >= total
+        if not (ended or is_new or now - self.last_line >= _SECONDS_BETWEEN_LINES):
+            return
+        self.last_line = now
+        left = ""
+        if not ended and done > before:
+            left = f", about {duration((now - began) / (done - before) * (total - done))} left"
+        self.on_message(f"{title}: {done:,}/{total:,} items{left}")
+
+    def _title(self, name: str) -> str:
+        """``"2 of 4: base/needle"``: counted in the order in which they were first named."""
+        number = self.order.setdefault(name, len(self.order) + 1)
+        return f"{number} of {self.parts}: {name}"
 
 
 def duration(seconds: float) -> str:

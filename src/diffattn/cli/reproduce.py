@@ -1,6 +1,8 @@
 """``diffattn reproduce``."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,6 +51,7 @@ def reproduce(
     recall makes its own sequences, chooses a learning rate per type, and counts the seeds that
     learn. The same command again continues what was interrupted.
     """
+    from diffattn.cli.numbers import whole_numbers
     from diffattn.errors import ConfigError
     from diffattn.models.known_names import check_known
     from diffattn.models.twins import MATCHES
@@ -57,102 +60,42 @@ def reproduce(
 
     # Before torch loads, which takes seconds.
     check_known("reproduce", "study", study, STUDIES)
-    numbers = None if seeds is None else parse_seeds(seeds)
+    numbers = None if seeds is None else whole_numbers("--seeds", seeds)
     check_known("reproduce", "scale", scale, SCALES)
     where = "ComparisonConfig" if study == "text" else "RecallStudyConfig"
     check_known(where, "match", match, MATCHES)
+    settings = set_ or []
+    config: Any
+    run: Callable[..., Path]
     if study == "text":
-        read_changes(set_ or [])
-        _text(scale, out, numbers, set_ or [], match, workers, dry_run, json_)
-    elif set_:
-        raise ConfigError(f"reproduce recall: --set must be left out, got {set_[0]!r}.")
+        read_changes(settings)
+        from diffattn.studies.text import reproduce as text
+
+        config = text.comparison(scale, seeds=numbers, settings=settings, match=match)
+        run, folder = partial(text.reproduce, settings=settings), out or Path("runs") / scale
+        steps, num_runs = config.base.train.num_steps, len(config.members())
     else:
-        _recall(scale, out, numbers, match, workers, dry_run, json_)
+        if settings:
+            raise ConfigError(f"reproduce recall: --set must be left out, got {settings[0]!r}.")
+        from diffattn.studies.recall import reproduce as recall
 
-
-def _text(
-    scale: str,
-    out: Path | None,
-    seeds: tuple[int, ...] | None,
-    settings: list[str],
-    match: str,
-    workers: int | None,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
-    from diffattn.cli.progress import RunsProgress
-    from diffattn.studies.text import reproduce as study
-
-    config = study.comparison(scale, seeds=seeds, settings=settings, match=match)
+        config = recall.recall_study(scale, seeds=numbers, match=match)
+        run, folder = recall.reproduce_recall, out or Path("runs") / f"recall-{scale}"
+        # A run that solves its task ends early, so the time left is an upper bound.
+        steps, num_runs = max(task.train.num_steps for task in config.tasks), config.num_runs()
     if dry_run:
-        _print(config.resolved())
+        typer.echo(json.dumps(config.resolved(), indent=2, ensure_ascii=False))
         return
-    folder = out or Path("runs") / scale
-    members = config.members()
-    steps = config.base.train.num_steps
-    finished = sum((folder / "runs" / m.config.name / "results.json").exists() for m in members)
-    with RunsProgress(len(members) * steps, finished * steps, steps) as progress:
-        path = study.reproduce(
-            scale, out=folder, seeds=seeds, settings=settings, match=match, workers=workers,
-            say=progress.say, tell=progress.tell,
-        )  # fmt: skip
-    _finish(folder, path, as_json)
-
-
-def _recall(
-    scale: str,
-    out: Path | None,
-    seeds: tuple[int, ...] | None,
-    match: str,
-    workers: int | None,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
     from diffattn.cli.progress import RunsProgress
-    from diffattn.studies.recall import reproduce as study
-
-    config = study.recall_study(scale, seeds=seeds, match=match)
-    if dry_run:
-        _print(config.resolved())
-        return
-    folder = out or Path("runs") / f"recall-{scale}"
-    # A run that solves its task ends early, so the time left is an upper bound.
-    steps = max(task.train.num_steps for task in config.tasks)
-    finished = len(list((folder / "runs").glob("*/results.json")))
-    with RunsProgress(config.num_runs() * steps, finished * steps, steps) as progress:
-        path = study.reproduce_recall(
-            scale, out=folder, seeds=seeds, match=match, workers=workers,
-            say=progress.say, tell=progress.tell,
-        )  # fmt: skip
-    _finish(folder, path, as_json)
-
-
-def _print(resolved: dict[str, Any]) -> None:
-    typer.echo(json.dumps(resolved, indent=2, ensure_ascii=False))
-
-
-def _finish(folder: Path, report: Path, as_json: bool) -> None:
-    """Print what was found, and where the report lies."""
-    if as_json:
-        typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
-        return
     from diffattn.report.build import markdown_results
 
-    typer.echo(markdown_results(folder))
-    typer.echo(f"Report: {report}")
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """Read ``0,1,2``.
-
-    Raises:
-        ConfigError: Not whole numbers.
-    """
-    from diffattn.errors import ConfigError
-
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise ConfigError(
-            f"--seeds: must be whole numbers separated by commas, got {text!r}."
-        ) from error
+    finished = len(list((folder / "runs").glob("*/results.json")))
+    with RunsProgress(num_runs * steps, finished * steps, steps) as progress:
+        report = run(
+            scale, out=folder, seeds=numbers, match=match, workers=workers,
+            on_message=progress.on_message, on_progress=progress.on_progress,
+        )  # fmt: skip
+    if json_:
+        typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
+    else:
+        typer.echo(f"{markdown_results(folder)}\nReport: {report}")

@@ -67,12 +67,14 @@ def train(
     steps = config.train.num_steps
     with RunsProgress(steps, 0, steps) as progress:
         if packed is None:
-            packed = prepare_data(config.data, out / "data", say=progress.say)
+            packed = prepare_data(config.data, out / "data", on_message=progress.on_message)
         results = run(
             config,
             packed,
             out,
-            progress=lambda step, loss: progress.tell(config.name, {"step": step, "loss": loss}),
+            on_progress=lambda step, loss: progress.on_progress(
+                config.name, {"step": step, "loss": loss}
+            ),
         )
     if json_:
         typer.echo(json.dumps(results, indent=2))

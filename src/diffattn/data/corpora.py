@@ -179,7 +179,7 @@ def load_corpus(source: str = "stdlib", *, text_field: str = "text") -> Iterator
         text_field: Key or column of the text in JSON lines and hub datasets.
 
     Returns:
-        Documents in a fixed order. The first one is read at once, so that a wrong source is
+        Documents in a fixed order. The first one is read now, so that a wrong source is
         reported here and not in the middle of a run.
 
     Raises:

@@ -63,7 +63,7 @@ def encode(
     assigned: Iterable[tuple[str, Document]],
     tokenizer: Any,
     writers: Mapping[str, SplitWriter],
-    progress: Callable[[int], None] | None,
+    on_progress: Callable[[int], None] | None,
 ) -> None:
     """Write every document and the end token after it to the writer of its split."""
     encoder = plain_encoder(tokenizer)
@@ -75,8 +75,8 @@ def encode(
             if ended is not None:
                 writers[split].write([tokenizer.eos_token_id])
                 writers[split].end_document(ended)
-        if progress is not None:
-            progress(sum(writer.num_tokens for writer in writers.values()))
+        if on_progress is not None:
+            on_progress(sum(writer.num_tokens for writer in writers.values()))
 
 
 def _batches(

@@ -14,12 +14,12 @@ def relative_files(root: Path, excluded: Callable[[str], bool]) -> list[str]:
     def fail(error: OSError) -> None:
         raise ConfigError(f"{error.filename}: must be readable, got: {error.strerror}.") from error
 
-    found = []
+    files = []
     for folder, subfolders, names in os.walk(root, onerror=fail):
         subfolders[:] = [name for name in subfolders if not excluded(name)]
         paths = (Path(folder, name) for name in names if not excluded(name))
-        found += [path.relative_to(root).as_posix() for path in paths if path.is_file()]
-    return sorted(found)
+        files += [path.relative_to(root).as_posix() for path in paths if path.is_file()]
+    return sorted(files)
 
 
 def read_text(path: Path) -> str | None:

@@ -63,7 +63,7 @@ class NoisyRecallConfig:
     """Share of noise in the context, rounded to whole tokens; from 0 to below 1."""
     num_queries: int = 4
     replacement: bool = True
-    """Draw every query anew from all keys. ``False``: no key twice, which allows elimination."""
+    """Draw every query from all keys. ``False``: no key twice, which allows elimination."""
     num_keys: int = 64
     num_values: int = 64
     num_noise: int = 64

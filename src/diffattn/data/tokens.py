@@ -32,7 +32,7 @@ def pack(
     out: Path,
     *,
     validation_fraction: float = 0.05,
-    progress: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Encode a corpus into ``train.bin`` and ``validation.bin``, each with a JSON sidecar.
 
@@ -48,7 +48,7 @@ def pack(
     token of each document, then ``num_tokens``) and ``documents`` (their names).
 
     Files get their names when they are whole, sidecars last, so an interrupted packing is never
-    taken for a finished one; the next call starts it anew. If ``out`` already holds this very
+    taken for a finished one; the next call starts over. If ``out`` already holds this very
     packing, the documents are only hashed. One process at a time may pack into a folder.
 
     Args:
@@ -56,7 +56,7 @@ def pack(
         tokenizer: A fast ``transformers`` tokenizer with an end token.
         out: Folder of the four files; made if missing.
         validation_fraction: Expected share of the documents in validation, between 0 and 1.
-        progress: Called after each batch with the number of tokens written so far.
+        on_progress: Called after each batch with the number of tokens written so far.
 
     Returns:
         ``{"train": sidecar, "validation": sidecar}``.
@@ -96,7 +96,7 @@ def pack(
             if leftover != work:
                 shutil.rmtree(leftover)
         assigned = assign_splits(itertools.chain([first], corpus), validation_fraction)
-        parts = _write_tokens(assigned, tokenizer, work, progress)
+        parts = _write_tokens(assigned, tokenizer, work, on_progress)
         identity["corpus_hash"] = digest.hexdigest()
         sidecars = {split: {"schema": SCHEMA, **identity, **part} for split, part in parts.items()}
         for split, sidecar in sidecars.items():
@@ -199,7 +199,7 @@ def _write_tokens(
     assigned: Iterable[tuple[str, Document]],
     tokenizer: Any,
     folder: Path,
-    progress: Callable[[int], None] | None,
+    on_progress: Callable[[int], None] | None,
 ) -> dict[str, dict[str, Any]]:
     """Write the token files of both splits, and describe them."""
     vocab_size = max(tokenizer.get_vocab().values()) + 1  # ids may have gaps: not len(tokenizer)
@@ -207,7 +207,7 @@ def _write_tokens(
         writers = {split: SplitWriter(folder, split, vocab_size) for split in SPLITS}
         for writer in writers.values():
             stack.callback(writer.file.close)  # also if another one fails to close
-        encode(assigned, tokenizer, writers, progress)
+        encode(assigned, tokenizer, writers, on_progress)
         return {split: writer.finish() for split, writer in writers.items()}
 
 
@@ -228,10 +228,10 @@ def _refuse_foreign(out: Path) -> None:
     """Without both sidecars, token files are ours only beside the work folder of a killed run."""
     if out.exists() and not out.is_dir():
         raise CheckpointError(f"pack: {out} must be a folder, got a file.")
-    found = [name for name in _FILES if (out / name).exists()]
-    if found and not any(out.glob(f"{_WORK_PREFIX}*")):
+    present = [name for name in _FILES if (out / name).exists()]
+    if present and not any(out.glob(f"{_WORK_PREFIX}*")):
         raise CheckpointError(
-            f"pack: {out} must be empty or hold a whole packing, got only {', '.join(found)}. "
+            f"pack: {out} must be empty or hold a whole packing, got only {', '.join(present)}. "
             "Choose another folder."
         )
 

@@ -15,12 +15,16 @@ from diffattn.records.io import append_jsonl, cut_jsonl, read_json, read_jsonl, 
 from diffattn.records.lock import sole_writer
 from diffattn.records.run import RunRecord, package_versions
 
-Tell = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """``(items done, items in all)``, after every batch."""
 
 
 def evaluate(
-    model: LanguageModel, part: Part, folder: Path, *, tell: Tell = lambda done, total: None
+    model: LanguageModel,
+    part: Part,
+    folder: Path,
+    *,
+    on_progress: OnProgress = lambda done, total: None,
 ) -> EvalResult:
     """Put every item of a protocol to a model, or those that an earlier call has not reached.
 
@@ -31,7 +35,7 @@ def evaluate(
         model: The model.
         part: The protocol.
         folder: Where it is recorded; continued if it holds the same evaluation.
-        tell: Called with the progress.
+        on_progress: Given the items done and in all.
 
     Raises:
         ConfigError: The protocol cannot be run on this model or data; see its ``batches``.
@@ -56,9 +60,9 @@ def evaluate(
     with sole_writer(folder):
         if (folder / "result.json").exists():
             result = EvalResult.read(folder)
-            tell(result.num_items, result.num_items)
+            on_progress(result.num_items, result.num_items)
             return result
-        rows = _ask_all(model, protocol, folder, tell)
+        rows = _ask_all(model, protocol, folder, on_progress)
         scored = [row for row in rows if "error" not in row]
         if not scored:
             raise DiffAttnError(
@@ -84,7 +88,7 @@ def evaluate(
 
 
 def _ask_all(
-    model: LanguageModel, protocol: Protocol, folder: Path, tell: Tell
+    model: LanguageModel, protocol: Protocol, folder: Path, on_progress: OnProgress
 ) -> list[dict[str, Any]]:
     """Rows of all items, in the order of the items."""
     path = folder / "items.jsonl"
@@ -104,7 +108,7 @@ def _ask_all(
     wanted = [item.id for batch in batches for item in batch]
     assert len(set(wanted)) == len(wanted), f"{protocol.name}: ids must be unique"
     began, done_before = time.monotonic(), len(rows)
-    tell(len(rows), len(wanted))
+    on_progress(len(rows), len(wanted))
     for batch in batches:
         left = [item for item in batch if item.id not in rows]
         if not left:
@@ -112,7 +116,7 @@ def _ask_all(
         for row in _ask(model, protocol, left):
             append_jsonl(path, row)
             rows[row["id"]] = row
-        tell(len(rows), len(wanted))
+        on_progress(len(rows), len(wanted))
     if len(rows) > done_before:
         _add_costs(folder, time.monotonic() - began, len(rows) - done_before)
     return [rows[name] for name in wanted]

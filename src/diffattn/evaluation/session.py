@@ -53,9 +53,9 @@ def run_evaluation(
     dtype: str = "float32",
     max_length: int | None = None,
     add_bos: bool | None = None,
-    begin: Callable[[str], None] = lambda name: None,
-    tell: Callable[[str, int, int], None] = lambda name, done, total: None,
-    say: Callable[[str], None] = lambda line: None,
+    on_start: Callable[[str], None] = lambda name: None,
+    on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
+    on_message: Callable[[str], None] = lambda line: None,
 ) -> tuple[list[EvalResult], Comparison | None]:
     """Evaluate every model by every part; with several models, compare them.
 
@@ -67,9 +67,9 @@ def run_evaluation(
         dtype: Of the weights.
         max_length: Longest context in tokens. Default: the model's.
         add_bos: Default: if the tokenizer has BOS.
-        begin: Called with the name of each model and part before its items are prepared.
-        tell: Called with the name of each model and part, and its items done and in all.
-        say: Given one line per stage.
+        on_start: Given the name of each model and part before its items are prepared.
+        on_progress: Given the name of each model and part, and its items done and in all.
+        on_message: Given one line per stage.
 
     Returns:
         Results model by model, and the comparison of several models. A part that cannot run on a
@@ -94,20 +94,23 @@ def run_evaluation(
             known["variants"] = list(dict.fromkeys([*known["variants"], part.variant]))
             write_json(folder / EVALUATION_MARKER, known)
             name = f"{label}/{part.variant}"
-            begin(name)
+            on_start(name)
             try:
                 result = evaluate(
-                    model, part, folder / label / part.variant, tell=partial(tell, name)
+                    model,
+                    part,
+                    folder / label / part.variant,
+                    on_progress=partial(on_progress, name),
                 )
             except CheckpointError:  # the folder is not ours to go on in
                 raise
             except DiffAttnError as error:
                 refused.append(error)
                 if is_one_of_many:  # else it is the error that ends the command
-                    say(f"{name} cannot run: {error}")
+                    on_message(f"{name} cannot run: {error}")
                 continue
             if result.num_failed:
-                say(f"{name}: {result.num_failed} of {result.num_items} items failed")
+                on_message(f"{name}: {result.num_failed} of {result.num_items} items failed")
             results.append(result)
     if not results:
         raise refused[0]

@@ -1,17 +1,13 @@
 """Differential attention V2: λ per token and head, shared keys, no head norm."""
 
-from collections.abc import Callable
-
 from torch import Tensor, nn
 
-from diffattn.layers.heads import resolve_kv_heads
-from diffattn.layers.norm import HeadNorm
+from diffattn.layers.attention import AttentionLayer
 from diffattn.ops.diff_attention.api import diff_attention
 from diffattn.ops.lambda_param import sigmoid_lambda
-from diffattn.ops.rotary import apply_rotary
 
 
-class DiffAttentionV2(nn.Module):
+class DiffAttentionV2(AttentionLayer):
     r"""Multi-head differential attention, second version.
 
     .. math:: O = (\mathrm{softmax}(s Q_1 K^\top) - \sigma(X W_\lambda)\,
@@ -37,6 +33,9 @@ class DiffAttentionV2(nn.Module):
         ConfigError: Head counts below 1 or not divisible.
     """
 
+    query_maps = 2
+    operator = staticmethod(diff_attention)
+
     def __init__(
         self,
         hidden_size: int,
@@ -50,44 +49,11 @@ class DiffAttentionV2(nn.Module):
         head_norm_affine: bool = True,
         head_norm_eps: float = 1e-5,
     ) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.num_kv_heads = resolve_kv_heads("DiffAttentionV2", num_heads, num_kv_heads, head_dim)
-        self.head_dim = head_dim
-        self.layer_idx = layer_idx
-        self.q_proj = nn.Linear(hidden_size, num_heads * 2 * head_dim, bias=False)
-        self.k_proj = nn.Linear(hidden_size, self.num_kv_heads * head_dim, bias=False)
-        self.v_proj = nn.Linear(hidden_size, self.num_kv_heads * head_dim, bias=False)
+        super().__init__(hidden_size, num_heads, head_dim, num_kv_heads, layer_idx)
         self.lambda_proj = nn.Linear(hidden_size, num_heads, bias=lambda_bias)
-        self.o_proj = nn.Linear(num_heads * head_dim, hidden_size, bias=False)
-        self.subln = (
-            HeadNorm(head_dim, affine=head_norm_affine, eps=head_norm_eps)
-            if head_norm
-            else nn.Identity()
-        )
+        self._make_output()
+        self._make_head_norm(head_norm, head_norm_affine, head_norm_eps)
 
-    def forward(
-        self,
-        x: Tensor,
-        position_embeddings: tuple[Tensor, Tensor] | None = None,
-        *,
-        attend: Callable[..., Tensor] = diff_attention,
-    ) -> Tensor:
-        """Attend from every token of ``x``.
-
-        Args:
-            x: ``[B, T, hidden_size]``, already normalised.
-            position_embeddings: cos and sin of :func:`diffattn.rotary_embedding`, or ``None``.
-            attend: Called as ``attend(q, k, v, lam)`` with keys ``[B, T, Hkv, D]`` and λ
-                ``[B, T, H]`` in float32.
-
-        Returns:
-            ``[B, T, hidden_size]``, dtype of ``x`` (of the products under autocast).
-        """
-        q = self.q_proj(x).unflatten(-1, (self.num_heads, 2, self.head_dim))
-        k = self.k_proj(x).unflatten(-1, (self.num_kv_heads, self.head_dim))
-        v = self.v_proj(x).unflatten(-1, (self.num_kv_heads, self.head_dim))
-        if position_embeddings is not None:
-            q, k = apply_rotary(q, *position_embeddings), apply_rotary(k, *position_embeddings)
-        out = attend(q, k, v, sigmoid_lambda(self.lambda_proj(x)))  # [B, T, H, D]
-        return self.o_proj(self.subln(out).flatten(2))
+    def lambdas(self, x: Tensor) -> tuple[Tensor]:
+        """λ of every token and head, ``[B, T, H]``, float32."""
+        return (sigmoid_lambda(self.lambda_proj(x)),)

@@ -1,5 +1,7 @@
 """Shared DIFF attention: one base projection for both maps, and a low-rank update for each."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -44,29 +46,14 @@ class SharedDiffAttention(DiffAttention):
         head_dim: int,
         *,
         shared_rank: int,
-        num_kv_heads: int | None = None,
-        layer_idx: int = 0,
-        lambda_init: float | None = None,
-        head_norm: bool = True,
-        head_norm_affine: bool = True,
-        head_norm_eps: float = 1e-5,
+        **options: Any,
     ) -> None:
         if shared_rank < 1:
             raise ConfigError(
                 f"SharedDiffAttention: shared_rank must be 1 or more, got {shared_rank}."
             )
         self.shared_rank = shared_rank
-        super().__init__(
-            hidden_size,
-            num_heads,
-            head_dim,
-            num_kv_heads=num_kv_heads,
-            layer_idx=layer_idx,
-            lambda_init=lambda_init,
-            head_norm=head_norm,
-            head_norm_affine=head_norm_affine,
-            head_norm_eps=head_norm_eps,
-        )
+        super().__init__(hidden_size, num_heads, head_dim, **options)
 
     def _make_query_key_projections(self) -> None:
         rank, width = self.shared_rank, self.head_dim

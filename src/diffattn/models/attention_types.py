@@ -48,18 +48,6 @@ class AttentionType:
         """Whether its projections are as large as softmax's, but for λ and the head norm."""
         return self.query_maps == self.key_maps and not self.low_rank_maps
 
-    @property
-    def kernel_query_heads(self) -> int:
-        """Query heads of the one call under Hugging Face's kernels: every map meets every part
-        of V that is one head wide.
-        """
-        return self.query_maps * self.value_width
-
-    @property
-    def kernel_key_value_heads(self) -> int:
-        """Key/value heads of that call, per key/value head."""
-        return self.key_maps * self.value_width
-
     def softmax_heads(self, match: str) -> int:
         """Heads of the softmax model that one head stands for, by what is to be equal."""
         if match == "attention_flops":
@@ -74,50 +62,26 @@ class AttentionType:
 
 _ROWS = (
     AttentionType(
-        name="softmax",
-        layer=("diffattn.layers.softmax_attention", "SoftmaxAttention"),
-        source="arXiv:1706.03762",
-        query_maps=1,
-        key_maps=1,
-        value_width=1,
-        attention_units=2,
+        name="softmax", layer=("diffattn.layers.softmax_attention", "SoftmaxAttention"),
+        source="arXiv:1706.03762", query_maps=1, key_maps=1, value_width=1, attention_units=2,
         head_norm=False,
     ),
     AttentionType(
-        name="diff",
-        layer=("diffattn.layers.diff_attention", "DiffAttention"),
-        source="arXiv:2410.05258v2",
-        query_maps=2,
-        key_maps=2,
-        value_width=2,
-        attention_units=4,
-        head_norm=True,
-        lambda_vectors=True,
+        name="diff", layer=("diffattn.layers.diff_attention", "DiffAttention"),
+        source="arXiv:2410.05258v2", query_maps=2, key_maps=2, value_width=2, attention_units=4,
+        head_norm=True, lambda_vectors=True,
     ),
     AttentionType(
-        name="diff_v2",
-        layer=("diffattn.layers.diff_attention_v2", "DiffAttentionV2"),
-        source="DIFF V2 note, January 2026",
-        query_maps=2,
-        key_maps=1,
-        value_width=1,
-        attention_units=4,
-        head_norm=False,
-        lambda_projection=True,
+        name="diff_v2", layer=("diffattn.layers.diff_attention_v2", "DiffAttentionV2"),
+        source="DIFF V2 note, January 2026", query_maps=2, key_maps=1, value_width=1,
+        attention_units=4, head_norm=False, lambda_projection=True,
     ),
     AttentionType(
-        name="shared_diff",
-        layer=("diffattn.layers.shared_diff_attention", "SharedDiffAttention"),
-        source="arXiv:2501.17900",
-        query_maps=2,
-        key_maps=2,
-        value_width=2,
-        attention_units=4,
-        head_norm=True,
-        lambda_vectors=True,
-        low_rank_maps=True,
+        name="shared_diff", layer=("diffattn.layers.shared_diff_attention", "SharedDiffAttention"),
+        source="arXiv:2501.17900", query_maps=2, key_maps=2, value_width=2, attention_units=4,
+        head_norm=True, lambda_vectors=True, low_rank_maps=True,
     ),
-)
+)  # fmt: skip
 ATTENTION = {row.name: row for row in _ROWS}
 """Name to facts, in the order of tables and studies."""
 ATTENTION_TYPES = tuple(ATTENTION)

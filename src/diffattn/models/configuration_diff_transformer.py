@@ -88,11 +88,10 @@ class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
 
     def _check_keywords(self, kwargs: dict[str, Any]) -> None:
         """Hugging Face keeps any keyword: refuse what can only be a mistake."""
-        own = list(self.settings())
         for name in kwargs:
             if name in ("num_attention_heads", "num_key_value_heads"):
                 raise self._error(f"{name} follows from num_heads and num_kv_heads", kwargs[name])
-            near = get_close_matches(name, own, n=1, cutoff=0.85)
+            near = get_close_matches(name, self.settings(), n=1, cutoff=0.85)
             if near:
                 raise ConfigError(
                     f"DiffTransformerConfig: unknown field {name!r}. Did you mean {near[0]!r}?"
@@ -114,13 +113,16 @@ class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
 
     @property
     def num_attention_heads(self) -> int:
-        """Query heads of the one attention call under Hugging Face's kernels. Read-only."""
-        return self.num_heads * self.attention.kernel_query_heads
+        """Query heads of the one attention call under Hugging Face's kernels. Read-only.
+
+        Every map meets every part of V that is one head wide.
+        """
+        return self.num_heads * self.attention.query_maps * self.attention.value_width
 
     @property
     def num_key_value_heads(self) -> int:
         """Key/value heads, ``head_dim`` wide, that a paged cache stores per token. Read-only."""
-        return self.num_kv_heads * self.attention.kernel_key_value_heads
+        return self.num_kv_heads * self.attention.key_maps * self.attention.value_width
 
     @property
     def cached_kv_shape(self) -> tuple[int, int]:

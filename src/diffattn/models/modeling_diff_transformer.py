@@ -171,7 +171,7 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
                 past_key_values=past_key_values,
                 position_ids=position_ids,
             )
-        # After the masks: documents of a packed row are told apart only without a cache.
+        # After the masks: a packed row's documents are kept apart only without a cache.
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         record_maps = kwargs.pop("output_attention_maps", False) or kwargs.get(

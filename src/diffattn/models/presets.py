@@ -1,7 +1,7 @@
 """Named sizes of the papers, and their matched twins."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diffattn.models.accounting import parameter_count
 from diffattn.models.attention_types import ATTENTION_TYPES
@@ -13,44 +13,21 @@ if TYPE_CHECKING:
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Size:
-    """What the papers print of one DIFF V1 model; the rest follows from the configuration."""
-
-    paper_name: str
-    hidden_size: int
-    num_hidden_layers: int
-    num_heads: int
-    head_dim: int
-    max_position_embeddings: int = 2_048
-    vocab_size: int = 100_288
-
-
-_SIZES = {
-    "830m": _Size(
-        paper_name="830M", hidden_size=1_536, num_hidden_layers=24, num_heads=8, head_dim=96
-    ),
-    "1.4b": _Size(
-        paper_name="1.4B", hidden_size=2_048, num_hidden_layers=24, num_heads=8, head_dim=128
-    ),
-    "2.8b": _Size(
-        paper_name="2.8B", hidden_size=2_560, num_hidden_layers=32, num_heads=10, head_dim=128
-    ),
-    "3b": _Size(
-        paper_name="3B", hidden_size=3_072, num_hidden_layers=28, num_heads=12, head_dim=128,
-        max_position_embeddings=4_096,
-    ),
-    "gpt2-small": _Size(
-        paper_name="GPT-2 small", hidden_size=768, num_hidden_layers=12, num_heads=6, head_dim=64,
-        vocab_size=50_257,
-    ),
-    "6.8b": _Size(
-        paper_name="6.8B", hidden_size=4_096, num_hidden_layers=32, num_heads=16, head_dim=128
-    ),
-    "13.1b": _Size(
-        paper_name="13.1B", hidden_size=5_120, num_hidden_layers=40, num_heads=20, head_dim=128
-    ),
-}  # fmt: skip
+_PRINTED = (
+    "hidden_size", "num_hidden_layers", "num_heads", "head_dim", "max_position_embeddings",
+    "vocab_size",
+)  # fmt: skip
+"""What the papers print of a DIFF V1 model; the rest follows from the configuration."""
+_SIZES: dict[str, tuple[str, tuple[int, ...]]] = {
+    # name: the papers' name, and the values of _PRINTED
+    "830m": ("830M", (1_536, 24, 8, 96, 2_048, 100_288)),
+    "1.4b": ("1.4B", (2_048, 24, 8, 128, 2_048, 100_288)),
+    "2.8b": ("2.8B", (2_560, 32, 10, 128, 2_048, 100_288)),
+    "3b": ("3B", (3_072, 28, 12, 128, 4_096, 100_288)),
+    "gpt2-small": ("GPT-2 small", (768, 12, 6, 64, 2_048, 50_257)),
+    "6.8b": ("6.8B", (4_096, 32, 16, 128, 2_048, 100_288)),
+    "13.1b": ("13.1B", (5_120, 40, 20, 128, 2_048, 100_288)),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,13 +92,13 @@ def preset_table() -> list[PresetRow]:
     Source: arXiv:2410.05258v2, Appendices D and E (hyperparameters).
     """
     rows = []
-    for name, size in _SIZES.items():
+    for name, (paper_name, _) in _SIZES.items():
         config = _as_printed(name)
         others = [kind for kind in ATTENTION_TYPES if kind != config.attention_type]
         rows.append(
             PresetRow(
                 name=name,
-                paper_name=size.paper_name,
+                paper_name=paper_name,
                 total=parameter_count(config),
                 non_embedding=parameter_count(config, embeddings=False),
                 twin_residuals={kind: twin(config, kind).parameter_difference for kind in others},
@@ -132,13 +109,5 @@ def preset_table() -> list[PresetRow]:
 
 def _as_printed(name: str) -> ModelSettings:
     check_known("preset", "name", name, _SIZES)
-    size = _SIZES[name]
-    return ModelSettings(
-        attention_type="diff",
-        vocab_size=size.vocab_size,
-        hidden_size=size.hidden_size,
-        num_hidden_layers=size.num_hidden_layers,
-        num_heads=size.num_heads,
-        head_dim=size.head_dim,
-        max_position_embeddings=size.max_position_embeddings,
-    )
+    values: dict[str, Any] = dict(zip(_PRINTED, _SIZES[name][1], strict=True))
+    return ModelSettings(attention_type="diff", **values)

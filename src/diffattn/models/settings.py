@@ -4,12 +4,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import ConfigError
-from diffattn.models.attention_types import (
-    ATTENTION,
-    AttentionType,
-    attention_facts,
-    types_with,
-)
+from diffattn.models.attention_types import ATTENTION, AttentionType, attention_facts, types_with
 from diffattn.models.known_names import check_known
 from diffattn.ops import backends
 
@@ -70,35 +65,29 @@ class ModelSettings:
         self.validate_architecture()
 
     def validate_architecture(self) -> None:
-        """Check what no single field can tell; the strict configuration calls it on saving too."""
+        """Check fields against each other; the strict configuration calls it on saving too."""
         facts = self.attention
         backend_names = ("auto", *backends.names(facts.op))
         check_known(type(self).__name__, "attention_backend", self.attention_backend, backend_names)
-        if self.intermediate_size < 1:
-            raise self._error("intermediate_size must be 1 or more", self.intermediate_size)
-        if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
-            raise self._error(
-                f"num_kv_heads must divide num_heads = {self.num_heads}", self.num_kv_heads
-            )
-        if self.head_dim < 2 or self.head_dim % 2:
-            raise self._error(
-                "head_dim must be even and 2 or more for rotary positions", self.head_dim
-            )
-        if not facts.low_rank_maps and self.shared_rank is not None:
-            raise self._error(
-                f"shared_rank belongs to attention_type {types_with('low_rank_maps')}",
-                self.shared_rank,
-            )
-        if facts.low_rank_maps and self.shared_rank < 1:
-            raise self._error("shared_rank must be 1 or more", self.shared_rank)
-        if not facts.lambda_vectors and self.lambda_init is not None:
-            raise self._error(
-                f"lambda_init belongs to {types_with('lambda_vectors')}", self.attention_type
-            )
-        if not facts.lambda_projection and self.lambda_bias:
-            raise self._error(
-                f"lambda_bias belongs to {types_with('lambda_projection')}", self.attention_type
-            )
+        for holds, must, got in (
+            (self.intermediate_size >= 1, "intermediate_size must be 1 or more",
+             self.intermediate_size),
+            (self.num_kv_heads >= 1 and self.num_heads % self.num_kv_heads == 0,
+             f"num_kv_heads must divide num_heads = {self.num_heads}", self.num_kv_heads),
+            (self.head_dim >= 2 and self.head_dim % 2 == 0,
+             "head_dim must be even and 2 or more for rotary positions", self.head_dim),
+            (facts.low_rank_maps or self.shared_rank is None,
+             f"shared_rank belongs to attention_type {types_with('low_rank_maps')}",
+             self.shared_rank),
+            (not facts.low_rank_maps or self.shared_rank >= 1, "shared_rank must be 1 or more",
+             self.shared_rank),
+            (facts.lambda_vectors or self.lambda_init is None,
+             f"lambda_init belongs to {types_with('lambda_vectors')}", self.attention_type),
+            (facts.lambda_projection or not self.lambda_bias,
+             f"lambda_bias belongs to {types_with('lambda_projection')}", self.attention_type),
+        ):  # fmt: skip
+            if not holds:
+                raise self._error(must, got)
         if isinstance(self.lambda_init, list) and len(self.lambda_init) != self.num_hidden_layers:
             raise self._error(
                 f"lambda_init must have one value for each of {self.num_hidden_layers} layers",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import BackendError
 from diffattn.ops import kernel_support
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 _WIDE_FLOATS = ("bfloat16", "float32", "float64")
 _GPU_WIDTHS = "head_dim in {32, 64, 96, 128} and Dv = head_dim or 2 head_dim"
 _ALL_FLOATS = ("float16", *_WIDE_FLOATS)
+_TRITON: dict[str, Any] = {
+    "devices": kernel_support.devices(),
+    "dtypes": kernel_support.dtypes(),
+    "widths": _GPU_WIDTHS,
+    "accepts_widths": kernel_support.accepts_widths,
+    "available": kernel_support.available,
+}
+_CHUNKED: dict[str, Any] = {"devices": ("cpu", "meta"), "dtypes": _WIDE_FLOATS}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,8 +65,6 @@ class Backend:
     """Device types where it runs, but gives no gradient."""
     max_queries: int | None = None
     """In tokens; ``None``: no limit."""
-    transforms: bool = True
-    """Whether ``torch.func`` transforms (vmap, grad, jvp) may be applied."""
     available: Callable[[], str | None] = lambda: None
     """Why it cannot run on this machine at all, or ``None``."""
 
@@ -97,9 +103,7 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
         Backend(
             name="chunked",
             summary="exact by chunks of query rows, both maps combined before V; saves its inputs",
-            devices=("cpu", "meta"),
-            dtypes=_WIDE_FLOATS,
-            transforms=False,
+            **_CHUNKED,
         ),
         Backend(
             name="decode",
@@ -109,25 +113,15 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
         Backend(
             name="triton",
             summary="one fused pass for both maps; O, O2 and the row sums saved",
-            devices=kernel_support.devices(),
-            dtypes=kernel_support.dtypes(),
-            widths=_GPU_WIDTHS,
-            accepts_widths=kernel_support.accepts_widths,
-            transforms=False,
-            available=kernel_support.available,
+            **_TRITON,
         ),
         Backend(
             name="triton_decode",
             summary="split keys, K1, K2 and V read once; at most 16 queries",
-            devices=kernel_support.devices(),
-            dtypes=kernel_support.dtypes(),
-            widths=_GPU_WIDTHS,
-            accepts_widths=kernel_support.accepts_widths,
             gradient="none",
             no_gradient_on=kernel_support.devices(),
             max_queries=kernel_support.MAX_DECODE_QUERIES,
-            transforms=False,
-            available=kernel_support.available,
+            **_TRITON,
         ),
         Backend(
             name="hopper",
@@ -136,13 +130,9 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             dtypes=("float16", "bfloat16"),
             widths="head_dim in {64, 128} and Dv = head_dim or 2 head_dim",
             accepts_widths=kernel_support.hopper_accepts_widths,
-            transforms=False,
             available=kernel_support.hopper_available,
         ),
-        Backend(
-            name="composed",
-            summary="one softmax-attention call for both maps",
-        ),
+        Backend(name="composed", summary="one softmax-attention call for both maps"),
         Backend(name="flash_diff_attn_1", summary="the paper's two calls, V undivided"),
         Backend(
             name="flash_diff_attn_2",
@@ -155,7 +145,6 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             summary="two FlexAttention calls; fused under torch.compile only",
             devices=("cpu", "cuda", "xpu"),
             no_gradient_on=("cpu",),
-            transforms=False,
         ),
     ),
     "softmax_attention": (
@@ -168,19 +157,12 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
         Backend(
             name="chunked",
             summary="the technique of differential 'chunked' with one map: its baseline",
-            devices=("cpu", "meta"),
-            dtypes=_WIDE_FLOATS,
-            transforms=False,
+            **_CHUNKED,
         ),
         Backend(
             name="triton",
             summary="the technique of differential 'triton' with one map: its baseline",
-            devices=kernel_support.devices(),
-            dtypes=kernel_support.dtypes(),
-            widths=_GPU_WIDTHS,
-            accepts_widths=kernel_support.accepts_widths,
-            transforms=False,
-            available=kernel_support.available,
+            **_TRITON,
         ),
         Backend(
             name="decode",

@@ -133,7 +133,7 @@ class AttentionMask:
 
 
 CAUSAL = AttentionMask()
-"""Every key up to the query's position: what all functions do unless told otherwise."""
+"""Every key up to the query's position: the default of all functions."""
 
 
 def query_ranges(first: Tensor, last: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from diffattn.records.run import RunRecord
 
 
 def is_claimed(folder: Path, marker: str, what: str, *, besides: str | None = None) -> bool:
-    """Whether ``folder`` holds such work already; if not, it is free to begin in.
+    """Whether ``folder`` holds such work already; if not, it is free to start in.
 
     Args:
         folder: Output folder; need not exist.

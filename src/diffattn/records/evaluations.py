@@ -1,12 +1,10 @@
-"""EvalResult: what one protocol found in one model, and the paired differences between models."""
+"""EvalResult: what one protocol measured on one model, and paired differences between models."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import CheckpointError
-from diffattn.records.io import read_json, write_json
+from diffattn.records.io import read_record, write_json
 
 EVAL_SCHEMA_VERSION = 1
 EVALUATION_MARKER = "evaluation.json"
@@ -69,13 +67,12 @@ class EvalResult:
         Raises:
             CheckpointError: The file is missing, damaged, of another kind or schema version.
         """
-        path = Path(folder) / "result.json"
-        value = require_kind(read_json(path), "evaluation", path)
-        try:
-            metrics = [Metric(**metric) for metric in value.pop("metrics")]
-            return cls(metrics=metrics, **value)
-        except (TypeError, KeyError) as error:
-            raise CheckpointError(f"{path}: must hold an evaluation, got {error}.") from error
+        return read_record(
+            Path(folder) / "result.json",
+            "evaluation",
+            EVAL_SCHEMA_VERSION,
+            lambda value: cls(metrics=[Metric(**row) for row in value.pop("metrics")], **value),
+        )
 
     def headline(self) -> list[Metric]:
         """The metrics a table of the paper would print."""
@@ -102,7 +99,7 @@ class PairedDifference:
     """Independent clusters of items."""
     num_items: int
     num_unpaired: int
-    """Items that only one of the two has scored: left out, and told."""
+    """Items that only one of the two has scored: left out, and named."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,28 +125,13 @@ class Comparison:
         Raises:
             CheckpointError: The file is missing, damaged, of another kind or schema version.
         """
+
+        def make(value: dict[str, Any]) -> Comparison:
+            rows = [PairedDifference(**row) for row in value.pop("differences")]
+            return cls(differences=rows, **value)
+
         path = Path(folder) / "comparison.json"
-        value = require_kind(read_json(path), "comparison", path)
-        try:
-            differences = [PairedDifference(**one) for one in value.pop("differences")]
-            return cls(differences=differences, **value)
-        except (TypeError, KeyError) as error:
-            raise CheckpointError(f"{path}: must hold a comparison, got {error}.") from error
-
-
-def require_kind(value: Any, kind: str, path: Path) -> dict[str, Any]:
-    """The contents of a file without its ``schema`` and ``kind``, which must be right.
-
-    Raises:
-        CheckpointError: They are not.
-    """
-    found = dict(value) if isinstance(value, Mapping) else {}
-    if found.pop("kind", None) != kind or found.pop("schema", None) != EVAL_SCHEMA_VERSION:
-        raise CheckpointError(
-            f"{path}: must hold a record of kind {kind!r}, schema {EVAL_SCHEMA_VERSION}, "
-            "got another file."
-        )
-    return found
+        return read_record(path, "comparison", EVAL_SCHEMA_VERSION, make)
 
 
 def evaluation_marker(folder: Path) -> dict[str, Any]:
@@ -158,6 +140,6 @@ def evaluation_marker(folder: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: The file is missing or of another kind.
     """
-    path = Path(folder) / EVALUATION_MARKER
-    marker = require_kind(read_json(path), "evaluation folder", path)
-    return {"schema": EVAL_SCHEMA_VERSION, "kind": "evaluation folder"} | marker
+    kind = "evaluation folder"
+    marker = read_record(Path(folder) / EVALUATION_MARKER, kind, EVAL_SCHEMA_VERSION, dict)
+    return {"schema": EVAL_SCHEMA_VERSION, "kind": kind} | marker

@@ -2,11 +2,13 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from diffattn.errors import CheckpointError
+
+Record = TypeVar("Record")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -52,6 +54,32 @@ def read_json(path: Path) -> Any:
         raise CheckpointError(f"{path}: file must exist, got none.") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path}: must be JSON, got a damaged file ({error}).") from error
+
+
+def read_record(
+    path: Path, kind: str, schema: int, make: Callable[[dict[str, Any]], Record]
+) -> Record:
+    """Read a JSON file that names its kind and schema version.
+
+    Args:
+        path: The file.
+        kind: What it must hold.
+        schema: The version that is read.
+        make: Makes the record of the other fields.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, of another kind or schema version.
+    """
+    value = read_json(path)
+    must = f"{path}: must hold a record of kind {kind!r}, schema {schema}"
+    fields = value if isinstance(value, dict) else {}
+    head = (fields.pop("kind", None), fields.pop("schema", None))
+    if head != (kind, schema):
+        raise CheckpointError(f"{must}, got kind {head[0]!r}, schema {head[1]}.")
+    try:
+        return make(fields)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{must}, got {error}.") from error
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

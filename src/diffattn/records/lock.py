@@ -11,7 +11,7 @@ from diffattn.errors import CheckpointError
 
 @contextlib.contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Hold an existing folder, so that no second process of ours writes into it meanwhile.
+    """Hold an existing folder, so that no second process writes into it meanwhile.
 
     The hold ends with the process, however it ends, and leaves no file.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError
-from diffattn.records.io import read_json, write_json
+from diffattn.records.io import read_record, write_json
 
 BENCH_SCHEMA_VERSION = 1
 
@@ -157,22 +157,16 @@ class BenchResult:
         Raises:
             CheckpointError: The file is missing, damaged, of another kind or schema version.
         """
-        value = read_json(Path(path))
-        if not isinstance(value, dict) or value.get("kind") != "benchmark":
-            raise CheckpointError(f"{path}: must hold benchmark results, got another file.")
-        if value.get("schema") != BENCH_SCHEMA_VERSION:
-            raise CheckpointError(
-                f"{path}: schema must be {BENCH_SCHEMA_VERSION}, got {value.get('schema')}."
-            )
-        try:
-            runs = {name: BenchRun(**run) for name, run in value["runs"].items()}
-            cases = [_case(case) for case in value["cases"]]
-        except (TypeError, KeyError, AttributeError) as error:
-            raise CheckpointError(f"{path}: must hold benchmark results, got {error}.") from error
-        homeless = [case.run for case in cases if case.run not in runs]
+        result = read_record(Path(path), "benchmark", BENCH_SCHEMA_VERSION, cls._of)
+        homeless = [case.run for case in result.cases if case.run not in result.runs]
         if homeless:
             raise CheckpointError(f"{path}: every case must name a run, got {homeless[0]!r}.")
-        return cls(runs=runs, cases=cases)
+        return result
+
+    @classmethod
+    def _of(cls, value: dict[str, Any]) -> "BenchResult":
+        runs = {name: BenchRun(**run) for name, run in value["runs"].items()}
+        return cls(runs=runs, cases=[_case(case) for case in value["cases"]])
 
 
 def _case(value: Mapping[str, Any]) -> BenchCase:

@@ -62,9 +62,9 @@ class RunRecord:
 
 def require_schema(value: Any, path: Path) -> None:
     """Refuse files of another kind or schema version."""
-    found = value.get("schema") if isinstance(value, dict) else None
-    if found != SCHEMA_VERSION:
-        raise CheckpointError(f"{path}: schema must be {SCHEMA_VERSION}, got {found}.")
+    schema = value.get("schema") if isinstance(value, dict) else None
+    if schema != SCHEMA_VERSION:
+        raise CheckpointError(f"{path}: schema must be {SCHEMA_VERSION}, got {schema}.")
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

@@ -90,8 +90,8 @@ def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
     return write_page(
         folder / "report.html" if out is None else Path(out),
         "evaluation.html.j2",
-        title=page.title,
-        chapters=page.chapters,
+        title=page["title"],
+        chapters=page["chapters"],
         evaluation=page,
     )
 

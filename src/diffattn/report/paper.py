@@ -27,9 +27,9 @@ THROUGHPUT = {
 class ManyShotCurve(NamedTuple):
     """Accuracy over the number of demonstrations, in percent, as plotted."""
 
-    shots: tuple[int, ...]
-    transformer: tuple[int, ...]
-    diff: tuple[int, ...]
+    shots: list[int]
+    transformer: list[int]
+    diff: list[int]
     stable_from: int
     """Number of demonstrations where the dashed line begins."""
     printed_gap: float
@@ -50,14 +50,7 @@ def many_shot_curves() -> dict[str, ManyShotCurve]:
     Source: arXiv:2410.05258v2, Fig. 6.
     """
     return {
-        name: ManyShotCurve(
-            shots=tuple(curve["shots"]),
-            transformer=tuple(curve["transformer"]),
-            diff=tuple(curve["diff"]),
-            stable_from=curve["stable_from"],
-            printed_gap=curve["printed_gap"],
-        )
-        for name, curve in _in_context_learning()["many_shot"].items()
+        name: ManyShotCurve(**curve) for name, curve in _in_context_learning()["many_shot"].items()
     }
 
 

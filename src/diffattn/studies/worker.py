@@ -36,38 +36,38 @@ def main() -> int:
     order = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
-    def tell(**event: Any) -> None:
+    def send(**event: Any) -> None:
         print(json.dumps(event), file=events, flush=True)
 
     try:
-        _train(order, tell)
+        _train(order, send)
     except DiffAttnError as error:
-        tell(error=f"{order['name']}: {error}")
+        send(error=f"{order['name']}: {error}")
         return 1
     except OSError as error:  # a full disk, a folder that may not be written
-        tell(error=f"{order['name']}: files must be writable, got {error}.")
+        send(error=f"{order['name']}: files must be writable, got {error}.")
         return 1
-    tell(done=True)
+    send(done=True)
     return 0
 
 
-def _train(order: dict[str, Any], tell: Callable[..., None]) -> None:
+def _train(order: dict[str, Any], send: Callable[..., None]) -> None:
     import torch
 
     torch.set_num_threads(1)
     last = 0.0
 
-    def progress(step: int, loss: float | None) -> None:
+    def on_progress(step: int, loss: float | None) -> None:
         nonlocal last
         if time.monotonic() - last > 0.5 or step == order["config"]["train"]["num_steps"]:
             last = time.monotonic()
-            tell(step=step, loss=loss)
+            send(step=step, loss=loss)
 
     run = _train_on_task if order["data"] is None else _train_on_text
-    run(order, progress)
+    run(order, on_progress)
 
 
-def _train_on_text(order: dict[str, Any], progress: Callable[[int, float | None], None]) -> None:
+def _train_on_text(order: dict[str, Any], on_progress: Callable[[int, float | None], None]) -> None:
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
     from diffattn.training.config import DataConfig, RunConfig, TrainConfig
     from diffattn.training.prepare import open_data
@@ -81,15 +81,15 @@ def _train_on_text(order: dict[str, Any], progress: Callable[[int, float | None]
         data=DataConfig(**settings["data"]),
     )
     data = open_data(Path(order["data"]))
-    train(config, data, Path(order["folder"]), facts=order["facts"], progress=progress)
+    train(config, data, Path(order["folder"]), facts=order["facts"], on_progress=on_progress)
 
 
-def _train_on_task(order: dict[str, Any], progress: Callable[[int, float | None], None]) -> None:
+def _train_on_task(order: dict[str, Any], on_progress: Callable[[int, float | None], None]) -> None:
     from diffattn.training.recall import train_recall
     from diffattn.training.recall_config import RecallConfig
 
     config = RecallConfig.from_resolved(order["name"], order["config"])
-    train_recall(config, Path(order["folder"]), facts=order["facts"], progress=progress)
+    train_recall(config, Path(order["folder"]), facts=order["facts"], on_progress=on_progress)
 
 
 def _end_with_parent() -> None:

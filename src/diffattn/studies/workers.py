@@ -8,29 +8,37 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.models.twins import Twin
 from diffattn.studies.worker import job
+from diffattn.training.config import RunConfig
+from diffattn.training.recall_config import RecallConfig
 
-Events = Callable[[str, dict[str, Any]], None]
+OnMessage = Callable[[str], None]
+OnProgress = Callable[[str, dict[str, Any]], None]
 """Called with a run's name and its event: ``step`` and ``loss``, ``done``, or ``error``."""
 
 
-class Member(Protocol):
-    """What a study trains."""
-
-    @property
-    def config(self) -> Any:
-        """Its ``name``, and its settings as ``resolved()``."""
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """More to record about the model."""
+Config = TypeVar("Config", RunConfig, RecallConfig)
 
 
-AnyMember = TypeVar("AnyMember", bound=Member)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member(Generic[Config]):
+    """One run of a study."""
+
+    config: Config
+    facts: dict[str, Any]
+    """Exact differences to the softmax base: parameters, training FLOPs per token."""
+
+    @classmethod
+    def of(cls, config: Config, twin: Twin) -> "Member[Config]":
+        """The run of a twin."""
+        facts = ("parameter_difference", "flops_difference")
+        return cls(config=config, facts={name: getattr(twin, name) for name in facts})
 
 
 def worker_count(workers: int | None) -> int:
@@ -48,13 +56,18 @@ def worker_count(workers: int | None) -> int:
     return workers
 
 
-def unfinished(members: Sequence[AnyMember], folder: Path) -> list[AnyMember]:
+def unfinished(members: Sequence[Member[Config]], folder: Path) -> list[Member[Config]]:
     """The members without a ``results.json`` in ``folder``, in their order."""
     return [m for m in members if not (folder / m.config.name / "results.json").exists()]
 
 
 def run_members(
-    members: Sequence[Member], data: Path | None, folder: Path, *, workers: int, tell: Events
+    members: Sequence[Member[Config]],
+    data: Path | None,
+    folder: Path,
+    *,
+    workers: int,
+    on_progress: OnProgress,
 ) -> None:
     """Train the members, ``workers`` at a time.
 
@@ -66,7 +79,7 @@ def run_members(
         data: Folder of the prepared tokens; ``None`` for recall tasks, which need none.
         folder: Where the run directories lie, one per member.
         workers: Processes at a time, each with one thread.
-        tell: Told what happens.
+        on_progress: Given the name of a run and each of its events.
 
     Raises:
         DiffAttnError: A run failed; its log is ``<folder>/<name>.log``.
@@ -83,7 +96,7 @@ def run_members(
                 active[member.config.name] = _start(member, data, folder, events)
             name, event = events.get()
             if "exit" not in event:
-                tell(name, event)
+                on_progress(name, event)
                 if "error" in event:
                     failures.append(event["error"])
                 continue
@@ -104,7 +117,7 @@ def run_members(
 
 
 def _start(
-    member: Member,
+    member: Member[Config],
     data: Path | None,
     folder: Path,
     events: "queue.Queue[tuple[str, dict[str, Any]]]",

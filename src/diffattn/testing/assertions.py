@@ -68,7 +68,7 @@ def compare_to_reference(
     gradients = gradients and torch.is_grad_enabled()
     exact = _run(op, inputs.map_tensors(Tensor.double), "reference", gradients, lay_out)
     actual = _run(op, inputs, backend, gradients, lay_out)
-    off = rounding_errors(inputs, lay_out(_weights(exact["output"])))
+    off = rounding_errors(inputs, lay_out(exact_weights(exact["output"])))
     dtypes = {f"gradient of {name}": x.dtype for name, x in inputs.tensors().items()}
     dtypes["output"] = inputs.q.dtype
     compared = {}
@@ -118,15 +118,23 @@ def _run(
     """The output, and the gradients of a fixed weighted sum of it."""
     tensors = inputs.tensors()
     out = op(*tensors.values(), backend=backend, **inputs.options)
+    weights = lay_out(exact_weights(out)) if gradients else None
+    return output_and_gradients(out, tensors, weights)
+
+
+def output_and_gradients(
+    out: Tensor, leaves: dict[str, Tensor], weights: Tensor | None
+) -> dict[str, Tensor]:
+    """``output``, and with weights ``gradient of`` each leaf that requires one, of their sum."""
     results = {"output": out.detach()}
-    leaves = {name: x for name, x in tensors.items() if x.requires_grad}
-    if gradients and leaves:
-        grads = torch.autograd.grad(out, list(leaves.values()), lay_out(_weights(out)))
+    leaves = {name: x for name, x in leaves.items() if x.requires_grad}
+    if weights is not None and leaves:
+        grads = torch.autograd.grad(out, list(leaves.values()), weights)
         results |= {f"gradient of {n}": g for n, g in zip(leaves, grads, strict=True)}
     return results
 
 
-def _weights(out: Tensor) -> Tensor:
+def exact_weights(out: Tensor) -> Tensor:
     """The gradient given to every run: numbers that each tested dtype holds exactly."""
     generator = torch.Generator().manual_seed(1)
     return torch.randint(-8, 9, out.shape, generator=generator).to(out) / 8

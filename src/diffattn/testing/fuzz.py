@@ -30,7 +30,7 @@ from diffattn.testing.inputs import DiffAttentionInputs
 OP = "diff_attention"
 SEEDS_PER_RUN = 1_000_000
 DRAWN_LESS = {"flex": 0.2}
-"""Weights below 1: unfused FlexAttention is traced anew for most shapes, which takes 0.4 s."""
+"""Weights below 1: unfused FlexAttention is traced again for most shapes, which takes 0.4 s."""
 
 
 @dataclass(kw_only=True, slots=True)

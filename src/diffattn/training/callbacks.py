@@ -24,7 +24,7 @@ from diffattn.records.io import (
 )
 from diffattn.training.config import TrainConfig
 
-Progress = Callable[[int, float | None], None]
+OnProgress = Callable[[int, float | None], None]
 """Called with the steps done and the last training loss in nats per token."""
 
 
@@ -35,16 +35,16 @@ class MetricsCallback(TrainerCallback):
         folder: Run directory.
         config: Tokens per step.
         probe: int64 ``[B, T]``, the validation tokens on which V2's λ is averaged.
-        progress: Told after every step.
+        on_progress: Called after every step.
     """
 
     def __init__(
-        self, folder: Path, config: TrainConfig, probe: torch.Tensor, progress: Progress
+        self, folder: Path, config: TrainConfig, probe: torch.Tensor, on_progress: OnProgress
     ) -> None:
         self.path = folder / "metrics.jsonl"
         self.config = config
         self.probe = probe
-        self.progress = progress
+        self.on_progress = on_progress
         self.loss: float | None = None
 
     def keep_until(self, step: int) -> None:
@@ -55,7 +55,7 @@ class MetricsCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Report progress; log before every checkpoint, whose losses so far it does not keep."""
-        self.progress(state.global_step, self.loss)
+        self.on_progress(state.global_step, self.loss)
         if control.should_save:
             control.should_log = True
 

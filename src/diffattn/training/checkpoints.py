@@ -26,8 +26,7 @@ class CheckpointCallback(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Remove older checkpoints."""
-        found = sorted(self.folder.glob("checkpoint-*"), key=checkpoint_step)
-        for path in found[:-2]:
+        for path in _checkpoints(self.folder)[:-2]:
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -38,8 +37,12 @@ def checkpoint_step(path: Path) -> int:
 
 def last_checkpoint(folder: Path) -> Path | None:
     """The newest whole checkpoint; one that a killed process left half-written does not count."""
-    found = sorted(folder.glob("checkpoint-*"), key=checkpoint_step)
-    return next((path for path in reversed(found) if _is_whole(path)), None)
+    return next((path for path in reversed(_checkpoints(folder)) if _is_whole(path)), None)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """All checkpoints, oldest first."""
+    return sorted(folder.glob("checkpoint-*"), key=checkpoint_step)
 
 
 def _is_whole(checkpoint: Path) -> bool:

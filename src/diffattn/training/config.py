@@ -49,7 +49,7 @@ class TrainConfig:
     seq_len: int = 256
     """Tokens per sequence."""
     micro_batch_sequences: int | None = None
-    """Sequences per forward pass. Default: the whole batch at once."""
+    """Sequences per forward pass. Default: the whole batch."""
     learning_rate: float = 1e-3
     """Peak learning rate."""
     final_learning_rate: float = 1e-4

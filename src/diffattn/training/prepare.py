@@ -50,7 +50,7 @@ class PreparedData:
 
 
 def prepare_data(
-    config: DataConfig, folder: Path, *, say: Callable[[str], None] = lambda line: None
+    config: DataConfig, folder: Path, *, on_message: Callable[[str], None] = lambda line: None
 ) -> PreparedData:
     """Train or load the tokenizer and pack the corpus, or reuse what ``folder`` holds.
 
@@ -59,7 +59,7 @@ def prepare_data(
     Args:
         config: Source and tokenizer.
         folder: Where ``tokenizer/`` and the token files lie or will lie.
-        say: Called with one line per long stage.
+        on_message: Called with one line per long stage.
 
     Raises:
         ConfigError: The corpus is missing or empty, the tokenizer unknown or larger than
@@ -74,16 +74,16 @@ def prepare_data(
     _check_claim(folder, wanted)
     tokenizer = None
     if not (folder / _TOKENIZER).exists():
-        tokenizer = _new_tokenizer(config, documents, say)
+        tokenizer = _new_tokenizer(config, documents, on_message)
     folder.mkdir(parents=True, exist_ok=True)
     with sole_writer(folder):
         if tokenizer is None:
-            say(f"checking {len(documents):,} documents")
+            on_message(f"checking {len(documents):,} documents")
             tokenizer = _saved_tokenizer(folder)
         else:
             write_json(folder / _MARKER, wanted)
             _save_tokenizer(tokenizer, folder)
-            say(f"packing {len(documents):,} documents")
+            on_message(f"packing {len(documents):,} documents")
         pack(documents, tokenizer, folder, validation_fraction=config.validation_fraction)
     return open_data(folder)
 
@@ -121,10 +121,10 @@ def _check_claim(folder: Path, wanted: dict[str, Any]) -> None:
 
 
 def _new_tokenizer(
-    config: DataConfig, documents: list[Document], say: Callable[[str], None]
+    config: DataConfig, documents: list[Document], on_message: Callable[[str], None]
 ) -> Any:
     if config.tokenizer is None:
-        say(f"training a byte-level BPE of {config.vocab_size:,} entries on {config.source}")
+        on_message(f"training a byte-level BPE of {config.vocab_size:,} entries on {config.source}")
         tokenizer = train_tokenizer(documents, vocab_size=config.vocab_size)
     else:
         tokenizer = load_tokenizer(config.tokenizer)

@@ -1,7 +1,6 @@
 """One training run on a recall task, from a configuration to a run directory."""
 
 import itertools
-import shutil
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +15,16 @@ from transformers import PrinterCallback, TrainingArguments, set_seed
 from diffattn.data.recall_tasks import DEPTHS, TaskConfig, guessing_ceilings
 from diffattn.data.synthetic import RecallBatch, generate
 from diffattn.errors import ShapeError
-from diffattn.models.loading import without_bars
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
-from diffattn.records.claim import claim_run
-from diffattn.records.io import read_json, read_jsonl, write_json
-from diffattn.records.lock import sole_writer
-from diffattn.training.callbacks import CostCallback, MetricsCallback, Progress, diverged
+from diffattn.records.io import read_jsonl, write_json
+from diffattn.training.callbacks import CostCallback, MetricsCallback, OnProgress, diverged
 from diffattn.training.checkpoints import CheckpointCallback, checkpoint_step, last_checkpoint
 from diffattn.training.recall_config import RecallConfig
 from diffattn.training.schedule import optimizer_and_scheduler
 from diffattn.training.trainer import (
     OrderedTrainer,
+    finish,
     record,
     require_one_process,
     training_arguments,
@@ -43,7 +40,7 @@ def train_recall(
     folder: Path,
     *,
     facts: dict[str, Any] | None = None,
-    progress: Progress = lambda step, loss: None,
+    on_progress: OnProgress = lambda step, loss: None,
 ) -> dict[str, Any]:
     """Train one model on a recall task until it is solved or the steps are used up.
 
@@ -55,7 +52,7 @@ def train_recall(
         config: Model, training and task.
         folder: Run directory.
         facts: More to record about the model, for example its difference to a baseline.
-        progress: Told after every step.
+        on_progress: Called after every step.
 
     Returns:
         What ``results.json`` holds: whether and when the task was solved, test accuracy over all
@@ -70,12 +67,7 @@ def train_recall(
     folder = Path(folder)
     require_one_process()
     run = record(config.name, config.model, config.train, config.resolved(), facts or {})
-    claim_run(folder, run, f"run {config.name!r}", besides="data")
-    with sole_writer(folder), without_bars():
-        if not (folder / "results.json").exists():
-            _run(config, folder, progress)
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    return read_json(folder / "results.json")
+    return finish(folder, run, lambda: _run(config, folder, on_progress))
 
 
 def held_out(config: RecallConfig, index: int) -> RecallBatch:
@@ -110,7 +102,7 @@ def recall_score(
     """Answer every query of a batch.
 
     Args:
-        model: A causal language model of ours; its mode is kept.
+        model: A causal language model; its mode is kept.
         batch: Sequences and their labels.
         rows: Sequences per forward pass.
     """
@@ -162,15 +154,15 @@ class _FreshBatches(Dataset[dict[str, Tensor]]):
 class _RecallCallback(MetricsCallback):
     """Adds validation accuracy to ``metrics.jsonl``, and ends a run that is solved."""
 
-    def __init__(self, folder: Path, config: RecallConfig, progress: Progress) -> None:
+    def __init__(self, folder: Path, config: RecallConfig, on_progress: OnProgress) -> None:
         self.validation = held_out(config, _VALIDATION)
         self.recall = config
-        super().__init__(folder, config.train, self.validation.input_ids[:64], progress)
+        super().__init__(folder, config.train, self.validation.input_ids[:64], on_progress)
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
-        """Score the untrained model; end at once if a restarted run was solved before."""
+        """Score the untrained model; end if a restarted run was solved before."""
         if state.global_step == 0:
             self._score(0, model)
         self._end_if_solved(control)
@@ -210,12 +202,12 @@ def _answer_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -
     return F.cross_entropy(outputs.logits.float().flatten(0, 1), labels.flatten())
 
 
-def _run(config: RecallConfig, folder: Path, progress: Progress) -> None:
+def _run(config: RecallConfig, folder: Path, on_progress: OnProgress) -> None:
     """Train from the start or from the last checkpoint, and write ``results.json``."""
     train = config.train
     set_seed(train.seed)
     model = DiffTransformerForCausalLM(deepcopy(config.model))
-    metrics = _RecallCallback(folder, config, progress)
+    metrics = _RecallCallback(folder, config, on_progress)
     costs = CostCallback(folder, config.name, train)
     checkpoint = last_checkpoint(folder / "checkpoints")
     batches = _FreshBatches(config.task, train.num_steps, train.batch_sequences, train.data_seed)

@@ -39,14 +39,12 @@ class RecallConfig:
     """Validation accuracy which, reached at two evaluations in a row, ends training as solved."""
 
     def __post_init__(self) -> None:
-        for section, found, wanted in (
+        for name, value, wanted in (
             ("train.seq_len", self.train.seq_len, self.task.seq_len),
             ("model.vocab_size", self.model.vocab_size, self.task.vocab_size),
         ):
-            if found != wanted:
-                raise ConfigError(
-                    f"RecallConfig: {section} must be the task's {wanted}, got {found}."
-                )
+            if value != wanted:
+                raise ConfigError(f"RecallConfig: {name} must be the task's {wanted}, got {value}.")
         if not 0 < self.solved_accuracy <= 1:
             raise ConfigError(
                 "RecallConfig: solved_accuracy must be more than 0 and at most 1, "

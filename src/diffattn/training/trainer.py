@@ -3,6 +3,7 @@
 import math
 import os
 import shutil
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from diffattn.records.run import RunRecord
 from diffattn.training.callbacks import (
     CostCallback,
     MetricsCallback,
-    Progress,
+    OnProgress,
     diverged,
     require_finite,
 )
@@ -48,7 +49,7 @@ def train(
     folder: Path,
     *,
     facts: dict[str, Any] | None = None,
-    progress: Progress = lambda step, loss: None,
+    on_progress: OnProgress = lambda step, loss: None,
 ) -> dict[str, Any]:
     """Train one model and write its run directory; continue it if it was interrupted.
 
@@ -60,7 +61,7 @@ def train(
         data: Tokens; see :func:`diffattn.training.prepare.prepare_data`.
         folder: Run directory.
         facts: More to record about the model, for example its difference to a baseline.
-        progress: Told after every step.
+        on_progress: Called after every step.
 
     Returns:
         What ``results.json`` holds: losses in nats per token and in bits per byte, λ.
@@ -78,10 +79,15 @@ def train(
     resolved = config.resolved()
     resolved["data"] |= data.facts()
     run = record(config.name, config.model, config.train, resolved, facts or {})
-    claim_run(folder, run, f"run {config.name!r}", besides="data")
+    return finish(folder, run, lambda: _run(config, data, folder, on_progress))
+
+
+def finish(folder: Path, run: RunRecord, train: Callable[[], None]) -> dict[str, Any]:
+    """Claim a run directory, train unless it has results, and return what they hold."""
+    claim_run(folder, run, f"run {run.name!r}", besides="data")
     with sole_writer(folder), without_bars():
         if not (folder / "results.json").exists():
-            _run(config, data, folder, progress)
+            train()
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return read_json(folder / "results.json")
 
@@ -112,13 +118,13 @@ def require_one_process() -> None:
         raise ConfigError(f"training: one process per run, got WORLD_SIZE={processes}.")
 
 
-def _run(config: RunConfig, data: PreparedData, folder: Path, progress: Progress) -> None:
+def _run(config: RunConfig, data: PreparedData, folder: Path, on_progress: OnProgress) -> None:
     """Train from the start or from the last checkpoint, and write ``results.json``."""
     set_seed(config.train.seed)
     model = DiffTransformerForCausalLM(deepcopy(config.model))
     validation = TokenDataset(data.validation, config.train.seq_len)
     probe = torch.stack([validation[i]["input_ids"] for i in range(min(8, len(validation)))])
-    metrics = MetricsCallback(folder, config.train, probe, progress)
+    metrics = MetricsCallback(folder, config.train, probe, on_progress)
     costs = CostCallback(folder, config.name, config.train)
     checkpoint = last_checkpoint(folder / "checkpoints")
     trainer = OrderedTrainer(

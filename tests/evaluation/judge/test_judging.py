@@ -16,9 +16,11 @@ from diffattn.evaluation.judge.interface import (
     JudgeSettings,
     JudgeUnreachable,
     Reply,
+    judge_settings,
 )
-from diffattn.evaluation.judge.judges import LocalJudge, RecordedReplies, judge_settings
-from diffattn.evaluation.judge.session import judge_folder, recorded_outputs
+from diffattn.evaluation.judge.judges import LocalJudge, RecordedReplies
+from diffattn.evaluation.judge.requests import recorded_outputs
+from diffattn.evaluation.judge.session import judge_folder
 from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import evaluate
 from diffattn.records.evaluations import EvalResult

@@ -54,8 +54,8 @@ class Descriptor:
             slice(int(c), min(int(c) + b, s))
             for c, b, s in zip(corner, self.block_shape, self.tensor.shape, strict=True)
         ]
-        found = self.tensor[tuple(inside)]
-        tile[tuple(slice(0, size) for size in found.shape)] = found
+        inner = self.tensor[tuple(inside)]
+        tile[tuple(slice(0, size) for size in inner.shape)] = inner
         return tile
 
 

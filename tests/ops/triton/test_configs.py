@@ -20,7 +20,7 @@ from diffattn.ops.diff_attention.triton import (
 @pytest.mark.parametrize(("head_dim", "value_dim"), [(32, 64), (64, 64), (96, 192), (128, 128)])
 def test_every_launch_has_a_row(capability, head_dim, value_dim):
     """dK and dV come together, or each by itself; never both ways."""
-    found = {
+    rows = {
         launch
         for op in ("diff_attention", "softmax_attention")
         for launch in aot_cases.kernels(op)
@@ -28,7 +28,7 @@ def test_every_launch_has_a_row(capability, head_dim, value_dim):
     }
     softmax = {f"softmax_{kernel}" for kernel in ("fwd", "preprocess", "dkv", "dq")}
     whole = softmax | {"fwd", "preprocess", "dkv", "dq"}
-    assert found in (whole, whole - {"dkv"} | {"dk", "dv"})
+    assert rows in (whole, whole - {"dkv"} | {"dk", "dv"})
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,8 @@ def test_equals_softmax_attention(case):
 
     weights = torch.randn(actual.shape, dtype=torch.float64)
     wanted = torch.autograd.grad(expected, exact, weights)
-    found = torch.autograd.grad(actual, tensors, weights.float())
-    for got, want in zip(found, wanted, strict=True):
+    grads = torch.autograd.grad(actual, tensors, weights.float())
+    for got, want in zip(grads, wanted, strict=True):
         # Each gradient sums products of the output's gradient over channels and rows.
         size = magnitude * float(weights.abs().max()) * case.value_dim**0.5
         size *= 1 + max(float(x.detach().abs().max()) for x in tensors)

@@ -43,16 +43,16 @@ def folder(tmp_path):
          "variants": ["needle"]},
     )  # fmt: skip
     for shift, (label, kind) in enumerate(models.items()):
-        own = tmp_path / label / "needle"
-        result(label, kind, shift=0.1 * shift).write(own)
-        RunRecord(name=f"{label}/needle", config={}, seed=0).write(own)
-    one = PairedDifference(
+        part = tmp_path / label / "needle"
+        result(label, kind, shift=0.1 * shift).write(part)
+        RunRecord(name=f"{label}/needle", config={}, seed=0).write(part)
+    paired = PairedDifference(
         variant="needle", score="recall", model="two", baseline="one", difference=0.1, low=-0.1,
         high=0.3, level=0.95, method="bootstrap", p_value=0.4, test="McNemar, exact", n=10,
         num_items=10, num_unpaired=0,
     )  # fmt: skip
     skipped = ["needle: three was not compared: three has no result of needle."]
-    Comparison(baseline="one", differences=[one], skipped=skipped).write(tmp_path)
+    Comparison(baseline="one", differences=[paired], skipped=skipped).write(tmp_path)
     return tmp_path
 
 

@@ -82,8 +82,8 @@ def study(tmp_path):
             swept = []
             for rate in (0.001, 0.003):
                 name = f"{task}-{kind}-lr{rate:g}-seed100"
-                found = write_run(folder, name, task, kind, 100, None)
-                swept.append(found | {"learning_rate": rate})
+                swept_run = write_run(folder, name, task, kind, 100, None)
+                swept.append(swept_run | {"learning_rate": rate})
             trials = []
             for seed in (0, 1):
                 solved = 100 if (task, kind, seed) == ("noisy_recall", "diff", 1) else None
@@ -173,13 +173,13 @@ def test_the_page_shows_every_run_and_number(study):
 
 
 def test_charts_hold_every_trial_and_the_ceilings(study):
-    found = charts(build(study)[0])
-    assert set(found) == {
+    shown = charts(build(study)[0])
+    assert set(shown) == {
         f"chart-{part}{task}"
         for part in ("", "sweep-")
         for task in ("noisy_recall", "multi_needle")
     }
-    traces = found["chart-noisy_recall"]["data"]
+    traces = shown["chart-noisy_recall"]["data"]
     curves = {tuple(trace["y"]): trace for trace in traces if "diff" in trace["legendgroup"]}
     solved = curves[0.5, 0.5, 1.0, 1.0]
     assert solved["x"] == [0, 50, 100, 150]
@@ -187,7 +187,7 @@ def test_charts_hold_every_trial_and_the_ceilings(study):
     assert [trace["y"] for trace in guesses] == [[0.125, 0.125], [0.5, 0.5]]
     assert [trace["x"] for trace in guesses] == 2 * [[0, 200]]
     assert sum(trace["showlegend"] for trace in traces) == len(TYPES) + len(guesses)
-    for spec in found.values():
+    for spec in shown.values():
         assert len(go.Figure(spec).data) == len(spec["data"]) > 0
 
 

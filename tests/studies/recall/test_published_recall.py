@@ -24,9 +24,9 @@ def results():
 @pytest.fixture(scope="module")
 def config():
     """The recipe, as it was run: if the recipe moves on, the study must be run again."""
-    found, study = recall_study("study"), read_json(STUDY / "study.json")
-    assert {key: study[key] for key in found.resolved()} == found.resolved()
-    return found
+    config, study = recall_study("study"), read_json(STUDY / "study.json")
+    assert {key: study[key] for key in config.resolved()} == config.resolved()
+    return config
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +53,11 @@ def test_every_run_is_whole_and_from_one_clean_commit(members, results):
         commits.add(record.commit)
         assert record.config == member.config.resolved()
         rows = [row for row in read_jsonl(run / "metrics.jsonl") if "accuracy" in row]
-        found = results[member.config.name]
+        measured = results[member.config.name]
         assert rows[0]["step"] == 0
-        assert rows[-1]["step"] == found["steps"]
-        assert solved_step(rows, member.config.solved_accuracy) == found["solved_step"]
-        assert found["solved"] or found["steps"] == member.config.train.num_steps
+        assert rows[-1]["step"] == measured["steps"]
+        assert solved_step(rows, member.config.solved_accuracy) == measured["solved_step"]
+        assert measured["solved"] or measured["steps"] == member.config.train.num_steps
     assert len(commits) == 1
     assert None not in commits
 

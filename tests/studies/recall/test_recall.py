@@ -29,8 +29,8 @@ def smoke(tmp_path_factory, heard):
     """A whole smoke study; read-only."""
     out = tmp_path_factory.mktemp("recall") / "smoke"
     path = reproduce_recall(
-        "smoke", out=out, workers=1, say=heard["lines"].append,
-        tell=lambda name, event: heard["events"].append((name, event)),
+        "smoke", out=out, workers=1, on_message=heard["lines"].append,
+        on_progress=lambda name, event: heard["events"].append((name, event)),
     )  # fmt: skip
     assert path == out / "report.html"
     return out
@@ -90,22 +90,24 @@ def test_the_same_call_again_makes_what_is_missing(smoke, tmp_path):
     shutil.rmtree(copied / "runs" / "multi_needle-diff-seed0")
     (copied / "results.json").unlink()
     lines = []
-    reproduce_recall("smoke", out=copied, workers=1, say=lines.append)
+    reproduce_recall("smoke", out=copied, workers=1, on_message=lines.append)
     assert lines == ["trials: training 1 of 8 models"]
     assert (copied / "results.json").read_bytes() == (smoke / "results.json").read_bytes()
-    reproduce_recall("smoke", out=copied, workers=1, say=lines.append)
+    reproduce_recall("smoke", out=copied, workers=1, on_message=lines.append)
     assert len(lines) == 1
 
 
 def test_a_worker_makes_the_same_run(smoke, tmp_path):
     member = recall_study("smoke").sweep()[1]
-    told = []
-    run_members([member], None, tmp_path, workers=1, tell=lambda name, event: told.append(event))
+    events = []
+    run_members(
+        [member], None, tmp_path, workers=1, on_progress=lambda name, event: events.append(event)
+    )
     for name in ("metrics.jsonl", "results.json"):
         expected = (smoke / "runs" / member.config.name / name).read_bytes()
         assert (tmp_path / member.config.name / name).read_bytes() == expected
-    assert told[-1] == {"done": True}
-    assert told[-2]["step"] == 4
+    assert events[-1] == {"done": True}
+    assert events[-2]["step"] == 4
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -170,8 +172,8 @@ def test_what_is_counted(two_rates):
         name, seed = member.config.name, member.config.train.seed
         is_diff = member.config.model.attention_type == "diff"
         results[name] = outcome(name, 2 if is_diff and seed < 2 else None)
-    found = recall_results(two_rates, results)["tasks"]["multi_needle"]
-    diff = found["types"]["diff"]
+    task = recall_results(two_rates, results)["tasks"]["multi_needle"]
+    diff = task["types"]["diff"]
     share = wilson_interval(2, 3)
     assert (diff["solved"], diff["trials"]) == (2, 3)
     assert diff["solved_share"]["low"] == share.low
@@ -181,12 +183,12 @@ def test_what_is_counted(two_rates):
     assert diff["test_by_depth"] == {"0.0": 0.5, "1.0": 0.25}
     assert diff["runs"] == [f"multi_needle-diff-seed{seed}" for seed in range(3)]
     assert len(diff["sweep"]) == 4
-    tests = {tuple(test["types"]): test for test in found["tests"]}
+    tests = {tuple(test["types"]): test for test in task["tests"]}
     assert len(tests) == 6
     assert tests["softmax", "diff"]["fisher_exact"] == fisher_exact(0, 3, 2, 3)
     assert tests["softmax", "diff"]["log_rank"] == log_rank([None] * 3, [2, 2, None], 4)
     assert tests["softmax", "diff_v2"]["fisher_exact"] == 1
-    assert found["ceilings"] == {"values": 0.25, "pairs": 0.5, "elimination": 0.75}
+    assert task["ceilings"] == {"values": 0.25, "pairs": 0.5, "elimination": 0.75}
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ def study():
 @pytest.fixture(scope="module")
 def config(study):
     """The recipe, as it was run: if the recipe moves on, the study must be run again."""
-    found = comparison("study", seeds=study["seeds"])
-    assert found.resolved()["config"] == study["config"]
-    return found
+    config = comparison("study", seeds=study["seeds"])
+    assert config.resolved()["config"] == study["config"]
+    return config
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_results_follow_from_the_runs(config, recomputed, assert_same_statistics
 
 def test_the_printed_intervals_follow_from_the_runs(recomputed):
     """Those of the table, which stands in the README or a page of ``docs``."""
-    root = Path(__file__).parents[2]
+    root = STUDY.parents[1]
     pages = [root / "README.md", *sorted((root / "docs").glob("**/*.md"))]
     printed = "".join(page.read_text(encoding="utf-8") for page in pages).replace("−", "-")
     for name, entry in recomputed["types"].items():
@@ -52,8 +52,8 @@ def test_the_printed_intervals_follow_from_the_runs(recomputed):
         if name == "softmax":
             cells += "— | — | baseline"
         else:
-            (found,) = (one for one in recomputed["differences"] if one["type"] == name)
-            cells += f"{found['mean']:+.4f} | {found['low']:+.4f} to {found['high']:+.4f} | "
+            (row,) = (row for row in recomputed["differences"] if row["type"] == name)
+            cells += f"{row['mean']:+.4f} | {row['low']:+.4f} to {row['high']:+.4f} | "
         assert cells in printed, name
 
 
@@ -74,7 +74,7 @@ def test_members_share_their_data(config):
         RunRecord.read(STUDY / "runs" / member.config.name).config["data"]
         for member in config.members()
     ]
-    assert all(found == facts[0] for found in facts)
+    assert all(data == facts[0] for data in facts)
 
 
 def test_records_only():

@@ -123,7 +123,7 @@ def test_the_second_call_is_quick_and_changes_nothing(copied, settings, monkeypa
     monkeypatch.setattr(workers, "_start", None)  # no process is started
     before = snapshot(copied)
     lines = []
-    reproduce("smoke", out=copied, settings=settings, say=lines.append)
+    reproduce("smoke", out=copied, settings=settings, on_message=lines.append)
     assert lines == ["checking 1 documents", "comparing"]
     assert snapshot(copied) == before
 
@@ -132,7 +132,7 @@ def test_what_is_derived_comes_back(copied, settings):
     before = snapshot(copied)
     for name in ("results.json", "costs.json", "maps.json", "report.html"):
         (copied / name).unlink()
-    reproduce("smoke", out=copied, settings=settings, say=lambda line: None)
+    reproduce("smoke", out=copied, settings=settings, on_message=lambda line: None)
     assert snapshot(copied) == before
 
 
@@ -141,7 +141,7 @@ def test_the_failure_of_a_run_is_one_line(settings, tmp_path):
     diverging = (*settings, "train.learning_rate=1e25", "train.max_grad_norm=0")
     out = tmp_path / "out"
     with pytest.raises(DiffAttnError, match=r"^softmax-seed0: training: .* must stay finite") as e:
-        reproduce("smoke", out=out, settings=diverging, workers=1, say=lambda line: None)
+        reproduce("smoke", out=out, settings=diverging, workers=1, on_message=lambda line: None)
     assert "\n" not in str(e.value)
     assert not (out / "results.json").exists()
     assert not (out / "runs" / "diff-seed0").exists()

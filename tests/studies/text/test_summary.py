@@ -28,11 +28,11 @@ def results_of(seeds):
 
 def test_three_seeds_by_hand():
     config = comparison("laptop", seeds=(5, 6, 7))
-    found = comparison_results(config, results_of((5, 6, 7)))
-    assert (found["schema"], found["scale"], found["complete"]) == (1, "laptop", True)
-    assert found["protocol"] == {"name": "matched_comparison", "version": 1}
-    assert list(found["types"]) == list(ATTENTION_TYPES)
-    softmax = found["types"]["softmax"]
+    summary = comparison_results(config, results_of((5, 6, 7)))
+    assert (summary["schema"], summary["scale"], summary["complete"]) == (1, "laptop", True)
+    assert summary["protocol"] == {"name": "matched_comparison", "version": 1}
+    assert list(summary["types"]) == list(ATTENTION_TYPES)
+    softmax = summary["types"]["softmax"]
     assert softmax["runs"] == ["softmax-seed5", "softmax-seed6", "softmax-seed7"]
     loss = softmax["validation_loss"]
     assert set(loss) == {"values", "mean", "low", "high", "level", "n"}
@@ -42,7 +42,7 @@ def test_three_seeds_by_hand():
     assert (loss["low"], loss["high"]) == pytest.approx((3.1 - half, 3.1 + half))
     assert (loss["level"], loss["n"]) == (0.95, 3)
 
-    differences = {entry["type"]: entry for entry in found["differences"]}
+    differences = {entry["type"]: entry for entry in summary["differences"]}
     assert list(differences) == ["diff", "diff_v2", "shared_diff"]
     diff = differences["diff"]
     assert (diff["baseline"], diff["metric"]) == ("softmax", "validation_loss")
@@ -56,11 +56,11 @@ def test_three_seeds_by_hand():
 
 
 def test_one_seed_has_no_interval():
-    found = comparison_results(comparison("smoke"), results_of((0,)))
-    loss = found["types"]["diff"]["validation_loss"]
+    summary = comparison_results(comparison("smoke"), results_of((0,)))
+    loss = summary["types"]["diff"]["validation_loss"]
     assert (loss["mean"], loss["low"], loss["high"], loss["n"]) == (2.9, None, None, 1)
-    assert found["differences"][0]["mean"] == pytest.approx(-0.1)
-    assert found["differences"][0]["low"] is None
+    assert summary["differences"][0]["mean"] == pytest.approx(-0.1)
+    assert summary["differences"][0]["low"] is None
 
 
 def test_without_a_baseline_there_are_no_differences():

@@ -3,11 +3,12 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from threading import Event
 from typing import Any, Protocol
 
 from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.records.settings import parse_value, read_settings
 
 PROMPT_VERSION = 1
 """Raised with any change of the prompt or of how replies are read."""
@@ -198,3 +199,22 @@ class JudgeSettings:
         kept = ("model", "endpoint", "document", "temperature", "max_tokens")
         values = asdict(self)
         return {name: values[name] for name in kept} | {"prompt": PROMPT_VERSION}
+
+
+def judge_settings(model: str, endpoint: str | None, changes: Sequence[str]) -> JudgeSettings:
+    """Settings from what a user types.
+
+    Args:
+        model: Name of the judge.
+        endpoint: Its server, or ``None`` for a local model.
+        changes: ``KEY=VALUE``; values are JSON, else text.
+
+    Raises:
+        ConfigError: An unknown key or a value that cannot be.
+    """
+    known = [f.name for f in fields(JudgeSettings) if f.name not in ("model", "endpoint")]
+    values = {key: parse_value(key, text) for key, text in read_settings(changes, known).items()}
+    try:
+        return JudgeSettings(model=model, endpoint=endpoint, **values)
+    except TypeError as error:  # a value of the wrong type
+        raise ConfigError(f"judge: settings must have the right types, got {error}.") from error

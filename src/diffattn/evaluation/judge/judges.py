@@ -1,41 +1,18 @@
 """Judges: a model behind an endpoint, a local model, or replies from a file."""
 
-from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.judge.endpoint import EndpointJudge
 from diffattn.evaluation.judge.interface import Judge, JudgeFailure, JudgeSettings, Messages, Reply
-from diffattn.inference.language_model import LanguageModel
-from diffattn.inference.network_reader import ItemError
-from diffattn.inference.prompting import require_no_special
 from diffattn.records.io import read_jsonl
-from diffattn.records.settings import parse_value, read_settings
+
+if TYPE_CHECKING:  # an endpoint and recorded replies need no torch
+    from diffattn.inference.language_model import LanguageModel
 
 _LOCAL_TOKENS = 512
-
-
-def judge_settings(model: str, endpoint: str | None, changes: Sequence[str]) -> JudgeSettings:
-    """Settings from what a user types.
-
-    Args:
-        model: Name of the judge.
-        endpoint: Its server, or ``None`` for a local model.
-        changes: ``KEY=VALUE``; values are JSON, else text.
-
-    Raises:
-        ConfigError: An unknown key or a value that cannot be.
-    """
-    chosen = ("model", "endpoint")
-    known = [field.name for field in fields(JudgeSettings) if field.name not in chosen]
-    values = {key: parse_value(key, text) for key, text in read_settings(changes, known).items()}
-    try:
-        return JudgeSettings(model=model, endpoint=endpoint, **values)
-    except TypeError as error:  # a value of the wrong type
-        raise ConfigError(f"judge: settings must have the right types, got {error}.") from error
 
 
 def chosen_judge(
@@ -61,6 +38,8 @@ def chosen_judge(
         return RecordedReplies(replies, settings)
     if settings.endpoint is not None:
         return EndpointJudge(settings)
+    from diffattn.inference.language_model import LanguageModel
+
     return LocalJudge(LanguageModel.load(settings.model, device=device, dtype=dtype), settings)
 
 
@@ -69,7 +48,7 @@ class LocalJudge:
 
     workers = 1
 
-    def __init__(self, model: LanguageModel, settings: JudgeSettings) -> None:
+    def __init__(self, model: "LanguageModel", settings: JudgeSettings) -> None:
         self.model, self.settings = model, settings
 
     def facts(self) -> dict[str, Any]:
@@ -78,6 +57,9 @@ class LocalJudge:
 
     def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
         """Greedy reply to one request."""
+        from diffattn.inference.network_reader import ItemError
+        from diffattn.inference.prompting import require_no_special
+
         tokenizer = self.model.tokenizer
         if getattr(tokenizer, "chat_template", None):
             try:

@@ -1,7 +1,5 @@
 """Put the recorded outputs of an evaluation folder to a judge; resumable, without the models."""
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -12,98 +10,22 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
+from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.evaluation.judge.interface import (
     Judge,
     JudgeFailure,
     JudgeSettings,
     JudgeUnreachable,
-    Messages,
     Reply,
-    judge_messages,
     read_verdict,
 )
+from diffattn.evaluation.judge.requests import Outputs, Request, recorded_outputs
 from diffattn.evaluation.metrics import metric
 from diffattn.records.evaluations import EVALUATION_MARKER, EvalResult, evaluation_marker
 from diffattn.records.io import append_jsonl, cut_jsonl, read_jsonl, write_json, write_jsonl
 from diffattn.records.lock import sole_writer
-from diffattn.records.outputs import JUDGED_PROTOCOL, text_read
 from diffattn.records.run import RunRecord
 from diffattn.stats.proportions import wilson_interval
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """One output to be judged."""
-
-    name: str
-    """``<label>/<variant>/<item>``."""
-    item: str
-    messages: Messages
-    digest: str
-    """Of the messages: a reply counts for these words only."""
-
-    def plain(self) -> dict[str, Any]:
-        """As a line of JSON."""
-        return {"id": self.name, "request": self.digest, "messages": self.messages}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outputs:
-    """The recorded outputs of one model on one data set."""
-
-    label: str
-    variant: str
-    folder: Path
-    result: EvalResult
-
-    def requests(self, document: str) -> list[Request]:
-        """One per output that is not empty.
-
-        Args:
-            document: ``"whole"`` or ``"read"``.
-        """
-        requests = []
-        for row in self.rows():
-            if not row["output"]:
-                continue
-            text = row["document"]
-            if document == "read":
-                text = text_read(text, row["read"])
-            messages = judge_messages(row, text)
-            digest = hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:16]
-            name = f"{self.label}/{self.variant}/{row['id']}"
-            requests.append(Request(name=name, item=row["id"], messages=messages, digest=digest))
-        return requests
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Rows of the items that were asked without failure."""
-        return [row for row in read_jsonl(self.folder / "items.jsonl") if "error" not in row]
-
-
-def recorded_outputs(folder: Path) -> list[Outputs]:
-    """What of an evaluation folder can be judged: finished parts of ``JUDGED_PROTOCOL``.
-
-    Raises:
-        CheckpointError: ``folder`` is no evaluation folder, or a record is damaged.
-        ConfigError: Nothing in it can be judged.
-    """
-    marker = evaluation_marker(folder)
-    recorded = []
-    for label in marker["models"]:
-        for variant in marker["variants"]:
-            part = folder / label / variant
-            if not (part / "result.json").exists():
-                continue
-            result = EvalResult.read(part)
-            if result.protocol == JUDGED_PROTOCOL:
-                recorded.append(Outputs(label=label, variant=variant, folder=part, result=result))
-    if not recorded:
-        raise ConfigError(
-            f"{folder}: must hold a finished evaluation by {JUDGED_PROTOCOL!r}, got none."
-        )
-    return recorded
-
 
 PROTOCOL = "hallucination_judge"
 VERSION = 1
@@ -151,7 +73,7 @@ def judge_folder(
     judge: Judge,
     settings: JudgeSettings,
     *,
-    tell: Callable[[str, int, int], None] = lambda name, done, total: None,
+    on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> Judged:
     """Judge all recorded outputs that have no reply yet, and write results beside them.
 
@@ -164,7 +86,7 @@ def judge_folder(
         folder: Evaluation folder.
         judge: Whom to ask.
         settings: How.
-        tell: Called with the name of each part, and its requests answered and in all.
+        on_progress: Given the name of each part, and its requests answered and in all.
 
     Returns:
         Results by model and data set, and what is missing.
@@ -179,7 +101,7 @@ def judge_folder(
     patience = _Patience(settings.give_up_after)
     for outputs in recorded_outputs(folder):
         variant = f"{outputs.variant}.judged-{_slug(settings)}"
-        shown = partial(tell, f"{outputs.label}/{variant}")
+        shown = partial(on_progress, f"{outputs.label}/{variant}")
         try:
             results.append(_judge_outputs(outputs, variant, judge, settings, patience, shown))
         except _NoVerdict as error:
@@ -198,7 +120,7 @@ def _judge_outputs(
     judge: Judge,
     settings: JudgeSettings,
     patience: _Patience,
-    tell: Callable[[int, int], None],
+    on_progress: Callable[[int, int], None],
 ) -> EvalResult:
     folder = outputs.folder.parent / variant
     _claim(folder, f"{outputs.label}/{variant}", judge)
@@ -208,7 +130,7 @@ def _judge_outputs(
         replies = _known_replies(folder / "replies.jsonl")
         left = [request for request in requests if (request.name, request.digest) not in replies]
         done = len(requests) - len(left)
-        tell(done, len(requests))
+        on_progress(done, len(requests))
         reasons: dict[str, str] = {}
         for request, reply in _ask_all(judge, left, patience):
             line: dict[str, Any] = {"id": request.name, "request": request.digest}
@@ -220,7 +142,7 @@ def _judge_outputs(
                 line["error"] = str(reply)
             append_jsonl(folder / "replies.jsonl", line)
             done += 1
-            tell(done, len(requests))
+            on_progress(done, len(requests))
         by_item = {request.item: request for request in requests}
         rows = [_row(row, by_item.get(row["id"]), replies, reasons) for row in outputs.rows()]
         write_jsonl(folder / "items.jsonl", rows)

@@ -19,7 +19,7 @@ MatrixProduct = Callable[[Tensor, Tensor, float, float, Tensor], Tensor]
 _GROUP_BYTES = 8 * 1024 * 1024
 """Scores, keys and values of the heads computed together: small enough to stay in a cache."""
 _PIECE = 128 * 1024
-"""Elements copied or summed at a time where the whole is not needed at once."""
+"""Elements copied or summed at a time where the whole is not needed."""
 _KEPT_BYTES = 8 * 1024 * 1024
 """The largest single piece of memory that a thread keeps for its next call."""
 
@@ -132,8 +132,8 @@ class Group:
             return
         self.keys = self._packed("keys", keys)  # [maps * G, S, D]
         if unreal is not None:  # whatever lies there must not overflow
-            own = self.keys.view(keys.shape[3], len(keys), -1, *self.keys.shape[1:])
-            own.masked_fill_(unreal[batch, None, :, None], 0.0)
+            by_row = self.keys.view(keys.shape[3], len(keys), -1, *self.keys.shape[1:])
+            by_row.masked_fill_(unreal[batch, None, :, None], 0.0)
         self.keys_t = self.transposed("keysT", self.keys)  # [maps * G, D, S]
         self.values = self._packed("product", values)  # [G, S, Dv], until the first product
 
@@ -164,13 +164,13 @@ class Group:
 
     def write_keys(self, x: Tensor, packed: Tensor) -> None:
         """Write ``[maps * G, width, S]`` into ``x``; keys that maps share get the maps' sum."""
-        own = x[self._batch, :, self._heads].permute(3, 0, 2, 1, 4)  # [maps or 1, b, heads, S, D]
+        keys = x[self._batch, :, self._heads].permute(3, 0, 2, 1, 4)  # [maps or 1, b, heads, S, D]
         by_map = packed.view(-1, self.size, *packed.shape[1:])
-        if len(own) < len(by_map):
+        if len(keys) < len(by_map):
             by_map = by_map.sum(0, keepdim=True)
         num_keys = max(1, _PIECE // (self.size * packed.shape[1]))
-        for target, found in zip(own, by_map, strict=True):
-            pieces = zip(target.split(num_keys, 2), found.split(num_keys, 2), strict=True)
+        for target, source in zip(keys, by_map, strict=True):
+            pieces = zip(target.split(num_keys, 2), source.split(num_keys, 2), strict=True)
             for some, new in pieces:  # rounded, then turned: together they take four times as long
                 rounded = self.memory("rounded", new.shape).copy_(new)
                 some.copy_(self.transposed("untransposed", rounded).view(some.shape))
@@ -184,8 +184,8 @@ class Group:
         num_rows = chunk.rows.stop - chunk.rows.start
         by_position = scores.view(maps, self._num_rows, num_heads, num_rows, scores.shape[-1])
         for columns, limit in chunk.limits:
-            own = by_position[..., columns]
-            torch.minimum(own, limit, out=own)
+            limited = by_position[..., columns]
+            torch.minimum(limited, limit, out=limited)
         torch.softmax(scores, -1, out=scores)
         if chunk.blind is not None:
             by_position.masked_fill_(chunk.blind, 0.0)
@@ -204,8 +204,8 @@ class Group:
         """rowsum(A dP) ``[G, R, 1]``, summed in float32 at least and rounded once."""
         num_rows = max(1, _PIECE // max(1, len(weights) * weights.shape[-1]))
         sums = []
-        for own, other in zip(weights.split(num_rows, 1), per_key.split(num_rows, 1), strict=True):
-            terms = torch.mul(own, other, out=self.memory("terms", own.shape))
+        for a, b in zip(weights.split(num_rows, 1), per_key.split(num_rows, 1), strict=True):
+            terms = torch.mul(a, b, out=self.memory("terms", a.shape))
             sums.append(terms.sum(-1, keepdim=True))
         return torch.cat(sums, dim=1)
 
@@ -216,8 +216,8 @@ class Group:
         else:
             terms = self._product(a, b, alpha, 0.0, self.memory("product", total.shape))
             width = max(1, _PIECE // max(1, len(total) * total.shape[-1]))
-            for own, new in zip(total.split(width, 1), terms.split(width, 1), strict=True):
-                own.add_(self.memory("wide", own.shape, total.dtype).copy_(new))
+            for piece, new in zip(total.split(width, 1), terms.split(width, 1), strict=True):
+                piece.add_(self.memory("wide", piece.shape, total.dtype).copy_(new))
 
 
 def groups(problem: Problem, product: MatrixProduct) -> Iterator[Group]:

@@ -145,47 +145,37 @@ def batched_product(a: Tensor, b: Tensor, alpha: float, beta: float, out: Tensor
 # Both schemas take the fields of Problem and of its mask, λ in its own shape.
 
 
-@torch.library.custom_op("diffattn::chunked", mutates_args=(), device_types="cpu")
-def _chunked(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lam: Tensor | None,
-    scale: float,
-    causal: bool,
-    window: int | None,
-    key_padding_mask: Tensor | None,
-    kv_lengths: Tensor | None,
-    cu_seqlens: Tensor | None,
-) -> Tensor:
-    lam_of_rows = None if lam is None else lam.expand(q.shape[:3])
-    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
-    problem = Problem(q=q, k=k, v=v, lam=lam_of_rows, scale=scale, mask=mask)
-    return forward(problem, batched_product)
+_SCHEMA = (
+    "Tensor q, Tensor k, Tensor v, Tensor? lam, float scale, bool causal, SymInt? window, "
+    "Tensor? key_padding_mask, Tensor? kv_lengths, Tensor? cu_seqlens"
+)
 
 
-@torch.library.custom_op("diffattn::chunked_backward", mutates_args=(), device_types="cpu")
-def _chunked_backward(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lam: Tensor | None,
-    scale: float,
-    causal: bool,
-    window: int | None,
-    key_padding_mask: Tensor | None,
-    kv_lengths: Tensor | None,
-    cu_seqlens: Tensor | None,
-    needs_lambda: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    lam_of_rows = None if lam is None else lam.expand(q.shape[:3])
-    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
-    problem = Problem(q=q, k=k, v=v, lam=lam_of_rows, scale=scale, mask=mask)
-    grad_q, grad_k, grad_v, grad_lam = backward(problem, grad_out, needs_lambda, batched_product)
+@torch.library.custom_op(
+    "diffattn::chunked", mutates_args=(), device_types="cpu", schema=f"({_SCHEMA}) -> Tensor"
+)
+def _chunked(*call: Any) -> Tensor:
+    return forward(_problem(*call), batched_product)
+
+
+@torch.library.custom_op(
+    "diffattn::chunked_backward", mutates_args=(), device_types="cpu",
+    schema=f"(Tensor grad_out, {_SCHEMA}, bool needs_lambda) -> (Tensor, Tensor, Tensor, Tensor)",
+)  # fmt: skip
+def _chunked_backward(grad_out: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *of_problem, needs_lambda = call
+    lam = call[3]
+    grads = backward(_problem(*of_problem), grad_out, needs_lambda, batched_product)
     if needs_lambda and lam is not None:
-        grad_lam = grad_lam.sum_to_size(lam.shape).to(lam.dtype, copy=True)
-    return grad_q, grad_k, grad_v, grad_lam
+        grads = (*grads[:3], grads[3].sum_to_size(lam.shape).to(lam.dtype, copy=True))
+    return grads
+
+
+def _problem(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, scale: float, *mask: Any
+) -> Problem:
+    lam = None if lam is None else lam.expand(q.shape[:3])
+    return Problem(q=q, k=k, v=v, lam=lam, scale=scale, mask=AttentionMask(*mask))
 
 
 @_chunked.register_fake

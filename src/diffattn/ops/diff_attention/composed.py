@@ -1,4 +1,7 @@
-"""Differential attention composed of softmax-attention calls: what the papers' users have."""
+"""Differential attention composed of softmax-attention calls: what the papers' users have.
+
+Arguments and results are those of :func:`diffattn.ops.diff_attention.reference.forward`.
+"""
 
 import torch
 from torch import Tensor
@@ -19,17 +22,6 @@ def flash_diff_attn_1(
     On CPU the flash kernel refuses ``Dv != D`` and PyTorch materialises the maps.
 
     Source: arXiv:2410.05258v2, Appendix A, FlashDiffAttn_1.
-
-    Args:
-        q: ``[B, T, H, 2, D]``.
-        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
-        v: ``[B, S, Hkv, Dv]``.
-        lam: λ, broadcastable to ``[B, T, H]``.
-        scale: s.
-        mask: Which keys a query sees.
-
-    Returns:
-        ``[B, T, H, Dv]``, dtype of ``q``.
     """
     maps = _split_maps(q, k)
     out_1, out_2 = (attend(q_i, k_i, v, scale=scale, mask=mask) for q_i, k_i in maps)
@@ -44,17 +36,6 @@ def flash_diff_attn_2(
     For kernels that need ``Dv == D``; here V is twice as wide and is split.
 
     Source: arXiv:2410.05258v2, Appendix A, FlashDiffAttn_2.
-
-    Args:
-        q: ``[B, T, H, 2, D]``.
-        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
-        v: ``[B, S, Hkv, 2 D]``.
-        lam: λ, broadcastable to ``[B, T, H]``.
-        scale: s.
-        mask: Which keys a query sees.
-
-    Returns:
-        ``[B, T, H, 2 D]``, dtype of ``q``.
     """
     halves = v.chunk(2, dim=-1)
     out_1, out_2 = (
@@ -74,17 +55,6 @@ def one_call(
     flash kernels run and only the queries are copied. Shared keys (V2) need no zeros.
 
     Source: arXiv:2410.05258v2, Eq. (1), with both maps in one call.
-
-    Args:
-        q: ``[B, T, H, 2, D]``.
-        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
-        v: ``[B, S, Hkv, Dv]``.
-        lam: λ, broadcastable to ``[B, T, H]``.
-        scale: s.
-        mask: Which keys a query sees.
-
-    Returns:
-        ``[B, T, H, Dv]``, dtype of ``q``.
     """
     head_dim = q.shape[-1]
     if k.ndim == 5:

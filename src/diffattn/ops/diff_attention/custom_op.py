@@ -11,151 +11,99 @@ from diffattn.ops.masking import CAUSAL, AttentionMask
 
 
 def diff_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lam: Tensor,
-    *,
-    scale: float,
-    mask: AttentionMask = CAUSAL,
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
 ) -> Tensor:
     r"""Differential attention in one pass over the keys; V is read once for both maps.
 
-    .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
+    Arguments and result as in :func:`diffattn.ops.diff_attention.reference.forward`, not empty and
+    of the dtypes and widths in the backend's row. Gradients of first order, deterministic.
 
     Source: arXiv:2410.05258v2, Eq. (1).
-
-    Args:
-        q: ``[B, T, H, 2, D]``, float16, bfloat16 or float32, not empty.
-        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
-        v: ``[B, S, Hkv, Dv]``, ``Dv`` D or 2D.
-        lam: λ, float32, broadcastable to ``[B, T, H]``.
-        scale: s.
-        mask: Which keys a query sees.
-
-    Returns:
-        ``[B, T, H, Dv]``, dtype of ``q``. Gradients of first order, deterministic.
     """
     options = (scale, *mask.flat())
     return call("diff_attention", "triton", _diff_attention, q, k, v, lam, *options)
 
 
 def softmax_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    scale: float,
-    mask: AttentionMask = CAUSAL,
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
 ) -> Tensor:
     """Softmax attention by kernels of the same make: the baseline of the same technique.
 
     Source: arXiv:1706.03762, Eq. (1).
 
-    Args:
-        q: ``[B, T, H, D]``, float16, bfloat16 or float32, not empty.
-        k: ``[B, S, Hkv, D]``.
-        v: ``[B, S, Hkv, Dv]``, ``Dv`` D or 2D.
-        scale: s.
-        mask: Which keys a query sees.
-
-    Returns:
-        ``[B, T, H, Dv]``, dtype of ``q``.
+    Arguments and result as in :func:`diffattn.ops.sdpa.attend`.
     """
     options = (scale, *mask.flat())
     return call("softmax_attention", "triton", _softmax_attention, q, k, v, *options)
 
 
-@torch.library.custom_op("diffattn::triton_diff_attention", mutates_args=())
+# The schemas are written out: the options of a mask, flat, are the same in all four.
+_OPTIONS = (
+    "float scale, bool causal, SymInt? window, Tensor? key_padding_mask, Tensor? kv_lengths, "
+    "Tensor? cu_seqlens"
+)
+
+
+@torch.library.custom_op(
+    "diffattn::triton_diff_attention", mutates_args=(),
+    schema=f"(Tensor q, Tensor k, Tensor v, Tensor lam, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
+)  # fmt: skip
 def _diff_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lam: Tensor,
-    scale: float,
-    causal: bool,
-    window: int | None,
-    key_padding_mask: Tensor | None,
-    kv_lengths: Tensor | None,
-    cu_seqlens: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, scale: float, *mask: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """O, O2 and the logarithms of the sums."""
     from diffattn.ops.diff_attention.triton import forward, launch
 
-    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     with torch.cuda.device_of(q):
-        seen = launch.key_mask(q, k, mask)
+        seen = launch.key_mask(q, k, AttentionMask(*mask))
         return forward.forward(q, k, v, lam, scale=scale, mask=seen)
 
 
-@torch.library.custom_op("diffattn::triton_diff_attention_backward", mutates_args=())
+@torch.library.custom_op(
+    "diffattn::triton_diff_attention_backward", mutates_args=(),
+    schema="(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor lam, Tensor o, Tensor o2, "
+    f"Tensor lse, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)",
+)  # fmt: skip
 def diff_attention_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lam: Tensor,
-    o: Tensor,
-    o2: Tensor,
-    lse: Tensor,
-    scale: float,
-    causal: bool,
-    window: int | None,
-    key_padding_mask: Tensor | None,
-    kv_lengths: Tensor | None,
-    cu_seqlens: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Tensor, o: Tensor, o2: Tensor, lse: Tensor,
+    scale: float, *mask: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k, v and λ."""
     from diffattn.ops.diff_attention.triton import backward, launch
 
-    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     with torch.cuda.device_of(q):
-        seen = launch.key_mask(q, k, mask, gradient=True)
+        seen = launch.key_mask(q, k, AttentionMask(*mask), gradient=True)
         return backward.backward(grad, q, k, v, lam, o, o2, lse, scale=scale, mask=seen)
 
 
-@torch.library.custom_op("diffattn::triton_softmax_attention", mutates_args=())
+@torch.library.custom_op(
+    "diffattn::triton_softmax_attention", mutates_args=(),
+    schema=f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)",
+)  # fmt: skip
 def _softmax_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float,
-    causal: bool,
-    window: int | None,
-    key_padding_mask: Tensor | None,
-    kv_lengths: Tensor | None,
-    cu_seqlens: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, scale: float, *mask: Any
 ) -> tuple[Tensor, Tensor]:
     """O and the logarithms of the sums."""
     from diffattn.ops.diff_attention.triton import launch, softmax
 
-    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     with torch.cuda.device_of(q):
-        seen = launch.key_mask(q, k, mask)
+        seen = launch.key_mask(q, k, AttentionMask(*mask))
         return softmax.forward(q, k, v, scale=scale, mask=seen)
 
 
-@torch.library.custom_op("diffattn::triton_softmax_attention_backward", mutates_args=())
+@torch.library.custom_op(
+    "diffattn::triton_softmax_attention_backward", mutates_args=(),
+    schema="(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
+    f"{_OPTIONS}) -> (Tensor, Tensor, Tensor)",
+)  # fmt: skip
 def _softmax_attention_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    o: Tensor,
-    lse: Tensor,
-    scale: float,
-    causal: bool,
-    window: int | None,
-    key_padding_mask: Tensor | None,
-    kv_lengths: Tensor | None,
-    cu_seqlens: Tensor | None,
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, scale: float, *mask: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v."""
     from diffattn.ops.diff_attention.triton import launch, softmax
 
-    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     with torch.cuda.device_of(q):
-        seen = launch.key_mask(q, k, mask, gradient=True)
+        seen = launch.key_mask(q, k, AttentionMask(*mask), gradient=True)
         return softmax.backward(grad, q, k, v, o, lse, scale=scale, mask=seen)
 
 

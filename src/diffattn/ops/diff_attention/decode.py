@@ -12,28 +12,14 @@ from diffattn.ops.masking import CAUSAL, AttentionMask, masked_softmax
 
 
 def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lam: Tensor,
-    *,
-    scale: float,
-    mask: AttentionMask = CAUSAL,
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
 ) -> Tensor:
-    r"""Differential attention of few queries, by one product with K per map and one with V.
+    """Differential attention of few queries, by one product with K per map and one with V.
+
+    Arguments and result as in :func:`diffattn.ops.diff_attention.reference.forward`; keys and
+    values may be views of a cache.
 
     Source: arXiv:2410.05258v2, Eq. (1).
-
-    Args:
-        q: ``[B, T, H, 2, D]``.
-        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``, for example a view of a cache.
-        v: ``[B, S, Hkv, Dv]``, likewise.
-        lam: λ, broadcastable to ``[B, T, H]``.
-        scale: s.
-        mask: Which keys a query sees.
-
-    Returns:
-        ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0.
     """
     return _attend(q, k, v, lam, scale=scale, mask=mask)
 
@@ -105,4 +91,4 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     # matmul copies operands whose batch axes are not one stride apart, as in [B, S, Hkv, ...].
     if b.shape[0] == 1 or b.stride(0) == b.shape[1] * b.stride(1):
         return torch.matmul(a, b)
-    return torch.stack([torch.matmul(own_a, own_b) for own_a, own_b in zip(a, b, strict=True)])
+    return torch.stack([torch.matmul(row_a, row_b) for row_a, row_b in zip(a, b, strict=True)])

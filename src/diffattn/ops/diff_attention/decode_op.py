@@ -1,5 +1,7 @@
 """The Triton decode kernel as an operator of PyTorch: schema, fake kernel, refusals."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -11,30 +13,14 @@ _NO_GRADIENT = "must run under torch.no_grad(): it has no gradient, got inputs t
 
 
 def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lam: Tensor,
-    *,
-    scale: float,
-    mask: AttentionMask = CAUSAL,
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
 ) -> Tensor:
     r"""Differential attention of at most 16 queries against a long cache, without a gradient.
 
-    .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
+    Arguments and result as in :func:`diffattn.ops.diff_attention.reference.forward`, of the dtypes
+    and widths in the backend's row; ``cu_seqlens`` is refused: a packed row is no cache.
 
     Source: arXiv:2410.05258v2, Eq. (1).
-
-    Args:
-        q: ``[B, T, H, 2, D]``, T at most 16, D in {32, 64, 96, 128}.
-        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
-        v: ``[B, S, Hkv, Dv]``, Dv in {D, 2D}.
-        lam: λ, float32, broadcastable to ``[B, T, H]``.
-        scale: s.
-        mask: Which keys a query sees; ``cu_seqlens`` is refused: a packed row is no cache.
-
-    Returns:
-        ``[B, T, H, Dv]``, dtype of ``q``.
 
     Raises:
         BackendError: A gradient or document borders are wanted.
@@ -68,17 +54,7 @@ def triton_decode(
 
 
 @triton_decode.register_fake
-def _fake(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lam: Tensor,
-    scale: float,
-    causal: bool,
-    window: int | None,
-    key_padding_mask: Tensor | None,
-    kv_lengths: Tensor | None,
-) -> Tensor:
+def _fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
     return q.new_empty(*q.shape[:3], v.shape[-1])
 
 

@@ -105,28 +105,13 @@ def flex_diff_attention(
 
 
 def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lam: Tensor,
-    *,
-    scale: float,
-    mask: AttentionMask = CAUSAL,
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
 ) -> Tensor:
     r"""Both maps by FlexAttention, the options as a block mask; V undivided.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
-    Args:
-        q: ``[B, T, H, 2, D]``.
-        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
-        v: ``[B, S, Hkv, Dv]``.
-        lam: λ, broadcastable to ``[B, T, H]``.
-        scale: s.
-        mask: Which keys a query sees.
-
-    Returns:
-        ``[B, T, H, Dv]``, dtype of ``q``.
+    Arguments and result as in :func:`diffattn.ops.diff_attention.reference.forward`.
 
     Raises:
         BackendError: FlexAttention cannot run these inputs here.

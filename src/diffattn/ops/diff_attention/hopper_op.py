@@ -12,30 +12,15 @@ from diffattn.ops.masking import CAUSAL, AttentionMask
 
 
 def diff_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lam: Tensor,
-    *,
-    scale: float,
-    mask: AttentionMask = CAUSAL,
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
 ) -> Tensor:
     r"""Differential attention on Hopper: one warpgroup per map, each tile of V shared.
 
-    .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
+    Arguments and result as in :func:`diffattn.ops.diff_attention.reference.forward`, not empty and
+    of the dtypes and widths in the backend's row; scale above 0, no mask besides ``causal``.
+    Gradients of first order, deterministic.
 
     Source: arXiv:2410.05258v2, Eq. (1).
-
-    Args:
-        q: ``[B, T, H, 2, D]``, float16 or bfloat16, D 64 or 128, not empty.
-        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
-        v: ``[B, S, Hkv, Dv]``, ``Dv`` D or 2D.
-        lam: λ, float32, broadcastable to ``[B, T, H]``.
-        scale: s, above 0.
-        mask: ``causal`` or nothing; every other option is refused.
-
-    Returns:
-        ``[B, T, H, Dv]``, dtype of ``q``. Gradients of first order, deterministic.
 
     Raises:
         BackendError: The kernel is not built for these inputs.

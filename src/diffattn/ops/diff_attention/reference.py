@@ -7,19 +7,14 @@ from diffattn.ops.masking import CAUSAL, AttentionMask, masked_softmax, repeat_h
 
 
 def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lam: Tensor,
-    *,
-    scale: float,
-    mask: AttentionMask = CAUSAL,
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
 ) -> Tensor:
     r"""Differential attention, written as the paper writes it.
 
     .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
 
-    Matrix products run in the input dtype, softmaxes and λ in float32 (float64 for float64).
+    Matrix products run in the input dtype, softmaxes and λ in float32 (float64 for float64). Every
+    backend takes these arguments, already checked, and gives this result.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
@@ -32,7 +27,7 @@ def forward(
         mask: Which keys a query sees.
 
     Returns:
-        ``[B, T, H, Dv]``, dtype of ``q``.
+        ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0.
     """
     _, _, signed = maps(q, k, lam, scale=scale, mask=mask)
     v = repeat_heads(v, q.shape[2]).transpose(1, 2)  # [B, H, S, Dv]

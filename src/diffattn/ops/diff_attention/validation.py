@@ -174,5 +174,5 @@ def _look(x: Tensor, reduce: Callable[[Tensor], Tensor] = Tensor.detach) -> Any:
         return reduce(x).tolist()
     except RuntimeError:
         # Under vmap and while tracing, a plain-looking tensor refuses to give its values, and
-        # PyTorch has no public question that tells beforehand.
+        # PyTorch has no public way to ask beforehand.
         return None

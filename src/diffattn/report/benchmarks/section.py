@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from diffattn.records.results import BenchCase, BenchResult, BenchRow
@@ -18,22 +17,8 @@ _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _LONG_TEXT = 40
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BenchSection:
-    """What the page shows of one record."""
-
-    runs: tuple[str, ...]
-    operators: Table | None
-    charts: tuple[Chart, ...]
-    models: Table | None
-    targets: tuple[str, ...]
-    """Lines."""
-    cases: tuple[Table, ...]
-    """Every contender, a table per case."""
-
-
-def bench_section(result: BenchResult, prefix: str) -> BenchSection:
-    """The tables and charts of a record.
+def bench_section(result: BenchResult, prefix: str) -> dict[str, Any]:
+    """What the page shows of one record, as the template names it.
 
     Args:
         result: The record.
@@ -43,14 +28,14 @@ def bench_section(result: BenchResult, prefix: str) -> BenchSection:
     models = [case for case in result.cases if case.suite == "models"]
     operators_caption = "Attention: the fastest differential contender."
     models_caption = f"Models: tokens per second. Published: {THROUGHPUT_SOURCE}, on H100 GPUs."
-    return BenchSection(
-        runs=tuple(run_text(result, name) for name in result.runs),
-        operators=_table(operators_caption, *operator_table(operators)) if operators else None,
-        charts=_charts(operators, prefix),
-        models=_table(models_caption, *model_table(models)) if models else None,
-        targets=tuple(targets_in_words(result.cases).split("\n")),
-        cases=tuple(_contenders(case) for case in result.cases),
-    )
+    return {
+        "runs": [run_text(result, name) for name in result.runs],
+        "operators": _table(operators_caption, *operator_table(operators)) if operators else None,
+        "charts": _charts(operators, prefix),
+        "models": _table(models_caption, *model_table(models)) if models else None,
+        "targets": targets_in_words(result.cases).split("\n"),
+        "cases": [_contenders(case) for case in result.cases],
+    }
 
 
 def _table(caption: str, headers: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:

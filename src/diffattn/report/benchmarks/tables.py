@@ -1,6 +1,6 @@
 """Benchmark records in words and in Markdown; T and TC always stand together.
 
-``python -m diffattn.report.benchmarks.tables FILE`` writes every table of a Markdown file anew that
+``python -m diffattn.report.benchmarks.tables FILE`` regenerates every table of a Markdown file that
 stands between ``<!-- bench: RECORD KEY=VALUE... -->`` and ``<!-- /bench -->``. Keys are ``suite``,
 ``dtype``, ``mode`` and those of the shapes; values may be several, separated by commas.
 """
@@ -15,9 +15,8 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.records.io import write_text
 from diffattn.records.results import BenchCase, BenchResult, BenchRow
 from diffattn.report.benchmarks.wording import (
-    baseline,
-    best_diff,
     check_text,
+    fastest,
     figure,
     milliseconds,
     mode_text,
@@ -63,7 +62,8 @@ def operator_table(cases: Sequence[BenchCase]) -> tuple[list[str], list[list[str
     headers += ["DIFF / TC", "Peak memory, DIFF / T", "Targets", "Run"]
     rows = []
     for case in cases:
-        base, best, tc = baseline(case), best_diff(case), _same_technique(case)
+        base, best = fastest(case, "T"), fastest(case, "DIFF")
+        tc = _same_technique(case, best)
         rows.append(
             [
                 shape_text(case),
@@ -127,7 +127,7 @@ def markdown(result: BenchResult, chosen: dict[str, str] | None = None) -> str:
 
 
 def replace_tables(text: str, root: Path) -> str:
-    """``text`` with every marked table generated anew from its record under ``root``."""
+    """``text`` with every marked table generated from its record under ``root``."""
 
     def table(match: re.Match[str]) -> str:
         head, name, options, _, end = match.groups()
@@ -170,15 +170,11 @@ def _share(row: BenchRow) -> dict[str, str]:
     return {"GFLOP/s": number(rate, 1), "of matmul peak": text}
 
 
-def _same_technique(case: BenchCase) -> BenchRow | None:
+def _same_technique(case: BenchCase, best: BenchRow | None) -> BenchRow | None:
     """TC of the fastest DIFF contender; else the fastest TC there is."""
-    best = best_diff(case)
-    same = [
-        row
-        for row in case.rows
-        if row.role == "TC" and row.seconds and best and row.backend == best.backend
-    ]
-    return same[0] if same else baseline(case, "TC")
+    timed = [row for row in case.rows if row.role == "TC" and row.seconds]
+    same = (row for row in timed if best and row.backend == best.backend)
+    return next(same, fastest(case, "TC"))
 
 
 def _memory_ratio(row: BenchRow | None, base: BenchRow | None) -> str:

@@ -5,13 +5,6 @@ from collections.abc import Iterable
 from diffattn.records.results import BenchCase, BenchResult, BenchRow, Spread
 from diffattn.report.page.wording import MISSING, number
 
-_MODES = {
-    "forward": "forward",
-    "backward": "backward",
-    "forward_backward": "forward + backward",
-    "decode": "decode",
-}
-
 
 def case_title(case: BenchCase) -> str:
     """Shape, dtype, what was timed, and the run."""
@@ -27,17 +20,11 @@ def shape_text(case: BenchCase) -> str:
 
 def mode_text(case: BenchCase) -> str:
     """What was timed, in words."""
-    return _MODES.get(case.mode, case.mode)
+    return case.mode.replace("_", " + ")
 
 
-def best_diff(case: BenchCase) -> BenchRow | None:
-    """The fastest differential contender that was timed."""
-    timed = [row for row in case.rows if row.role == "DIFF" and row.seconds]
-    return min(timed, key=lambda row: row.seconds.median if row.seconds else 0.0, default=None)
-
-
-def baseline(case: BenchCase, role: str = "T") -> BenchRow | None:
-    """The fastest contender of a role."""
+def fastest(case: BenchCase, role: str) -> BenchRow | None:
+    """The fastest contender of a role that was timed."""
     timed = [row for row in case.rows if row.role == role and row.seconds]
     return min(timed, key=lambda row: row.seconds.median if row.seconds else 0.0, default=None)
 
@@ -46,8 +33,7 @@ def milliseconds(value: Spread | None) -> str:
     """Median and quartiles."""
     if value is None:
         return MISSING
-    scale = 1e3
-    middle, low, high = (figure(scale * x) for x in (value.median, value.low, value.high))
+    middle, low, high = (figure(1e3 * x) for x in (value.median, value.low, value.high))
     return f"{middle} ms ({low} to {high})"
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from diffattn.records.evaluations import EvalResult, Metric
 from diffattn.report.page.charts import SEQUENTIAL, Chart, interval_bars, layout
+from diffattn.report.page.runs import is_number
 from diffattn.report.page.wording import number, type_color
 
 # Okabe and Ito's palette without grey, for models whose attention type has a colour already.
@@ -66,13 +67,9 @@ def _facets(
 
 
 def _facet(metric: Metric) -> Facet:
-    numbers = tuple(key for key, value in metric.where.items() if _is_number(value))
-    fixed = tuple((key, str(v)) for key, v in metric.where.items() if not _is_number(v))
+    numbers = tuple(key for key, value in metric.where.items() if is_number(value))
+    fixed = tuple((key, str(v)) for key, v in metric.where.items() if not is_number(v))
     return metric.name, fixed, numbers
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _num_values(by_model: ByModel, key: str) -> int:

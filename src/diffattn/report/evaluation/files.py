@@ -4,8 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffattn.errors import CheckpointError
-from diffattn.records.evaluations import Comparison, EvalResult, require_kind
-from diffattn.records.io import read_json
+from diffattn.records.evaluations import (
+    EVALUATION_MARKER,
+    Comparison,
+    EvalResult,
+    evaluation_marker,
+)
 from diffattn.records.run import RunRecord
 
 
@@ -22,7 +26,7 @@ class EvaluationFolder:
 
 def is_evaluation_folder(folder: Path) -> bool:
     """Whether ``diffattn evaluate`` wrote this folder."""
-    return (Path(folder) / "evaluation.json").exists()
+    return (Path(folder) / EVALUATION_MARKER).exists()
 
 
 def read_evaluation(folder: Path) -> EvaluationFolder:
@@ -32,8 +36,7 @@ def read_evaluation(folder: Path) -> EvaluationFolder:
         CheckpointError: ``evaluation.json`` is missing, or a file is damaged or of another kind.
     """
     folder = Path(folder)
-    path = folder / "evaluation.json"
-    marker = require_kind(read_json(path), "evaluation folder", path)
+    marker = evaluation_marker(folder)
     results: dict[str, list[EvalResult]] = {}
     records, gaps = [], []
     for variant in marker["variants"]:

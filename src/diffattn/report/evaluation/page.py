@@ -2,58 +2,20 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from diffattn.records.evaluations import EvalResult, Metric, PairedDifference
 from diffattn.report.evaluation.charts import heat_maps, line_charts
 from diffattn.report.evaluation.files import EvaluationFolder
 from diffattn.report.evaluation.tables import value_with_interval
-from diffattn.report.page.charts import Chart
 from diffattn.report.page.tables import Table, head_cell, number_cell, run_cell, table, word_cell
 from diffattn.report.page.wording import MISSING, count, listing, number, plural
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProtocolPage:
-    """One variant of a protocol."""
-
-    key: str
-    """Id of its section."""
-    variant: str
-    source: str
-    lines: tuple[Chart, ...]
-    heat_maps: tuple[tuple[Chart, ...], ...]
-    """Of one metric each, a chart per model."""
-    differences: Table | None
-    metrics: Table
-    choices: dict[str, str]
-    parameters: str
-    """As JSON."""
+_BETTER = {True: "higher", False: "lower", None: MISSING}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EvaluationPage:
-    """Every section of the page."""
-
-    title: str
-    lead: str
-    gaps: tuple[str, ...]
-    overview: Table
-    is_compared: bool
-    protocols: tuple[ProtocolPage, ...]
-    models: Table
-    runs: Table
-
-    @property
-    def chapters(self) -> dict[str, str]:
-        """Title of every section by its id."""
-        protocols = {protocol.key: protocol.variant for protocol in self.protocols}
-        return {"overview": "Results"} | protocols | {"provenance": "Provenance"}
-
-
-def evaluation_page(folder: EvaluationFolder) -> EvaluationPage:
-    """Every section of the page."""
+def evaluation_page(folder: EvaluationFolder) -> dict[str, Any]:
+    """Title, ``chapters`` (the title of every section by its id) and sections of the page."""
     labels = _labels(folder)
     differences = folder.comparison.differences if folder.comparison is not None else []
     failed = [
@@ -66,17 +28,22 @@ def evaluation_page(folder: EvaluationFolder) -> EvaluationPage:
         _protocol(variant, results, [d for d in differences if d.variant == variant], index)
         for index, (variant, results) in enumerate(folder.results.items())
     ]
-    return EvaluationPage(
-        title=f"Evaluation of {listing(labels)}",
-        lead=f"{plural(len(labels), 'model')}, {plural(len(folder.results), 'protocol')}. Values "
-        "with their intervals; every answer stands in the items.jsonl beside each result.",
-        gaps=(*folder.gaps, *failed),
-        overview=_overview(folder, labels),
-        is_compared=folder.comparison is not None,
-        protocols=tuple(protocols),
-        models=_models_table(folder),
-        runs=_runs_table(folder),
+    lead = (
+        f"{plural(len(labels), 'model')}, {plural(len(folder.results), 'protocol')}. Values "
+        "with their intervals; every answer stands in the items.jsonl beside each result."
     )
+    titles = {protocol["key"]: protocol["variant"] for protocol in protocols}
+    return {
+        "title": f"Evaluation of {listing(labels)}",
+        "chapters": {"overview": "Results"} | titles | {"provenance": "Provenance"},
+        "lead": lead,
+        "gaps": (*folder.gaps, *failed),
+        "overview": _overview(folder, labels),
+        "is_compared": folder.comparison is not None,
+        "protocols": protocols,
+        "models": _models_table(folder),
+        "runs": _runs_table(folder),
+    }
 
 
 def _labels(folder: EvaluationFolder) -> list[str]:
@@ -97,9 +64,9 @@ def _overview(folder: EvaluationFolder, labels: Sequence[str]) -> Table:
             rows.append(
                 [
                     head_cell(variant),
-                    word_cell(" ".join(filter(None, [name, where]))),
+                    word_cell(f"{name} {where}".rstrip()),
                     *map(number_cell, values),
-                    word_cell(_direction(first)),
+                    word_cell(_BETTER[first.higher_is_better]),
                     number_cell(count(first.n)),
                 ]
             )
@@ -109,19 +76,19 @@ def _overview(folder: EvaluationFolder, labels: Sequence[str]) -> Table:
 
 def _protocol(
     variant: str, results: Sequence[EvalResult], differences: Sequence[PairedDifference], index: int
-) -> ProtocolPage:
+) -> dict[str, Any]:
     first, key = results[0], f"protocol-{index}"
-    return ProtocolPage(
-        key=key,
-        variant=variant,
-        source=f"{first.protocol}, version {first.version}. Source: {first.source}.",
-        lines=line_charts(results, f"{key}-chart-"),
-        heat_maps=heat_maps(results, f"{key}-chart-"),
-        differences=_differences_table(differences),
-        metrics=_metrics_table(results),
-        choices=first.choices,
-        parameters=json.dumps(first.parameters, indent=2, ensure_ascii=False),
-    )
+    return {
+        "key": key,
+        "variant": variant,
+        "source": f"{first.protocol}, version {first.version}. Source: {first.source}.",
+        "lines": line_charts(results, f"{key}-chart-"),
+        "heat_maps": heat_maps(results, f"{key}-chart-"),
+        "differences": _differences_table(differences),
+        "metrics": _metrics_table(results),
+        "choices": first.choices,
+        "parameters": json.dumps(first.parameters, indent=2, ensure_ascii=False),
+    }
 
 
 def _differences_table(differences: Sequence[PairedDifference]) -> Table | None:
@@ -147,7 +114,7 @@ def _metrics_table(results: Sequence[EvalResult]) -> Table:
     rows = [
         [
             head_cell(str(result.model["label"])),
-            word_cell(" ".join(filter(None, [metric.name, _where(metric)]))),
+            word_cell(f"{metric.name} {_where(metric)}".rstrip()),
             number_cell(number(metric.value)),
             number_cell(_ends(metric.low, metric.high)),
             word_cell(metric.unit),
@@ -201,10 +168,6 @@ def _headline(result: EvalResult | None, name: str, where: str) -> Metric | None
 
 def _where(metric: Metric) -> str:
     return ", ".join(f"{key} {value}" for key, value in metric.where.items())
-
-
-def _direction(metric: Metric) -> str:
-    return {True: "higher", False: "lower", None: MISSING}[metric.higher_is_better]
 
 
 def _ends(low: float | None, high: float | None) -> str:

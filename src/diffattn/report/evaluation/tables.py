@@ -1,6 +1,8 @@
 """Evaluation results as rows of a table."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from diffattn.records.evaluations import Comparison, EvalResult, Metric
 from diffattn.report.page.wording import number
@@ -39,6 +41,14 @@ def difference_rows(comparison: Comparison) -> list[dict[str, str]]:
         }
         for paired in comparison.differences
     ]
+
+
+def results_json(results: Sequence[EvalResult], comparison: Comparison | None) -> str:
+    """Results, and the comparison if there is one, as JSON."""
+    values = {"results": [asdict(result) for result in results]}
+    if comparison is not None:
+        values["comparison"] = [asdict(comparison)]
+    return json.dumps(values, indent=2, ensure_ascii=False)
 
 
 def value_with_interval(metric: Metric) -> str:

@@ -1,7 +1,6 @@
 """Where every number came from: hashes, commits, versions, hardware, files."""
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from diffattn.report.page.runs import Study, StudyRun
@@ -11,20 +10,17 @@ from diffattn.report.page.wording import count
 _NOT_RECORDED = "not recorded"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Provenance:
-    """What the provenance section of a study shows."""
-
-    facts: Table
-    runs: Table
-    config: str
-    """The resolved config as JSON."""
-
-
-def provenance(study: Study) -> Provenance:
-    """Facts of a study, one table of its runs, and its resolved config."""
+def provenance(study: Study) -> dict[str, Any]:
+    """Facts of a study, a table of its runs, and its resolved config as JSON."""
     config = json.dumps(study.info["config"], indent=2, ensure_ascii=False)
-    return Provenance(facts=_facts(study), runs=_runs_table(study), config=config)
+    return {"facts": _facts(study), "runs": _runs_table(study), "config": config}
+
+
+def statement(study: Study) -> str:
+    """What the results can and cannot show."""
+    if study.results is None:
+        return "The study has not finished, so it makes no statement."
+    return str(study.results["statement"])
 
 
 def protocol(study: Study) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,16 @@ class StudyRun:
     """One run of a study, as far as it got."""
 
     record: RunRecord
-    attention_type: str
-    metrics: list[dict[str, Any]]
+    metrics: list[dict[str, Any]] = field(default_factory=list)
     """Rows of ``metrics.jsonl``; empty if the run has not started."""
     results: dict[str, Any] | None
     """``results.json``, or ``None`` while the run is unfinished."""
     costs: dict[str, Any] | None
+
+    @property
+    def attention_type(self) -> str:
+        """Of the model."""
+        return str(self.record.config["model"]["attention_type"])
 
     @property
     def name(self) -> str:
@@ -48,8 +52,8 @@ class Study:
     runs: tuple[StudyRun, ...]
     """In the order of the study's types, then of its seeds."""
     results: dict[str, Any] | None
-    maps: dict[str, Any] | None
-    gaps: tuple[str, ...]
+    maps: dict[str, Any] | None = None
+    gaps: tuple[str, ...] = ()
     """One plain sentence for everything that is missing or contradictory."""
     all_records: str | None = None
     """Where the rest lies, if this is the summary of a study; ``None`` for a whole folder."""
@@ -105,13 +109,7 @@ def _read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
         results = read_checked(folder / "results.json", run=str)
     if (folder / "costs.json").exists():
         costs = read_checked(folder / "costs.json", run=str)
-    return StudyRun(
-        record=record,
-        attention_type=record.config["model"]["attention_type"],
-        metrics=metrics,
-        results=results,
-        costs=costs,
-    )
+    return StudyRun(record=record, metrics=metrics, results=results, costs=costs)
 
 
 def unfinished_gap(run: StudyRun) -> str:
@@ -123,6 +121,11 @@ def unfinished_gap(run: StudyRun) -> str:
 def is_number(value: Any) -> bool:
     """Whether a value from a file is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def finite_numbers(value: Any) -> list[float]:
+    """A list of finite numbers from a file; empty if it is anything else."""
+    return value if isinstance(value, list) and all(map(is_number, value)) else []
 
 
 def read_checked(path: Path, **fields: type) -> dict[str, Any]:

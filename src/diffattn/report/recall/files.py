@@ -52,7 +52,11 @@ def read_recall_study(folder: Path) -> Study:
         results = read_checked(folder / "results.json", tasks=dict, statement=str)
     foreign = [name for name in runs if name not in wanted]
     gaps = [f"Run {name} is in the folder but not part of this study." for name in foreign]
-    gaps += [gap for name in wanted for gap in _gap(name, runs.get(name))]
+    for name in wanted:
+        if name not in runs:
+            gaps.append(f"Run {name} was not found.")
+        elif runs[name].results is None:
+            gaps.append(unfinished_gap(runs[name]))
     if results is None:
         gaps.append("results.json is missing: the study has not finished, so nothing is counted.")
     else:
@@ -61,7 +65,6 @@ def read_recall_study(folder: Path) -> Study:
         info=info | {"config": info["tasks"]},
         runs=tuple(runs[name] for name in wanted if name in runs),
         results=results,
-        maps=None,
         gaps=tuple(gaps),
     )
 
@@ -90,14 +93,6 @@ def sweep_names(info: dict[str, Any], task: str | None = None) -> list[str]:
 def part(study: Study, names: list[str]) -> Study:
     """The same study with these runs only."""
     return replace(study, runs=tuple(run for run in study.runs if run.name in names))
-
-
-def _gap(name: str, run: StudyRun | None) -> list[str]:
-    if run is None:
-        return [f"Run {name} was not found."]
-    if run.results is None:
-        return [unfinished_gap(run)]
-    return []
 
 
 def _contradictions(results: dict[str, Any], runs: dict[str, StudyRun]) -> list[str]:

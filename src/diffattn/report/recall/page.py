@@ -1,11 +1,11 @@
 """What the page of a recall study shows, as plain values."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from diffattn.report.page.charts import Chart, layout, line, names_of
-from diffattn.report.page.provenance import Provenance, provenance
+from diffattn.report.page.provenance import provenance, statement
 from diffattn.report.page.run_tables import cost_table, models_table
 from diffattn.report.page.runs import Study
 from diffattn.report.page.tables import Table
@@ -35,45 +35,8 @@ CHAPTERS = {
 _CEILING_COLORS = ("#999999", "#cc79a7", "#e69f00")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TaskCounts:
-    """What is counted once every run of a study has finished."""
-
-    solved: Table
-    ceilings: str
-    trials: Table
-    by_query: Table
-    tests: Table
-    sweep: Table
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TaskPage:
-    """One task; everything about it that the page shows."""
-
-    name: str
-    models: Table
-    accuracy: Chart | str
-    sweep_accuracy: Chart | str
-    costs: Table
-    counts: TaskCounts | None
-    """``None`` while the study has not finished."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecallPage:
-    """Every section of the page."""
-
-    lead: str
-    statement: str
-    gaps: tuple[str, ...]
-    settings: Table
-    tasks: tuple[TaskPage, ...]
-    provenance: Provenance
-
-
-def recall_page(study: Study) -> RecallPage:
-    """Every section of the page.
+def recall_page(study: Study) -> dict[str, Any]:
+    """Every section of the page, as the template names them.
 
     Args:
         study: From :func:`diffattn.report.recall.files.read_recall_study`.
@@ -86,43 +49,39 @@ def recall_page(study: Study) -> RecallPage:
         f"and step. {plural(len(info['seeds']), 'seed')} per type and task count; the learning "
         f"rate was chosen before, on {plural(len(info['sweep_seeds']), 'other seed')}."
     )
-    statement = "The study has not finished, so it makes no statement."
-    if study.results is not None:
-        statement = study.results["statement"]
-    return RecallPage(
-        lead=lead,
-        statement=statement,
-        gaps=study.gaps,
-        settings=settings_table(study),
-        tasks=tuple(_task_page(study, task) for task in info["tasks"]),
-        provenance=provenance(study),
-    )
+    return {
+        "lead": lead,
+        "statement": statement(study),
+        "gaps": study.gaps,
+        "settings": settings_table(study),
+        "tasks": [_task(study, task) for task in info["tasks"]],
+        "provenance": provenance(study),
+    }
 
 
-def _task_page(study: Study, task: str) -> TaskPage:
+def _task(study: Study, task: str) -> dict[str, Any]:
+    """One task; ``counts`` is ``None`` while the study has not finished."""
     trials, sweep = trial_names(study.info, task), sweep_names(study.info, task)
     # One run per type: the sizes of its models are those of all.
     first_seed = trial_names({**study.info, "seeds": study.info["seeds"][:1]}, task)
-    return TaskPage(
-        name=task_name(task),
-        models=_of_task(task, models_table, part(study, first_seed)),
-        accuracy=accuracy_chart(study, task, trials, f"chart-{task}"),
-        sweep_accuracy=accuracy_chart(study, task, sweep, f"chart-sweep-{task}"),
-        costs=_of_task(task, cost_table, part(study, trials)),
-        counts=None if study.results is None else _counts(study, task),
-    )
-
-
-def _counts(study: Study, task: str) -> TaskCounts:
-    assert study.results is not None
-    return TaskCounts(
-        solved=solved_table(study, task),
-        ceilings=ceilings_in_words(study.results["tasks"][task]["ceilings"]),
-        trials=trials_table(study, task),
-        by_query=by_query_table(study, task),
-        tests=tests_table(study, task),
-        sweep=sweep_table(study, task),
-    )
+    counts = None
+    if study.results is not None:
+        counts = {
+            "solved": solved_table(study, task),
+            "ceilings": ceilings_in_words(study.results["tasks"][task]["ceilings"]),
+            "trials": trials_table(study, task),
+            "by_query": by_query_table(study, task),
+            "tests": tests_table(study, task),
+            "sweep": sweep_table(study, task),
+        }
+    return {
+        "name": task_name(task),
+        "models": _of_task(task, models_table, part(study, first_seed)),
+        "accuracy": accuracy_chart(study, task, trials, f"chart-{task}"),
+        "sweep_accuracy": accuracy_chart(study, task, sweep, f"chart-sweep-{task}"),
+        "costs": _of_task(task, cost_table, part(study, trials)),
+        "counts": counts,
+    }
 
 
 def _of_task(task: str, make: Callable[[Study], Table], study: Study) -> Table:

@@ -58,13 +58,7 @@ def solved_table(study: Study, task: str) -> Table:
     """Solved shares with their intervals, and the spread of steps and of test accuracy."""
     rows = []
     for name, summary in _entry(study, task)["types"].items():
-        values = [
-            f"{summary['learning_rate']:g}",
-            f"{summary['solved']} of {summary['trials']}",
-            _interval(summary),
-            _spread(summary["solved_steps"], max(summary["steps"])),
-            _range(summary["test_accuracy"]),
-        ]
+        values = [*_solved(summary), _range(summary["test_accuracy"])]
         rows.append([type_cell(name), *(number_cell(value, summary["runs"]) for value in values)])
     headers = [
         "Model",
@@ -184,10 +178,7 @@ def recall_markdown(study: Path) -> str:
             cells = [
                 task_name(task),
                 type_name(name),
-                f"{summary['learning_rate']:g}",
-                f"{summary['solved']} of {summary['trials']}",
-                _interval(summary),
-                _spread(summary["solved_steps"], max(summary["steps"])),
+                *_solved(summary),
                 p_values.get((BASELINE, name), MISSING),
                 _range(summary["test_accuracy"]),
                 number(entry["ceilings"]["pairs"], 3),
@@ -260,9 +251,15 @@ def _entry(study: Study, task: str) -> dict[str, Any]:
     return dict(study.results["tasks"][task])
 
 
-def _interval(summary: dict[str, Any]) -> str:
+def _solved(summary: dict[str, Any]) -> list[str]:
+    """Learning rate, solved trials, interval of their share, and steps."""
     share = summary["solved_share"]
-    return f"{number(share['low'], 2)} to {number(share['high'], 2)}"
+    return [
+        f"{summary['learning_rate']:g}",
+        f"{summary['solved']} of {summary['trials']}",
+        f"{number(share['low'], 2)} to {number(share['high'], 2)}",
+        _spread(summary["solved_steps"], max(summary["steps"])),
+    ]
 
 
 def _step(solved: int | None, spent: int) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from diffattn.report.page.charts import Chart, interval_bars, layout, line, mean_curve, names_of
-from diffattn.report.page.runs import Study, StudyRun, is_number
+from diffattn.report.page.runs import Study, StudyRun, finite_numbers
 from diffattn.report.page.wording import ends, number, type_color, type_name
 from diffattn.report.study.summary import differences
 
@@ -50,7 +50,7 @@ def loss_chart(study: Study, metric: str, title: str, element_id: str) -> Chart 
 
 def difference_chart(study: Study, element_id: str) -> Chart | None:
     """Paired differences with their intervals around zero; ``None`` if there are none."""
-    shown = [d for d in differences(study) if d.metric == "validation_loss"]
+    shown = differences(study)
     if not shown:
         return None
     traces: list[dict[str, Any]] = []
@@ -122,7 +122,8 @@ def lambda_chart(study: Study, attention_type: str, element_id: str) -> Chart | 
         return f"No run of {name} recorded λ."
     traces: list[dict[str, Any]] = []
     num_layers = max(len(row) for run in runs for _, row in lambdas(run))
-    starts: list[float] = next((init for run in runs if (init := _lambda_init(run))), [])
+    recorded = (finite_numbers(run.result("lambda_init")) for run in runs)
+    starts: list[float] = next(filter(None, recorded), [])
     for layer in range(num_layers):
         color = shade(type_color(attention_type), layer, num_layers)
         curves = [
@@ -153,11 +154,7 @@ def lambda_chart(study: Study, attention_type: str, element_id: str) -> Chart | 
 
 def lambdas(run: StudyRun) -> list[tuple[float, list[float]]]:
     """Steps and λ per layer of one run."""
-    return [
-        (row["step"], row["lam"])
-        for row in run.metrics
-        if isinstance(row.get("lam"), list) and all(is_number(x) for x in row["lam"])
-    ]
+    return [(row["step"], lam) for row in run.metrics if (lam := finite_numbers(row.get("lam")))]
 
 
 def shade(color: str, index: int, total: int) -> str:
@@ -165,11 +162,6 @@ def shade(color: str, index: int, total: int) -> str:
     strength = 1.0 if total < 2 else 0.35 + 0.65 * index / (total - 1)
     channels = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(255 + strength * (c - 255)):02x}" for c in channels)
-
-
-def _lambda_init(run: StudyRun) -> list[float]:
-    init = run.result("lambda_init")
-    return init if isinstance(init, list) and all(map(is_number, init)) else []
 
 
 def _mean_label(runs: Sequence[StudyRun]) -> str:

@@ -1,7 +1,6 @@
 """Attention maps of one example: A₁, A₂ and their signed difference side by side."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,28 +34,7 @@ _COLORBAR = {
 _VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeadMaps:
-    """The maps of one head of one model."""
-
-    title: str
-    where: str
-    """Run, layer and head."""
-    charts: tuple[Chart, ...]
-    is_baseline: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AttentionMaps:
-    """Maps of every attention type, all on the same text."""
-
-    text: str
-    heads: tuple[HeadMaps, ...]
-    absent: str
-    """The types without maps, in words; empty if there are none."""
-
-
-def attention_maps(study: Study, prefix: str) -> AttentionMaps | None:
+def attention_maps(study: Study, prefix: str) -> dict[str, Any] | None:
     """Maps of every attention type in ``maps.json``, in the study's order.
 
     Args:
@@ -64,7 +42,8 @@ def attention_maps(study: Study, prefix: str) -> AttentionMaps | None:
         prefix: Start of the element ids, unique in the page.
 
     Returns:
-        The maps; ``None`` if none were recorded.
+        ``text``, ``heads`` and in words the types that are ``absent``; ``None`` if no maps were
+        recorded.
 
     Raises:
         CheckpointError: A map is not square over the tokens, or not numeric.
@@ -78,16 +57,15 @@ def attention_maps(study: Study, prefix: str) -> AttentionMaps | None:
         if not isinstance(entry, dict):
             raise CheckpointError(f"maps.json: {name} must hold maps, got {entry!r}.")
         heads.append(
-            HeadMaps(
-                title=type_name(name),
-                where=f"run {entry.get('run')}, layer {entry.get('layer')}, "
-                f"head {entry.get('head')}",
-                charts=tuple(_charts(name, entry, tokens, f"{prefix}{index}")),
-                is_baseline=name == BASELINE,
-            )
+            {
+                "title": type_name(name),
+                "where": ", ".join(f"{key} {entry.get(key)}" for key in ("run", "layer", "head")),
+                "charts": _charts(name, entry, tokens, f"{prefix}{index}"),
+                "is_baseline": name == BASELINE,
+            }
         )
     absent = listing(type_name(name) for name in study.types if name not in layers)
-    return AttentionMaps(text="".join(map(str, tokens)), heads=tuple(heads), absent=absent)
+    return {"text": "".join(map(str, tokens)), "heads": heads, "absent": absent}
 
 
 def _charts(

@@ -1,16 +1,15 @@
 """What the page of a study of models on text shows, as plain values."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from diffattn.report.page.charts import Chart
-from diffattn.report.page.provenance import Provenance, protocol, provenance
+from diffattn.report.page.provenance import protocol, provenance, statement
 from diffattn.report.page.run_tables import cost_table, models_table
 from diffattn.report.page.runs import Study
 from diffattn.report.page.tables import Table
 from diffattn.report.page.wording import MISSING, count, listing, number, plural, type_name
 from diffattn.report.study.charts import difference_chart, lambda_chart, loss_chart
-from diffattn.report.study.map_charts import AttentionMaps, attention_maps
+from diffattn.report.study.map_charts import attention_maps
 from diffattn.report.study.tables import (
     difference_table,
     lambda_table,
@@ -45,43 +44,8 @@ _MATCHES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StudyPage:
-    """Every section of one study."""
-
-    prefix: str
-    """Start of all element ids, unique in the page."""
-    lead: str
-    statement: str
-    gaps: tuple[str, ...]
-    types: tuple[tuple[str, str], ...]
-    """Name of each attention type, and what it is."""
-    models: Table
-    losses: Table
-    differences: Table
-    difference_chart: Chart | None
-    curves: tuple[Chart | str, ...]
-    costs: Table
-    lambda_charts: tuple[Chart | str, ...]
-    lambdas: Table | None
-    maps: AttentionMaps | None
-    provenance: Provenance
-    all_records: str | None
-    """Where curves and maps are, if this is the summary of a study."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PublishedStudy:
-    """Another study, shown beside the user's."""
-
-    lead: str
-    together: Table | str
-    """Both studies in one table, or why they share none."""
-    study: StudyPage
-
-
-def study_page(study: Study, prefix: str = "") -> StudyPage:
-    """Every section of one study.
+def study_page(study: Study, prefix: str = "") -> dict[str, Any]:
+    """Every section of one study, as the template names them.
 
     Args:
         study: The study.
@@ -100,56 +64,47 @@ def study_page(study: Study, prefix: str = "") -> StudyPage:
             lambda_chart(study, name, f"{prefix}chart-lambda-{index}")
             for index, name in enumerate(study.differential_types)
         ]
-    statement = "The study has not finished, so it makes no statement."
-    if study.results is not None:
-        statement = study.results["statement"]
     types = [
         (type_name(name), _WHAT_TYPES_ARE[name]) for name in study.types if name in _WHAT_TYPES_ARE
     ]
-    return StudyPage(
-        prefix=prefix,
-        lead=_lead(study),
-        statement=statement,
-        gaps=study.gaps,
-        types=tuple(types),
-        models=models_table(study),
-        losses=loss_table(study),
-        differences=difference_table(study),
-        difference_chart=difference_chart(study, f"{prefix}chart-differences"),
-        curves=tuple(curves),
-        costs=cost_table(study),
-        lambda_charts=tuple(lambda_charts),
-        lambdas=lambda_table(study),
-        maps=attention_maps(study, f"{prefix}map-"),
-        provenance=provenance(study),
-        all_records=study.all_records,
-    )
+    return {
+        "prefix": prefix,
+        "lead": _lead(study),
+        "statement": statement(study),
+        "gaps": study.gaps,
+        "types": types,
+        "models": models_table(study),
+        "losses": loss_table(study),
+        "differences": difference_table(study),
+        "difference_chart": difference_chart(study, f"{prefix}chart-differences"),
+        "curves": curves,
+        "costs": cost_table(study),
+        "lambda_charts": lambda_charts,
+        "lambdas": lambda_table(study),
+        "maps": attention_maps(study, f"{prefix}map-"),
+        "provenance": provenance(study),
+        "all_records": study.all_records,
+    }
 
 
-def published_study(study: Study, published: Study) -> PublishedStudy:
+def published_study(study: Study, published: Study) -> dict[str, Any]:
     """Another study beside the user's, with its own provenance."""
     first = published.runs[0].record if published.runs else None
-    where = "an unrecorded machine"
-    if first is not None and first.hardware.get("processor"):
-        where = str(first.hardware["processor"])
-    commit = (first.commit or "not recorded")[:12] if first is not None else "not recorded"
+    where = (first.hardware.get("processor") if first else None) or "an unrecorded machine"
+    commit = ((first.commit if first else None) or "not recorded")[:12]
     lead = (
         f"A study of scale “{published.info.get('scale')}”, run on "
         f"{str(published.info.get('created'))[:10]} on {where} at commit {commit}. It has other "
         "sizes and token counts: its losses must not be compared with those above. Its "
         "differences to its own baseline may be read beside yours."
     )
-    together: Table | str
+    together: Table | str = (
+        f"The two studies followed different protocols ({protocol(study)}; "
+        f"{protocol(published)}), so their numbers share no table."
+    )
     if protocol(study) == protocol(published):
         together = side_by_side_table(study, published)
-    else:
-        together = (
-            f"The two studies followed different protocols ({protocol(study)}; "
-            f"{protocol(published)}), so their numbers share no table."
-        )
-    return PublishedStudy(
-        lead=lead, together=together, study=study_page(published, prefix="published-")
-    )
+    return {"lead": lead, "together": together, "study": study_page(published, "published-")}
 
 
 def _lead(study: Study) -> str:

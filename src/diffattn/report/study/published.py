@@ -1,6 +1,6 @@
 """The summary of a published study that the package carries, to be shown beside other studies.
 
-``python -m diffattn.report.study.published FOLDER`` writes it anew.
+``python -m diffattn.report.study.published FOLDER`` writes it.
 """
 
 import sys
@@ -63,25 +63,13 @@ def read_published(path: Path) -> Study:
     if not path.is_file():
         return read_study(path)
     value = read_checked(path, all_records=str, study=dict, results=dict, runs=list)
-    runs = []
     for entry in value["runs"]:
         require_fields(path, entry, record=dict, results=dict, costs=dict)
-        record = RunRecord(**entry["record"])
-        runs.append(
-            StudyRun(
-                record=record,
-                attention_type=record.config["model"]["attention_type"],
-                metrics=[],
-                results=entry["results"],
-                costs=entry["costs"],
-            )
-        )
+    runs = [StudyRun(**entry | {"record": RunRecord(**entry["record"])}) for entry in value["runs"]]
     return Study(
         info=value["study"],
         runs=tuple(runs),
         results=value["results"],
-        maps=None,
-        gaps=(),
         all_records=value["all_records"],
     )
 

@@ -21,11 +21,10 @@ class TypeResult:
 
 @dataclass(frozen=True)
 class Difference:
-    """Paired differences of one attention type to the baseline, one per seed."""
+    """Differences in validation loss of one attention type to the baseline, paired by seed."""
 
     attention_type: str
     baseline: str
-    metric: str
     runs: tuple[tuple[str, str], ...]
     values: tuple[float, ...]
     interval: Interval
@@ -46,9 +45,7 @@ def losses(study: Study) -> dict[str, TypeResult]:
             continue
         summary = _field(entry, "validation_loss", dict, name)
         runs = tuple(str(run) for run in _field(entry, "runs", list, name))
-        values, interval = _recorded(summary, name)
-        _require_one_each(runs, values, name)
-        recorded[name] = TypeResult(runs, values, interval)
+        recorded[name] = TypeResult(runs, *_recorded(summary, len(runs), name))
     return recorded
 
 
@@ -59,7 +56,7 @@ def bits_per_byte(study: Study) -> dict[str, TypeResult]:
 
 
 def differences(study: Study) -> list[Difference]:
-    """Paired differences to the baseline.
+    """Paired differences in validation loss to the baseline.
 
     Raises:
         CheckpointError: ``results.json`` lacks a field or holds another kind of value.
@@ -69,12 +66,12 @@ def differences(study: Study) -> list[Difference]:
     recorded = []
     for entry in study.results["differences"]:
         name = _field(entry, "type", str, "differences")
+        if _field(entry, "metric", str, name) != "validation_loss":
+            continue
         runs = tuple(_pair(pair, name) for pair in _field(entry, "runs", list, name))
-        values, interval = _recorded(entry, name)
-        _require_one_each(runs, values, name)
+        values, interval = _recorded(entry, len(runs), name)
         baseline = _field(entry, "baseline", str, name)
-        metric = _field(entry, "metric", str, name)
-        recorded.append(Difference(name, baseline, metric, runs, values, interval))
+        recorded.append(Difference(name, baseline, runs, values, interval))
     return recorded
 
 
@@ -106,7 +103,6 @@ def _computed_differences(study: Study) -> list[Difference]:
             Difference(
                 attention_type=name,
                 baseline=BASELINE,
-                metric="validation_loss",
                 runs=tuple((a.name, b.name) for a, b in pairs),
                 values=tuple(x - y for x, y in zip(here, there, strict=True)),
                 interval=paired_difference(here, there),
@@ -115,9 +111,16 @@ def _computed_differences(study: Study) -> list[Difference]:
     return computed
 
 
-def _recorded(entry: dict[str, Any], where: str) -> tuple[tuple[float, ...], Interval]:
+def _recorded(
+    entry: dict[str, Any], num_runs: int, where: str
+) -> tuple[tuple[float, ...], Interval]:
     """Values and interval as ``results.json`` holds them; never computed again."""
     values = tuple(_field(entry, "values", list, where))
+    if len(values) != num_runs:
+        raise CheckpointError(
+            f"results.json: {where} must name one run per value, "
+            f"got {num_runs} runs and {len(values)} values."
+        )
     mean, level = (_field(entry, key, float | int, where) for key in ("mean", "level"))
     low, high = entry.get("low"), entry.get("high")
     for value in (*values, mean, level, *(end for end in (low, high) if end is not None)):
@@ -138,11 +141,3 @@ def _pair(names: Any, where: str) -> tuple[str, str]:
     if not isinstance(names, list) or len(names) != 2:
         raise CheckpointError(f"results.json: {where} must pair two runs, got {names!r}.")
     return str(names[0]), str(names[1])
-
-
-def _require_one_each(runs: tuple[Any, ...], values: tuple[float, ...], where: str) -> None:
-    if len(runs) != len(values):
-        raise CheckpointError(
-            f"results.json: {where} must name one run per value, "
-            f"got {len(runs)} runs and {len(values)} values."
-        )

@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import fmean
 
 from diffattn.report.page.run_tables import first_model
-from diffattn.report.page.runs import BASELINE, Study, StudyRun, is_number
+from diffattn.report.page.runs import BASELINE, Study, StudyRun, finite_numbers
 from diffattn.report.page.tables import (
     Cell,
     Table,
@@ -29,8 +29,6 @@ from diffattn.report.page.wording import (
 )
 from diffattn.report.study.files import read_study
 from diffattn.report.study.summary import Difference, TypeResult, bits_per_byte, differences, losses
-
-_METRICS = {"validation_loss": "validation loss", "validation_bits_per_byte": "bits per byte"}
 
 
 def loss_table(study: Study) -> Table:
@@ -60,19 +58,13 @@ def loss_table(study: Study) -> Table:
 def difference_table(study: Study) -> Table:
     """Paired differences to the baseline and what they show, in words."""
     every = differences(study)
-    several = any(d.metric != "validation_loss" for d in every)
-    rows = []
-    for difference in every:
-        row = [type_cell(difference.attention_type)]
-        if several:
-            row.append(word_cell(_METRICS.get(difference.metric, difference.metric)))
-        rows.append(row + _difference_cells(difference))
+    rows = [[type_cell(d.attention_type), *_difference_cells(d)] for d in every]
     compared = {difference.attention_type for difference in every}
     for name in study.differential_types:
         if name not in compared:
-            blank = [number_cell(MISSING)] * (4 if several else 3)
+            blank = [number_cell(MISSING)] * 3
             rows.append([type_cell(name), *blank, word_cell("no finished pair")])
-    headers = ["Model", *(["Metric"] if several else []), *_difference_headers(every)]
+    headers = ["Model", *_difference_headers(every)]
     baselines = listing(dict.fromkeys(type_name(d.baseline) for d in every)) or "the baseline"
     return table(f"Difference to the {baselines}, paired by seed.", headers, rows)
 
@@ -83,7 +75,6 @@ def side_by_side_table(study: Study, published: Study) -> Table:
         (difference, where)
         for source, where in ((study, "this study"), (published, "published"))
         for difference in differences(source)
-        if difference.metric == "validation_loss"
     ]
     order = list(dict.fromkeys(study.types + published.types))
     both.sort(key=lambda pair: [pair[0].attention_type == name for name in order], reverse=True)
@@ -154,7 +145,7 @@ def study_markdown(folder: Path) -> str:
     """
     study = read_study(folder)
     by_type = losses(study)
-    to_baseline = {d.attention_type: d for d in differences(study) if d.metric == "validation_loss"}
+    to_baseline = {d.attention_type: d for d in differences(study)}
     level = _level(result.interval.level for result in by_type.values())
     lines = [
         f"| Model | Parameters | Validation loss | {level} | To the Transformer | {level} "
@@ -194,5 +185,4 @@ def _level(levels: Iterable[float]) -> str:
 
 
 def _lam(run: StudyRun) -> list[float]:
-    lam = run.result("lam")
-    return lam if isinstance(lam, list) and all(map(is_number, lam)) else []
+    return finite_numbers(run.result("lam"))

@@ -8,19 +8,12 @@ from diffattn.errors import ConfigError
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.known_names import check_known
 from diffattn.models.twins import MATCHES, Twin
+from diffattn.studies.workers import Member
 from diffattn.training.recall_config import RecallConfig
 
+RecallMember = Member[RecallConfig]
 Rates = Mapping[tuple[str, str], float]
 """Task and attention type to the learning rate chosen for them."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecallMember:
-    """One run of a recall study."""
-
-    config: RecallConfig
-    facts: dict[str, Any]
-    """Exact differences to the softmax base: parameters, training FLOPs per token."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,13 +113,7 @@ def _member(task: RecallConfig, twin: Twin, seed: int, rate: float, infix: str) 
         data_seed=seed,
     )
     name = f"{task.task_name}-{twin.config.attention_type}{infix}-seed{seed}"
-    return RecallMember(
-        config=replace(task, name=name, model=twin.config, train=train),
-        facts={
-            "parameter_difference": twin.parameter_difference,
-            "flops_difference": twin.flops_difference,
-        },
-    )
+    return RecallMember.of(replace(task, name=name, model=twin.config, train=train), twin)
 
 
 def choose_learning_rates(
@@ -153,4 +140,4 @@ def choose_learning_rates(
             spent + steps,
             loss + run["validation_loss"],
         )
-    return {key: min(found, key=lambda rate: found[rate]) for key, found in scores.items()}
+    return {key: min(of_rate, key=of_rate.__getitem__) for key, of_rate in scores.items()}

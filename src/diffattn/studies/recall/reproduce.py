@@ -1,6 +1,6 @@
 """The recall study: which attention types learn to recall, and after how many steps."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,7 @@ from diffattn.studies.recall.config import (
 )
 from diffattn.studies.recall.summary import recall_results
 from diffattn.studies.study_folder import begin_study, recorded_study
-from diffattn.studies.workers import Events, run_members, unfinished, worker_count
-
-Say = Callable[[str], None]
+from diffattn.studies.workers import OnMessage, OnProgress, run_members, unfinished, worker_count
 
 
 def reproduce_recall(
@@ -26,8 +24,8 @@ def reproduce_recall(
     seeds: Sequence[int] | None = None,
     match: str = "params",
     workers: int | None = None,
-    say: Say = print,
-    tell: Events = lambda name, event: None,
+    on_message: OnMessage = print,
+    on_progress: OnProgress = lambda name, event: None,
 ) -> Path:
     """Train four attention types on recall tasks, and count which of them are solved.
 
@@ -41,8 +39,8 @@ def reproduce_recall(
         match: What the models keep equal; see :func:`diffattn.models.twins.twin`.
         workers: One-thread processes side by side; with 1 the runs are made in this process, which
             saves the start-up of one per run. Default: CPU cores, at most 2; 1 on a GPU.
-        say: Given one line per stage.
-        tell: Given progress of each run: its name, and ``step`` and ``loss``.
+        on_message: Given one line per stage.
+        on_progress: Given progress of each run: its name, and ``step`` and ``loss``.
 
     Returns:
         The path of ``report.html``; beside it lie ``study.json``, ``results.json``,
@@ -63,11 +61,11 @@ def reproduce_recall(
     def train(members: Sequence[RecallMember], what: str) -> dict[str, Any]:
         waiting = unfinished(members, folder / "runs")
         if waiting:
-            say(f"{what}: training {len(waiting)} of {len(members)} models")
+            on_message(f"{what}: training {len(waiting)} of {len(members)} models")
         if workers == 1:
-            _run_here(waiting, folder / "runs", tell)
+            _run_here(waiting, folder / "runs", on_progress)
         else:
-            run_members(waiting, None, folder / "runs", workers=workers, tell=tell)
+            run_members(waiting, None, folder / "runs", workers=workers, on_progress=on_progress)
         names = [member.config.name for member in members]
         return {name: read_json(folder / "runs" / name / "results.json") for name in names}
 
@@ -97,7 +95,7 @@ def recall_study(
     return RecallStudyConfig(scale=scale, match=match, **settings)
 
 
-def _run_here(members: Sequence[RecallMember], folder: Path, tell: Events) -> None:
+def _run_here(members: Sequence[RecallMember], folder: Path, on_progress: OnProgress) -> None:
     """Train one after the other in this process, on one thread as a worker would."""
     import torch
 
@@ -109,10 +107,10 @@ def _run_here(members: Sequence[RecallMember], folder: Path, tell: Events) -> No
         for member in members:
             name = member.config.name
 
-            def progress(step: int, loss: float | None, name: str = name) -> None:
-                tell(name, {"step": step, "loss": loss})
+            def on_step(step: int, loss: float | None, name: str = name) -> None:
+                on_progress(name, {"step": step, "loss": loss})
 
-            train_recall(member.config, folder / name, facts=member.facts, progress=progress)
-            tell(name, {"done": True})
+            train_recall(member.config, folder / name, facts=member.facts, on_progress=on_step)
+            on_progress(name, {"done": True})
     finally:
         torch.set_num_threads(threads)

@@ -46,8 +46,7 @@ def recall_results(
             "ceilings": guessing_ceilings(task.task),
             "types": types,
             "tests": [
-                _test(one, other, types, task.train.num_steps)
-                for one, other in combinations(config.types, 2)
+                _test(pair, types, task.train.num_steps) for pair in combinations(config.types, 2)
             ],
         }
     return {
@@ -61,11 +60,11 @@ def recall_results(
     }
 
 
-def _test(one: str, other: str, types: dict[str, Any], num_steps: int) -> dict[str, Any]:
+def _test(pair: tuple[str, str], types: dict[str, Any], num_steps: int) -> dict[str, Any]:
     """Both tests of two types: of what share is solved, and of how soon."""
-    first, second = types[one], types[other]
+    first, second = (types[name] for name in pair)
     return {
-        "types": [one, other],
+        "types": list(pair),
         "fisher_exact": fisher_exact(
             first["solved"], first["trials"], second["solved"], second["trials"]
         ),

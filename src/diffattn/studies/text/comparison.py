@@ -7,16 +7,8 @@ from diffattn.errors import ConfigError
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.known_names import check_known
 from diffattn.models.twins import MATCHES
+from diffattn.studies.workers import Member
 from diffattn.training.config import RunConfig
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Member:
-    """One run of a comparison."""
-
-    config: RunConfig
-    facts: dict[str, Any]
-    """Exact differences to the softmax base: parameters, training FLOPs per token."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +37,7 @@ class ComparisonConfig:
         check_known("ComparisonConfig", "match", self.match, MATCHES)
         self.members()  # whatever is wrong with one of them is wrong now
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[Member[RunConfig]]:
         """The runs, seed by seed, so that an early stop leaves whole pairs."""
         members = []
         twins = {name: self.base.model.twin(name, self.match) for name in self.types}
@@ -57,11 +49,7 @@ class ComparisonConfig:
                     model=twin.config,
                     train=replace(self.base.train, seed=seed, data_seed=seed),
                 )
-                facts = {
-                    "parameter_difference": twin.parameter_difference,
-                    "flops_difference": twin.flops_difference,
-                }
-                members.append(Member(config=run, facts=facts))
+                members.append(Member.of(run, twin))
         return members
 
     def resolved(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The main job: train matched models on real text, compare them, write a report."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,9 @@ from diffattn.report.build import build_report
 from diffattn.report.study.published import PUBLISHED
 from diffattn.studies.study_folder import begin_study, recorded_study
 from diffattn.studies.text.comparison import ComparisonConfig
+from diffattn.studies.workers import OnMessage, OnProgress
 
 _DEFAULT_SEEDS = {"smoke": (0,), "laptop": (0, 1, 2), "study": (0, 1, 2)}
-
-Say = Callable[[str], None]
-Events = Callable[[str, dict[str, Any]], None]
 
 
 def reproduce(
@@ -29,8 +27,8 @@ def reproduce(
     settings: Sequence[str] = (),
     match: str = "params",
     workers: int | None = None,
-    say: Say = print,
-    tell: Events = lambda name, event: None,
+    on_message: OnMessage = print,
+    on_progress: OnProgress = lambda name, event: None,
 ) -> Path:
     """Train softmax, DIFF V1, DIFF V2 and Shared DIFF models on the same data, and compare them.
 
@@ -43,8 +41,8 @@ def reproduce(
         settings: Changes such as ``"train.num_steps=500"`` or ``"data.source=my_texts"``.
         match: What the models keep equal; see :func:`diffattn.models.twins.twin`.
         workers: One-thread processes side by side. Default: CPU cores, at most 2; 1 on a GPU.
-        say: Given one line per stage.
-        tell: Given progress of each run: its name, and ``step`` and ``loss``.
+        on_message: Given one line per stage.
+        on_progress: Given progress of each run: its name, and ``step`` and ``loss``.
 
     Returns:
         The path of ``report.html``; beside it lie ``study.json``, ``results.json``,
@@ -64,15 +62,15 @@ def reproduce(
     workers = worker_count(workers)
     folder = Path(out) if out is not None else Path("runs") / scale
     _check_claim(folder, config)
-    data = prepare_data(config.base.data, folder / "data", say=say)
+    data = prepare_data(config.base.data, folder / "data", on_message=on_message)
     members = config.members()
     require_enough(config.base, data)
     _claim(folder, config, data.facts())
     waiting = unfinished(members, folder / "runs")
     if waiting:
-        say(f"training {len(waiting)} models of {config.base.train.num_steps:,} steps each")
-    run_members(waiting, data.folder, folder / "runs", workers=workers, tell=tell)
-    say("comparing")
+        on_message(f"training {len(waiting)} models of {config.base.train.num_steps:,} steps each")
+    run_members(waiting, data.folder, folder / "runs", workers=workers, on_progress=on_progress)
+    on_message("comparing")
     summarise(config, data, folder)
     return build_report(
         folder, published=published_beside(folder), benchmarks=committed_benchmarks()
@@ -105,11 +103,9 @@ def comparison(
 def published_beside(study: Path) -> Path | None:
     """Summary of the committed study, to be shown beside another; ``None`` beside itself."""
     path = Path(study) / "study.json"
-    found = read_json(path)
-    require_schema(found, path)
-    if found.get("scale") == "study":
-        return None
-    return PUBLISHED
+    recorded = read_json(path)
+    require_schema(recorded, path)
+    return None if recorded.get("scale") == "study" else PUBLISHED
 
 
 def committed_benchmarks() -> list[Path]:

@@ -7,7 +7,7 @@ import triton
 from triton.experimental.gluon import language as gl
 
 from diffattn.ops.diff_attention.triton import backward, decode, forward, hopper, softmax
-from diffattn.ops.diff_attention.triton.configs import LaunchConfig, capability_row, seed
+from diffattn.ops.diff_attention.triton.configs import capability_row, seed
 
 _POINTERS = {
     "*fp32": ("p_lam", "p_lse", "p_delta", "p_dlam"),
@@ -90,12 +90,7 @@ def kernels(op: str) -> dict[str, Any]:
 
 
 def aot_case(
-    launch: str,
-    head_dim: int,
-    value_dim: int,
-    capability: int,
-    config: LaunchConfig | None = None,
-    **flags: bool,
+    launch: str, head_dim: int, value_dim: int, capability: int, **flags: bool
 ) -> AotCase | None:
     """One launch as the compiler sees it; ``None`` if the table has no row for it.
 
@@ -104,13 +99,11 @@ def aot_case(
         head_dim: D.
         value_dim: Dv; the maps share their keys if it equals D.
         capability: Ten times the compute capability.
-        config: Instead of the table's row.
         flags: Compile-time switches other than those of a plain causal call.
     """
     is_softmax = launch.startswith("softmax_")
     kernel = kernels("softmax_attention" if is_softmax else "diff_attention")[launch]
-    row = capability_row(*divmod(capability, 10))
-    config = config or seed(launch, head_dim, value_dim, row)
+    config = seed(launch, head_dim, value_dim, capability_row(*divmod(capability, 10)))
     if config is None:
         return None
     given = {
@@ -129,13 +122,13 @@ def aot_case(
     options = "".join(f"-{name.lower()}" for name, value in flags.items() if value)
     return AotCase(
         name=f"{form}-d{head_dim}-{launch.removeprefix('softmax_')}{options}", kernel=kernel,
-        signature=aot_signature(kernel, constexprs), constexprs=constexprs,
+        signature=_signature(kernel, constexprs), constexprs=constexprs,
         num_warps=config.num_warps, num_stages=config.num_stages,
         max_spill_bytes=_MAX_SPILL_BYTES if launch in ("dkv", "dk", "dv") else 64,
     )  # fmt: skip
 
 
-def aot_signature(kernel: Any, constexprs: dict[str, Any], dtype: str = "bf16") -> dict[str, str]:
+def _signature(kernel: Any, constexprs: dict[str, Any]) -> dict[str, str]:
     """The types of a kernel's run-time arguments, which its naming rules give away.
 
     Strides and lengths count as divisible by 16, as they are in usual calls.
@@ -146,7 +139,7 @@ def aot_signature(kernel: Any, constexprs: dict[str, Any], dtype: str = "bf16") 
         if name in constexprs:
             continue
         if name.startswith("p_"):
-            signature[name] = types.get(name, f"*{dtype}:16")
+            signature[name] = types.get(name, "*bf16:16")
         elif name.startswith("scale"):
             signature[name] = "fp32"
         else:

@@ -10,12 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from diffattn.ops.diff_attention.triton.configs import launch_configs
-from diffattn.ops.diff_attention.triton.launch import (
-    LOG2_E,
-    KeyMask,
-    block_width,
-    dense_rows,
-)
+from diffattn.ops.diff_attention.triton.launch import LOG2_E, KeyMask, block_width, dense_rows
 from diffattn.ops.diff_attention.triton.tiles import (
     key_bounds,
     keys_of_queries,
@@ -192,15 +187,9 @@ def _diff_attention_bwd_dkv_kernel(
         store_tile(p_dk, i_key, b_dk1 * scale, stride_dk, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D)
         if not SHARED_KEYS:
             store_tile(
-                p_dk + HEAD_DIM,
-                i_key,
-                b_dk2 * scale,
-                stride_dk,
-                num_keys,
-                BLOCK_N,
-                HEAD_DIM,
+                p_dk + HEAD_DIM, i_key, b_dk2 * scale, stride_dk, num_keys, BLOCK_N, HEAD_DIM,
                 BLOCK_D,
-            )
+            )  # fmt: skip
     if WITH_DV:
         p_dv += i_row * VALUE_DIM
         stride_dv = num_kv_heads * VALUE_DIM
@@ -321,18 +310,9 @@ def _diff_attention_bwd_dq_kernel(
 
 
 def backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lam: Tensor,
-    o: Tensor,
-    o2: Tensor,
-    lse: Tensor,
-    *,
-    scale: float,
-    mask: KeyMask,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Tensor, o: Tensor, o2: Tensor, lse: Tensor,
+    *, scale: float, mask: KeyMask,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     r"""Gradients of ``q``, ``k``, ``v`` and λ.
 
     .. math:: dS_1 = A_1 (dP - D_1),\quad dS_2 = -\lambda A_2 (dP - D_2),\quad
@@ -340,20 +320,9 @@ def backward(
 
     Source: arXiv:2410.05258v2, Appendix G.
 
-    Args:
-        grad: ``[B, T, H, Dv]``, gradient of the output.
-        q: As in :func:`diffattn.ops.diff_attention.triton.forward.forward`, likewise the others.
-        k: Keys.
-        v: Values.
-        lam: λ.
-        o: What the forward pass returned, likewise ``o2`` and ``lse``.
-        o2: A2 V.
-        lse: Logarithms of the sums.
-        scale: s.
-        mask: Which keys a query sees and which queries see a key.
-
-    Returns:
-        Gradients in the shapes and dtypes of ``q``, ``k``, ``v`` and ``lam``.
+    ``grad`` is that of the output, ``[B, T, H, Dv]``; ``o``, ``o2`` and ``lse`` are what
+    :func:`diffattn.ops.diff_attention.triton.forward.forward` returned, with its other arguments;
+    the mask also says which queries see a key. Results have shapes and dtypes of their tensors.
     """
     batch, num_queries, num_heads, _, head_dim = q.shape
     num_keys, num_kv_heads, value_dim = v.shape[1:]

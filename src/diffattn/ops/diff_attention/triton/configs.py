@@ -38,116 +38,44 @@ class LaunchConfig:
         return {"BLOCK_M": self.block_m, "BLOCK_N": self.block_n, **self.compiler_options}
 
 
-# Per capability and launch the seeds of V1 (Dv = 2 D) for head_dim up to 64 and up to 128, then of
-# V2 (Dv = D) likewise. ``None`` under dkv: dK and dV are two launches, each with its own share of
-# the accumulators, because together they do not fit the registers.
-_Row = tuple[LaunchConfig | None, LaunchConfig | None, LaunchConfig | None, LaunchConfig | None]
-_SEEDS: dict[int, dict[str, _Row]] = {
+# Per capability and launch the fields of LaunchConfig: of V1 (Dv = 2 D) for head_dim up to 64 and
+# up to 128, then of V2 (Dv = D) likewise. ``None`` under dkv: dK and dV are two launches, each with
+# its share of the accumulators, because together they do not fit the registers.
+_Tile = tuple[int, int, int, int]
+_SEEDS: dict[int, dict[str, tuple[_Tile | None, ...]]] = {
     80: {
-        "fwd": (
-            LaunchConfig(128, 32, 8, 2), LaunchConfig(64, 16, 8, 2),
-            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 32, 8, 2),
-        ),
-        "dkv": (
-            LaunchConfig(32, 64, 8, 1), LaunchConfig(32, 64, 8, 1),
-            LaunchConfig(32, 128, 8, 1), LaunchConfig(32, 64, 8, 1),
-        ),
-        "dq": (
-            LaunchConfig(128, 32, 8, 2), LaunchConfig(64, 32, 8, 2),
-            LaunchConfig(128, 64, 8, 2), LaunchConfig(64, 32, 8, 2),
-        ),
-        "softmax_fwd": (
-            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 32, 8, 2),
-            LaunchConfig(128, 64, 4, 3), LaunchConfig(128, 64, 8, 2),
-        ),
-        "softmax_dkv": (
-            LaunchConfig(32, 64, 8, 2), LaunchConfig(32, 64, 8, 1),
-            LaunchConfig(64, 64, 8, 2), LaunchConfig(32, 64, 8, 2),
-        ),
-        "softmax_dq": (
-            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 32, 8, 2),
-            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2),
-        ),
+        "fwd": ((128, 32, 8, 2), (64, 16, 8, 2), (128, 64, 8, 2), (128, 32, 8, 2)),
+        "dkv": ((32, 64, 8, 1), (32, 64, 8, 1), (32, 128, 8, 1), (32, 64, 8, 1)),
+        "dq": ((128, 32, 8, 2), (64, 32, 8, 2), (128, 64, 8, 2), (64, 32, 8, 2)),
+        "softmax_fwd": ((128, 64, 8, 2), (128, 32, 8, 2), (128, 64, 4, 3), (128, 64, 8, 2)),
+        "softmax_dkv": ((32, 64, 8, 2), (32, 64, 8, 1), (64, 64, 8, 2), (32, 64, 8, 2)),
+        "softmax_dq": ((64, 64, 8, 2), (64, 32, 8, 2), (64, 64, 8, 2), (64, 64, 8, 2)),
     },
     86: {
-        "fwd": (
-            LaunchConfig(128, 32, 8, 2), LaunchConfig(32, 32, 8, 2),
-            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 32, 8, 2),
-        ),
-        "dkv": (
-            LaunchConfig(32, 64, 8, 1), LaunchConfig(16, 64, 8, 1),
-            LaunchConfig(32, 128, 8, 1), LaunchConfig(32, 64, 8, 1),
-        ),
-        "dq": (
-            LaunchConfig(128, 32, 8, 2), LaunchConfig(64, 32, 8, 1),
-            LaunchConfig(64, 32, 4, 2), LaunchConfig(64, 32, 8, 2),
-        ),
-        "softmax_fwd": (
-            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 32, 8, 1),
-            LaunchConfig(128, 64, 4, 2), LaunchConfig(128, 32, 8, 2),
-        ),
-        "softmax_dkv": (
-            LaunchConfig(32, 64, 8, 1), LaunchConfig(32, 64, 8, 1),
-            LaunchConfig(32, 64, 8, 2), LaunchConfig(32, 64, 8, 1),
-        ),
-        "softmax_dq": (
-            LaunchConfig(64, 32, 8, 2), LaunchConfig(64, 32, 8, 1),
-            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 32, 8, 2),
-        ),
+        "fwd": ((128, 32, 8, 2), (32, 32, 8, 2), (128, 64, 8, 2), (128, 32, 8, 2)),
+        "dkv": ((32, 64, 8, 1), (16, 64, 8, 1), (32, 128, 8, 1), (32, 64, 8, 1)),
+        "dq": ((128, 32, 8, 2), (64, 32, 8, 1), (64, 32, 4, 2), (64, 32, 8, 2)),
+        "softmax_fwd": ((128, 64, 8, 2), (128, 32, 8, 1), (128, 64, 4, 2), (128, 32, 8, 2)),
+        "softmax_dkv": ((32, 64, 8, 1), (32, 64, 8, 1), (32, 64, 8, 2), (32, 64, 8, 1)),
+        "softmax_dq": ((64, 32, 8, 2), (64, 32, 8, 1), (64, 64, 8, 2), (64, 32, 8, 2)),
     },
     90: {
-        "fwd": (
-            LaunchConfig(128, 64, 8, 2), LaunchConfig(64, 32, 8, 3),
-            LaunchConfig(128, 64, 8, 3), LaunchConfig(128, 64, 8, 2),
-        ),
-        "dkv": (
-            LaunchConfig(32, 128, 8, 2), None,
-            LaunchConfig(32, 128, 8, 2), LaunchConfig(32, 128, 8, 2),
-        ),
-        "dk": (None, LaunchConfig(32, 128, 8, 1), None, None),
-        "dv": (None, LaunchConfig(32, 128, 8, 2), None, None),
-        "dq": (
-            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 32, 8, 2),
-            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 32, 8, 2),
-        ),
-        "softmax_fwd": (
-            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 64, 8, 2),
-            LaunchConfig(128, 64, 4, 3), LaunchConfig(128, 64, 8, 3),
-        ),
-        "softmax_dkv": (
-            LaunchConfig(32, 128, 8, 2), LaunchConfig(32, 128, 8, 1),
-            LaunchConfig(64, 128, 8, 2), LaunchConfig(32, 128, 8, 2),
-        ),
-        "softmax_dq": (
-            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 32, 8, 2),
-            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 64, 8, 2),
-        ),
+        "fwd": ((128, 64, 8, 2), (64, 32, 8, 3), (128, 64, 8, 3), (128, 64, 8, 2)),
+        "dkv": ((32, 128, 8, 2), None, (32, 128, 8, 2), (32, 128, 8, 2)),
+        "dk": (None, (32, 128, 8, 1), None, None),
+        "dv": (None, (32, 128, 8, 2), None, None),
+        "dq": ((128, 64, 8, 2), (128, 32, 8, 2), (128, 64, 8, 2), (128, 32, 8, 2)),
+        "softmax_fwd": ((128, 64, 8, 2), (128, 64, 8, 2), (128, 64, 4, 3), (128, 64, 8, 3)),
+        "softmax_dkv": ((32, 128, 8, 2), (32, 128, 8, 1), (64, 128, 8, 2), (32, 128, 8, 2)),
+        "softmax_dq": ((128, 64, 8, 2), (128, 32, 8, 2), (128, 64, 8, 2), (128, 64, 8, 2)),
     },
     100: {
-        "fwd": (
-            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2),
-            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2),
-        ),
-        "dkv": (
-            LaunchConfig(64, 64, 8, 1), LaunchConfig(64, 64, 8, 1),
-            LaunchConfig(64, 64, 8, 1), LaunchConfig(64, 64, 8, 1),
-        ),
-        "dq": (
-            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 1),
-            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2),
-        ),
-        "softmax_fwd": (
-            LaunchConfig(128, 64, 8, 2), LaunchConfig(64, 64, 8, 2),
-            LaunchConfig(128, 64, 8, 2), LaunchConfig(128, 64, 8, 2),
-        ),
-        "softmax_dkv": (
-            LaunchConfig(64, 64, 8, 1), LaunchConfig(64, 64, 8, 1),
-            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 1),
-        ),
-        "softmax_dq": (
-            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 1),
-            LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 2),
-        ),
+        "fwd": ((64, 64, 8, 2), (64, 64, 8, 2), (64, 64, 8, 2), (64, 64, 8, 2)),
+        "dkv": ((64, 64, 8, 1), (64, 64, 8, 1), (64, 64, 8, 1), (64, 64, 8, 1)),
+        "dq": ((64, 64, 8, 2), (64, 64, 8, 1), (64, 64, 8, 2), (64, 64, 8, 2)),
+        "softmax_fwd": ((128, 64, 8, 2), (64, 64, 8, 2), (128, 64, 8, 2), (128, 64, 8, 2)),
+        "softmax_dkv": ((64, 64, 8, 1), (64, 64, 8, 1), (64, 64, 8, 2), (64, 64, 8, 1)),
+        "softmax_dq": ((64, 64, 8, 2), (64, 64, 8, 1), (64, 64, 8, 2), (64, 64, 8, 2)),
     },
 }  # fmt: skip
 _PREPROCESS = LaunchConfig(32, 0, 4, 1)
@@ -188,10 +116,10 @@ def interpreted() -> bool:
 
 def capability_row(major: int, minor: int) -> int:
     """The row of the table for a chip: its own, or the nearest older one that fits."""
-    found = 10 * major + minor
-    if found in _SMALL_SHARED:
+    capability = 10 * major + minor
+    if capability in _SMALL_SHARED:
         return 86
-    return max((row for row in CAPABILITIES if row <= found and row != 86), default=80)
+    return max((row for row in CAPABILITIES if row <= capability and row != 86), default=80)
 
 
 def launch_configs(kernel: str, q: Tensor, value_dim: int) -> dict[str, LaunchConfig]:
@@ -220,5 +148,5 @@ def seed(launch: str, head_dim: int, value_dim: int, capability: int) -> LaunchC
     if launch.endswith("preprocess"):
         return _PREPROCESS
     column = (0 if value_dim > head_dim else 2) + (0 if head_dim <= 64 else 1)
-    row = _SEEDS[capability].get(launch)
-    return row[column] if row else None
+    tile = _SEEDS[capability].get(launch, (None,) * 4)[column]
+    return LaunchConfig(*tile) if tile else None

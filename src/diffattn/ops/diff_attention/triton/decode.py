@@ -206,15 +206,9 @@ def _merge(
 
 
 def decode(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lam: Tensor,
-    *,
-    scale: float,
-    mask: AttentionMask = CAUSAL,
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL,
     num_splits: int | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     r"""Differential attention of at most 16 queries per row, forward only.
 
     .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V

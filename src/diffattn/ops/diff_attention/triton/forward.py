@@ -146,15 +146,10 @@ def forward(
 
     .. math:: O = A_1 V - \lambda A_2 V
 
-    Source: arXiv:2410.05258v2, Eq. (1).
+    Arguments as in :func:`diffattn.ops.diff_attention.custom_op.diff_attention`, the mask as the
+    kernels read it.
 
-    Args:
-        q: ``[B, T, H, 2, D]``, float16, bfloat16 or float32, not empty.
-        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
-        v: ``[B, S, Hkv, Dv]``.
-        lam: λ, float32, broadcastable to ``[B, T, H]``.
-        scale: s.
-        mask: Which keys a query sees.
+    Source: arXiv:2410.05258v2, Eq. (1).
 
     Returns:
         O and O2 ``[B, T, H, Dv]`` in the dtype of ``q``, and float32 ``[B, H, 2, T]``: the

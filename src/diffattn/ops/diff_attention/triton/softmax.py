@@ -331,12 +331,8 @@ def forward(
 
     Source: arXiv:1706.03762, Eq. (1).
 
-    Args:
-        q: ``[B, T, H, D]``, float16, bfloat16 or float32, not empty.
-        k: ``[B, S, Hkv, D]``.
-        v: ``[B, S, Hkv, Dv]``.
-        scale: s.
-        mask: Which keys a query sees.
+    Arguments as in :func:`diffattn.ops.diff_attention.custom_op.softmax_attention`, the mask as the
+    kernels read it.
 
     Returns:
         ``[B, T, H, Dv]`` in the dtype of ``q``, and float32 ``[B, H, T]``, in base 2.
@@ -365,18 +361,9 @@ def backward(
 
     Source: arXiv:2205.14135, Algorithm 4.
 
-    Args:
-        grad: ``[B, T, H, Dv]``, gradient of the output.
-        q: As in :func:`forward`, likewise ``k`` and ``v``.
-        k: Keys.
-        v: Values.
-        o: What the forward pass returned, likewise ``lse``.
-        lse: Logarithms of the sums.
-        scale: s.
-        mask: Which keys a query sees and which queries see a key.
-
-    Returns:
-        Gradients in the shapes and dtypes of ``q``, ``k`` and ``v``.
+    ``grad`` is that of the output, ``[B, T, H, Dv]``; ``o`` and ``lse`` are what :func:`forward`
+    returned, with its other arguments; the mask also says which queries see a key. Results have
+    shapes and dtypes of their tensors.
     """
     batch, num_queries, num_heads, head_dim = q.shape
     num_keys, num_kv_heads, value_dim = v.shape[1:]

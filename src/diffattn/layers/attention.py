@@ -1,0 +1,105 @@
+"""What every attention layer does around its operator."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from diffattn.errors import ConfigError
+from diffattn.layers.norm import HeadNorm
+from diffattn.ops.rotary import apply_rotary
+
+
+class AttentionLayer(nn.Module):
+    """Projections, rotary positions, one call of the operator, head norm and output projection.
+
+    A subclass says how many maps its queries and keys have and how wide its values are, in units
+    of ``head_dim``, names its operator, and adds what makes λ.
+    """
+
+    query_maps = 1
+    key_maps = 1
+    value_width = 1
+    operator: Callable[..., Tensor]
+
+    def __init__(
+        self, hidden_size: int, num_heads: int, head_dim: int, num_kv_heads: int | None,
+        layer_idx: int,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        where = type(self).__name__
+        if num_heads < 1 or head_dim < 1:
+            raise ConfigError(
+                f"{where}: num_heads and head_dim must be 1 or more, "
+                f"got {num_heads} and {head_dim}."
+            )
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_kv_heads < 1 or num_heads % num_kv_heads:
+            raise ConfigError(
+                f"{where}: num_kv_heads must divide num_heads = {num_heads}, got {num_kv_heads}."
+            )
+        self.hidden_size = hidden_size
+        self.num_heads = num_heads
+        self.num_kv_heads = num_kv_heads
+        self.head_dim = head_dim
+        self.layer_idx = layer_idx
+        self.value_dim = self.value_width * head_dim
+        self._make_query_key_projections()
+        self.v_proj = nn.Linear(hidden_size, num_kv_heads * self.value_dim, bias=False)
+
+    def _make_query_key_projections(self) -> None:
+        queries = self.num_heads * self.query_maps * self.head_dim
+        keys = self.num_kv_heads * self.key_maps * self.head_dim
+        self.q_proj = nn.Linear(self.hidden_size, queries, bias=False)
+        self.k_proj = nn.Linear(self.hidden_size, keys, bias=False)
+
+    def _make_output(self) -> None:
+        self.o_proj = nn.Linear(self.num_heads * self.value_dim, self.hidden_size, bias=False)
+
+    def _make_head_norm(self, present: bool, affine: bool, eps: float, factor: float = 1.0) -> None:
+        self.subln = (
+            HeadNorm(self.value_dim, affine=affine, eps=eps, factor=factor)
+            if present
+            else nn.Identity()
+        )
+
+    def queries_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys before rotation, ``[B, T, heads, D]``; several maps are axis 3."""
+        pairs = ((self.q_proj(x), self.query_maps), (self.k_proj(x), self.key_maps))
+        q, k = (
+            y.unflatten(-1, (-1, self.head_dim) if maps == 1 else (-1, maps, self.head_dim))
+            for y, maps in pairs
+        )
+        return q, k
+
+    def lambdas(self, x: Tensor) -> tuple[Tensor, ...]:
+        """λ as the operator's fourth argument, or nothing."""
+        return ()
+
+    def forward(
+        self,
+        x: Tensor,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        *,
+        attend: Callable[..., Tensor] | None = None,
+    ) -> Tensor:
+        """Attend from every token of ``x``.
+
+        Args:
+            x: ``[B, T, hidden_size]``, already normalised.
+            position_embeddings: cos and sin of :func:`diffattn.rotary_embedding`, or ``None``
+                for no position information.
+            attend: Called as ``attend(q, k, v, lam)``, without ``lam`` by softmax attention; bind
+                masks or a cache here, for example
+                ``functools.partial(diff_attention, key_padding_mask=mask)``. V2 gives keys
+                ``[B, T, Hkv, D]`` and λ ``[B, T, H]``, in float32 like every λ. Default: the
+                layer's operator.
+
+        Returns:
+            ``[B, T, hidden_size]``, dtype of ``x`` (of the products under autocast).
+        """
+        q, k = self.queries_keys(x)
+        v = self.v_proj(x).unflatten(-1, (self.num_kv_heads, self.value_dim))
+        if position_embeddings is not None:
+            q, k = apply_rotary(q, *position_embeddings), apply_rotary(k, *position_embeddings)
+        out = (attend or self.operator)(q, k, v, *self.lambdas(x))  # [B, T, H, Dv]
+        return self.o_proj(self.subln(out).flatten(2))
