@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from diffattn.cli.app import app
 from diffattn.data.corpora import Document
 from diffattn.data.tokenizer import train_tokenizer
-from diffattn.evaluation.hallucination.generated_articles import generated_rows
+from diffattn.evaluation.hallucination.data import generated_rows
 from diffattn.evaluation.hallucination.tasks import TASKS
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM

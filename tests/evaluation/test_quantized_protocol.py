@@ -205,7 +205,7 @@ def test_wrong_settings(settings, message):
 
 def test_wrong_text(models, corpus, tmp_path):
     model = models["softmax"]
-    with pytest.raises(ConfigError, match="must fit the model's 1024 tokens, got 1025"):
+    with pytest.raises(ConfigError, match="at most the 1024 tokens of softmax, got 1025"):
         run(model, tmp_path / "a", **KEY_VALUES, text=corpus, window_tokens=1025)
     (tmp_path / "short.txt").write_text("too short", encoding="utf-8")
     with pytest.raises(ConfigError, match="must hold a document of 64 tokens"):

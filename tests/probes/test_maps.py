@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError, ShapeError
+from diffattn.probes.attention_rows import example_maps
 from diffattn.probes.lambdas import layer_lambdas
-from diffattn.probes.maps import example_maps
 
 
 def test_rows_sum_to_one_and_to_one_minus_lambda(make_model, input_ids, attention_type):

@@ -7,12 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from diffattn.records.evaluations import (
-    Comparison,
-    EvalResult,
-    PairedDifference,
-    evaluation_marker,
-)
+from diffattn.records.evaluations import Comparison, EvalResult, PairedDifference, evaluation_marker
 from diffattn.records.io import read_jsonl
 from diffattn.stats.bootstrap import bootstrap_ratio, cluster_sums
 from diffattn.stats.paired import mcnemar_test, sign_flip_test
@@ -50,7 +45,7 @@ def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Com
     notes: list[str] = []
     for variant in variants:
         for label in others:
-            first, second = (folder / one / variant for one in (baseline, label))
+            first, second = (folder / model / variant for model in (baseline, label))
             missing = [p.parent.name for p in (first, second) if not (p / "result.json").exists()]
             if missing:
                 skipped.append(
@@ -63,15 +58,21 @@ def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Com
                 skipped.append(f"{variant}: {label} was not compared: {fault}.")
                 continue
             rows = [_scored(path) for path in (second, first)]
-            found = _differences(variant, label, baseline, *rows)
-            a, b = (one.model.get("vocabulary") for one in results)
-            unlike = [one.score for one in found if a != b and _PER_TOKEN.search(one.score)]
+            differing = _differences(variant, label, baseline, *rows)
+            a, b = (result.model.get("vocabulary") for result in results)
+            unlike = [
+                difference.score
+                for difference in differing
+                if a != b and _PER_TOKEN.search(difference.score)
+            ]
             if unlike:
                 skipped.append(
                     f"{variant}: {', '.join(unlike)} of {label} was not compared: its tokenizer "
                     "has another vocabulary, and these count per token."
                 )
-            differences += [one for one in found if one.score not in unlike]
+            differences += [
+                difference for difference in differing if difference.score not in unlike
+            ]
             unequal = [key for key in _RAN_WITH if results[0].model[key] != results[1].model[key]]
             if unequal:
                 ran = ", ".join(
@@ -105,15 +106,17 @@ def _differences(
     base: Mapping[str, Mapping[str, Any]],
 ) -> list[PairedDifference]:
     names = sorted({name for row in rows.values() for name in row["scores"]})
-    found = []
+    differences = []
     for name in names:
-        own, other = ({i for i in one if name in one[i]["scores"]} for one in (rows, base))
+        scored, other = ({i for i in side if name in side[i]["scores"]} for side in (rows, base))
         both = [
-            i for i in base if i in own & other and _weight(rows[i], name) == _weight(base[i], name)
+            i
+            for i in base
+            if i in scored & other and _weight(rows[i], name) == _weight(base[i], name)
         ]
         if not both:
             continue
-        x, b = (np.array([one[i]["scores"][name] for i in both], float) for one in (rows, base))
+        x, b = (np.array([side[i]["scores"][name] for i in both], float) for side in (rows, base))
         weights = np.array([_weight(base[i], name) for i in both])
         clusters = [str(base[i].get("cluster", i)) for i in both]
         interval = bootstrap_ratio(weights * (x - b), weights, clusters)
@@ -123,16 +126,16 @@ def _differences(
         else:
             sums, _ = cluster_sums(weights * (x - b), clusters)
             p, test = sign_flip_test(sums), "sign flips of clusters"
-        found.append(
+        differences.append(
             PairedDifference(
                 variant=variant, score=name, model=model, baseline=baseline,
                 difference=interval.mean, low=interval.low, high=interval.high,
                 level=interval.level, method=interval.method, p_value=p, test=test,
                 n=interval.n, num_items=len(both),
-                num_unpaired=len(own | other) - len(both),
+                num_unpaired=len(scored | other) - len(both),
             )
         )  # fmt: skip
-    return found
+    return differences
 
 
 def _weight(row: Mapping[str, Any], name: str) -> float:

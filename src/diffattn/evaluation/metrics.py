@@ -1,10 +1,13 @@
 """The metrics of a summary: every interval enters a record here, with its level and its method."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diffattn.records.evaluations import Metric
+from diffattn.stats.bootstrap import bootstrap_mean
 from diffattn.stats.intervals import Interval
+from diffattn.stats.proportions import share_interval
 
 
 def metric(
@@ -39,6 +42,33 @@ def metric(
         headline=headline,
         higher_is_better=higher_is_better,
     )
+
+
+def score_metric(
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    where: dict[str, Any],
+    *,
+    headline: bool = False,
+    higher_is_better: bool | None = True,
+) -> list[Metric]:
+    """The mean of one score over rows, with its interval over clusters; nothing without rows.
+
+    Shares have :func:`share_interval`; scores ``..._per_token``, in nats, a bootstrap.
+    """
+    if not rows:
+        return []
+    values = [row["scores"][name] for row in rows]
+    clusters = [str(row["cluster"] if "cluster" in row else row["id"]) for row in rows]
+    in_nats = name.endswith("per_token")
+    interval = (bootstrap_mean if in_nats else share_interval)(values, clusters)
+    unit = "nats per token" if in_nats else "share"
+    return [
+        metric(
+            name, interval, unit=unit, where=where, headline=headline,
+            higher_is_better=higher_is_better,
+        )
+    ]  # fmt: skip
 
 
 def loss_metric(

@@ -1,11 +1,13 @@
 """What a protocol is: items, how a model is asked, and what is counted."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from diffattn.errors import ConfigError
 from diffattn.evaluation.catalog import PROTOCOLS
+from diffattn.models.known_names import check_known
 from diffattn.records.evaluations import Metric
 
 if TYPE_CHECKING:  # loads PyTorch, and names are checked before
@@ -85,6 +87,47 @@ class Protocol(ABC):
 
         A row holds what :meth:`ask` returned, ``id`` and ``cluster``.
         """
+
+    def require_at_least(self, least: int, *names: str) -> None:
+        """Refuse settings below ``least``: whole numbers, or tuples of one or more.
+
+        Raises:
+            ConfigError: One is smaller, no whole number, or an empty tuple; ``None`` is allowed.
+        """
+        for name in names:
+            value = getattr(self, name)
+            numbers = value if isinstance(value, tuple) else [least if value is None else value]
+            if not all(isinstance(number, int) for number in numbers):
+                raise ConfigError(f"{self.name}: {name} must be whole numbers, got {value!r}.")
+            if not numbers or min(numbers) < least:
+                raise ConfigError(f"{self.name}: {name} must be {least} or more, got {value}.")
+
+    def require_names(self, field: str, known: Iterable[str]) -> None:
+        """Refuse a setting that does not list one known name or more, each once.
+
+        Raises:
+            ConfigError: It does not; the nearest known name is suggested.
+        """
+        names = getattr(self, field)
+        if isinstance(names, str) or not names or len(set(names)) < len(names):
+            raise ConfigError(
+                f"{self.name}: {field} must list one name or more, each once, got {names!r}."
+            )
+        for name in names:
+            check_known(self.name, field, str(name), known)
+
+    def require_fit(self, model: "LanguageModel", field: str, tokens: int) -> None:
+        """Refuse a setting that asks for more tokens than the model takes.
+
+        Raises:
+            ConfigError: It does.
+        """
+        if tokens > model.max_length:
+            raise ConfigError(
+                f"{self.name}: {field} must be at most the {model.max_length} tokens of "
+                f"{model.label}, got {tokens}. Set {self.name}.{field} lower, or --max-length "
+                "higher if the model was trained for it."
+            )
 
     def parameters(self) -> dict[str, Any]:
         """All settings as plain values, for records."""

@@ -15,6 +15,7 @@ from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.evaluation.registry import parts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.scoring import Continuation
+from diffattn.models.known_names import check_known
 from diffattn.probes.quantized_logits import (
     GRANULARITIES,
     UNQUANTIZED_BITS,
@@ -82,17 +83,8 @@ class QuantizedLogits(Protocol):
             raise ConfigError(
                 f"quantized_logits: bits must list widths from 2 to 16, each once, got {self.bits}."
             )
-        if self.granularity not in GRANULARITIES:
-            raise ConfigError(
-                f"quantized_logits: granularity must be in {{{', '.join(GRANULARITIES)}}}, "
-                f"got {self.granularity!r}."
-            )
-        sizes = (self.num_windows, self.windows_per_document, self.window_tokens)
-        if min(sizes) < 1:
-            raise ConfigError(
-                "quantized_logits: num_windows, windows_per_document and window_tokens must be 1 "
-                f"or more, got {sizes}."
-            )
+        check_known(self.name, "granularity", self.granularity, GRANULARITIES)
+        self.require_at_least(1, "num_windows", "windows_per_document", "window_tokens")
         self.wrapped()
 
     def wrapped(self) -> Protocol:
@@ -101,12 +93,8 @@ class QuantizedLogits(Protocol):
         Raises:
             ConfigError: Its name or one of its settings is wrong.
         """
-        if self.protocol not in PROTOCOLS or self.protocol == self.name:
-            others = [name for name in PROTOCOLS if name != self.name]
-            raise ConfigError(
-                f"quantized_logits: protocol must be in {{{', '.join(others)}}}, "
-                f"got {self.protocol!r}."
-            )
+        others = [name for name in PROTOCOLS if name != self.name]
+        check_known(self.name, "protocol", self.protocol, others)
         named = [
             f"{self.protocol}.{key}={json.dumps(value)}" for key, value in self.settings.items()
         ]
@@ -125,11 +113,11 @@ class QuantizedLogits(Protocol):
         require_quantizable(model.network)
         windows = list(self._windows(model)) if self.text is not None else []
         inner = self.wrapped().batches(model)
-        found: list[list[Item]] = []
+        batches: list[list[Item]] = []
         for bits in self.bits:
-            found += [[_item(_Asked(bits, one), one) for one in batch] for batch in inner]
-            found += [[_item(_Asked(bits, None, ids), one)] for one, ids in windows]
-        return found
+            batches += [[_item(_Asked(bits, item), item) for item in batch] for batch in inner]
+            batches += [[_item(_Asked(bits, None, ids), item)] for item, ids in windows]
+        return batches
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """As the wrapped protocol asks, every sequence in a pass of its own."""
@@ -137,7 +125,7 @@ class QuantizedLogits(Protocol):
         alone.rows_alone = True
         asked: list[_Asked] = [item.payload for item in items]
         bits = asked[0].bits
-        inner = [one.item for one in asked if one.item is not None]
+        inner = [question.item for question in asked if question.item is not None]
         with quantized_logits(model.network, bits, granularity=self.granularity):
             rows = self.wrapped().ask(alone, inner) if inner else [_text_row(alone, asked[0])]
         names = [item.id for item in inner] or [items[0].id.removeprefix(f"{bits}-bits-")]
@@ -156,17 +144,21 @@ class QuantizedLogits(Protocol):
         metrics: list[Metric] = []
         tables: dict[str, Any] = {}
         by_bits = {bits: _unwrapped(rows, bits) for bits in self.bits}
-        for bits, own in by_bits.items():
-            inner = [row for row in own if _LOSS not in row["scores"]]
+        for bits, of_width in by_bits.items():
+            inner = [row for row in of_width if _LOSS not in row["scores"]]
             if inner:
                 summary = self.wrapped().summarise(inner)
                 tables[f"{bits} bits"] = summary.tables
                 metrics += [
-                    replace(one, where=one.where | {"bits": bits}) for one in summary.metrics
+                    replace(inner_metric, where=inner_metric.where | {"bits": bits})
+                    for inner_metric in summary.metrics
                 ]
-            text = [row for row in own if _LOSS in row["scores"]]
+            text = [row for row in of_width if _LOSS in row["scores"]]
             if text:
-                metrics += _text_metrics(text, bits)
+                interval = bootstrap_mean([row["scores"][_LOSS] for row in text], _clusters(text))
+                where = {"bits": bits}
+                metrics.append(loss_metric(_LOSS, interval, where))
+                metrics.append(perplexity_metric("perplexity", interval, where, headline=False))
         for bits in self.bits:
             if bits != UNQUANTIZED_BITS and UNQUANTIZED_BITS in by_bits:
                 metrics += _changes(by_bits[bits], by_bits[UNQUANTIZED_BITS], bits)
@@ -176,11 +168,7 @@ class QuantizedLogits(Protocol):
         """Windows of text, BOS or EOS first; a document is a cluster."""
         assert self.text is not None
         start, size = model.start(required=True), self.window_tokens
-        if size > model.max_length:
-            raise ConfigError(
-                f"quantized_logits: window_tokens must fit the model's {model.max_length} tokens, "
-                f"got {size}."
-            )
+        self.require_fit(model, "window_tokens", size)
         left = self.num_windows
         for document in load_corpus(self.text):
             wanted = min(left, self.windows_per_document)
@@ -199,14 +187,14 @@ class QuantizedLogits(Protocol):
             )
 
 
-def _item(asked: _Asked, one: Item) -> Item:
-    return Item(id=f"{asked.bits}-bits-{one.id}", payload=asked, cluster=one.cluster)
+def _item(asked: _Asked, item: Item) -> Item:
+    return Item(id=f"{asked.bits}-bits-{item.id}", payload=asked, cluster=item.cluster)
 
 
 def _text_row(model: LanguageModel, asked: _Asked) -> dict[str, Any]:
-    (found,) = model.score([Continuation(asked.window[:1], asked.window[1:])])
-    size = len(found.token_logprobs)
-    return {"tokens": size, "scores": {_LOSS: -found.logprob / size}}
+    (score,) = model.score([Continuation(asked.window[:1], asked.window[1:])])
+    size = len(score.token_logprobs)
+    return {"tokens": size, "scores": {_LOSS: -score.logprob / size}}
 
 
 def _with_bits(name: str, bits: int) -> str:
@@ -233,29 +221,21 @@ def _clusters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [str(row.get("cluster", row["id"])) for row in rows]
 
 
-def _text_metrics(rows: Sequence[Mapping[str, Any]], bits: int) -> list[Metric]:
-    """Loss of the text and its exponential."""
-    interval = bootstrap_mean([row["scores"][_LOSS] for row in rows], _clusters(rows))
-    where = {"bits": bits}
-    loss = loss_metric(_LOSS, interval, where)
-    return [loss, perplexity_metric("perplexity", interval, where, headline=False)]
-
-
 def _changes(
     rows: Sequence[Mapping[str, Any]], exact: Sequence[Mapping[str, Any]], bits: int
 ) -> list[Metric]:
     """Paired differences to the same items without rounding, score by score."""
     before = {row["id"]: row["scores"] for row in exact}
-    found = []
+    changes = []
     for name in sorted({key for row in rows for key in row["scores"]}):
         both = [row for row in rows if name in row["scores"] and name in before.get(row["id"], {})]
         if both:
             differences = [row["scores"][name] - before[row["id"]][name] for row in both]
-            found.append(
+            changes.append(
                 metric(
                     f"change of {name}", bootstrap_mean(differences, _clusters(both)),
                     where={"bits": bits}, unit="difference",
                     higher_is_better=name != _LOSS,
                 )
             )  # fmt: skip
-    return found
+    return changes

@@ -167,7 +167,7 @@ def _add_costs(folder: Path, seconds: float, items: int) -> None:
 def _plain(value: Any) -> Any:
     """As JSON will give it back, so that records can be compared with settings."""
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value

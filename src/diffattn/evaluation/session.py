@@ -27,21 +27,21 @@ def labelled(models: Sequence[str]) -> dict[str, str]:
     Raises:
         ConfigError: A label is missing, given twice, or no folder name.
     """
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for text in models:
         label, separator, path = text.partition("=")
         if not separator or Path(text).exists():
             label, path = Path(text).name, text
         if not label or not path or label.startswith(".") or "/" in label:
             raise ConfigError(f"--model: must be [LABEL=]PATH, LABEL a folder name, got {text!r}.")
-        if label in found:
+        if label in paths:
             raise ConfigError(
                 f"--model: labels must differ, got {label!r} twice. Name them: LABEL=PATH."
             )
-        found[label] = path
-    if not found:
+        paths[label] = path
+    if not paths:
         raise ConfigError("--model: one model or more is needed, got none.")
-    return found
+    return paths
 
 
 def run_evaluation(
@@ -73,7 +73,7 @@ def run_evaluation(
 
     Returns:
         Results model by model, and the comparison of several models. A part that cannot run on a
-        model or its data, or of which no item could be scored, is told and left out; the others
+        model or its data, or of which no item could be scored, is reported and left out; the others
         go on.
 
     Raises:

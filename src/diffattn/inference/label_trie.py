@@ -40,8 +40,8 @@ class LabelTrie:
         before: What every prompt ends with, for example ``"x\nType:"``; no space at its end.
 
     Raises:
-        ConfigError: A label is empty, doubled, holds a line break, or cannot be told from another
-            by its tokens.
+        ConfigError: A label is empty, doubled, holds a line break, or has the tokens of another
+            or their beginning.
     """
 
     def __init__(self, model: NetworkReader, labels: Sequence[str], before: str) -> None:

@@ -2,34 +2,22 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.inference import (
-    decoding,
-    label_trie,
-    prompting,
-    read_prompts,
-    scoring,
-    token_losses,
-)
-from diffattn.inference.decoding import Allowed, Generation
-from diffattn.inference.label_trie import LabelReading, LabelTrie
-from diffattn.inference.network_reader import NetworkReader, Prefix
-from diffattn.inference.prompting import Completion
-from diffattn.inference.scoring import Continuation, Score
+from diffattn.inference import decoding, label_trie, prompting, scoring, shared_prefixes
+from diffattn.inference.network_reader import NetworkReader
 from diffattn.models.loading import load_model, usable_device
 
 
 class LanguageModel(NetworkReader):
     """A causal language model that writes, scores and reads; protocols call nothing else.
 
+    Its methods are the functions of this folder, which take it as their first argument.
     A subclass that overrides these methods answers in its place: a test scripts them. Built from
     a network and a tokenizer, see :class:`~diffattn.inference.network_reader.NetworkReader`, or by
     :meth:`load`.
@@ -74,79 +62,13 @@ class LanguageModel(NetworkReader):
             add_bos=add_bos,
         )
 
-    def score(
-        self,
-        continuations: Sequence[Continuation],
-        *,
-        share: bool = True,
-        before: Prefix | None = None,
-    ) -> list[Score]:
-        """Log-probabilities of given continuations: :func:`diffattn.inference.scoring.score`."""
-        return scoring.score(self, continuations, share=share, before=before)
-
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        max_new_tokens: int,
-        stop: Sequence[str] = (),
-        allowed: Allowed | None = None,
-        share: bool = True,
-        before: Prefix | None = None,
-    ) -> list[Generation]:
-        """Greedy continuations: :func:`diffattn.inference.decoding.generate`."""
-        return decoding.generate(
-            self,
-            prompts,
-            max_new_tokens=max_new_tokens,
-            stop=stop,
-            allowed=allowed,
-            share=share,
-            before=before,
-        )
-
-    def complete(
-        self,
-        prompts: Sequence[str],
-        answers: Sequence[str] | None,
-        *,
-        max_new_tokens: int,
-        stop: Sequence[str] = (),
-        chat: bool = False,
-    ) -> list[Completion]:
-        """Texts written after prompts, and how likely right answers are:
-        :func:`diffattn.inference.prompting.complete`."""
-        return prompting.complete(
-            self, prompts, answers, max_new_tokens=max_new_tokens, stop=stop, chat=chat
-        )
-
-    def read_prompts(self, prompts: Sequence[Sequence[int]]) -> Iterator[tuple[int, Prefix]]:
-        """Every prompt read up to its last token, what several share once:
-        :func:`diffattn.inference.read_prompts.read_prompts`."""
-        return read_prompts.read_prompts(self, prompts)
-
-    def read_labels(
-        self,
-        trie: LabelTrie,
-        prompts: Sequence[Sequence[int]],
-        *,
-        before: Prefix | None = None,
-        branch: bool = True,
-    ) -> list[LabelReading]:
-        """Which label follows each prompt: :func:`diffattn.inference.label_trie.read_labels`."""
-        return label_trie.read_labels(self, trie, prompts, before=before, branch=branch)
-
-    def prefix_losses(self, rows: list[np.ndarray], given: list[int]) -> list[np.ndarray]:
-        """Loss of every token given all before it:
-        :func:`diffattn.inference.token_losses.prefix_losses`."""
-        return token_losses.prefix_losses(self, rows, given)
-
-    def sliding_losses(
-        self, tokens: np.ndarray, *, window: int, stride: int, given: list[int]
-    ) -> np.ndarray:
-        """Loss of every token of a text by sliding windows:
-        :func:`diffattn.inference.token_losses.sliding_losses`."""
-        return token_losses.sliding_losses(self, tokens, window=window, stride=stride, given=given)
+    score = scoring.score
+    generate = decoding.generate
+    complete = prompting.complete
+    read_prompts = shared_prefixes.read_prompts
+    read_labels = label_trie.read_labels
+    prefix_losses = scoring.prefix_losses
+    sliding_losses = scoring.sliding_losses
 
     def facts(self) -> dict[str, Any]:
         """What a record says of the model; equal facts mean equal results."""

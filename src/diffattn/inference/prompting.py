@@ -1,10 +1,11 @@
 """Prompts with or without the tokenizer's chat template, and how likely an answer is."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from diffattn.errors import ConfigError
-from diffattn.inference.decoding import generate
+from diffattn.inference.decoding import Generation, generate
 from diffattn.inference.network_reader import ItemError, NetworkReader, Prefix
 from diffattn.inference.scoring import Continuation, Score, score
 from diffattn.inference.shared_prefixes import common_length
@@ -107,12 +108,13 @@ def complete(
     Raises:
         ItemError: A prompt does not fit the model with ``max_new_tokens`` more.
     """
-    asked = [_Asked.of(model, *pair, special=chat) for pair in _pairs(prompts, answers)]
-    budget = _Budget(max_new_tokens, tuple(stop))
+    pairs = zip(prompts, [None] * len(prompts) if answers is None else answers, strict=True)
+    asked = [_Asked.of(model, *pair, special=chat) for pair in pairs]
+    write = partial(generate, model, max_new_tokens=max_new_tokens, stop=stop)
     sequences = [ids for item in asked for ids in item.sequences()]
     common = 0 if model.rows_alone else _shared_by_all(sequences)
     if common >= _WORTH_READING:
-        return _complete(model, asked, budget, model.read(asked[0].prompt[:common]))
+        return _complete(model, asked, write, model.read(asked[0].prompt[:common]))
     nothing = model.read([])
     sizes = [len(item.prompt) + max_new_tokens for item in asked]
     completions: dict[int, Completion] = {}
@@ -121,19 +123,13 @@ def complete(
         if len(batch) == 1 and not model.rows_alone:
             common = _shared_by_all(asked[batch[0]].sequences())
             before = model.read(asked[batch[0]].prompt[:common])
-        done = _complete(model, [asked[i] for i in batch], budget, before)
+        done = _complete(model, [asked[i] for i in batch], write, before)
         completions.update(zip(batch, done, strict=True))
     return [completions[i] for i in range(len(asked))]
 
 
 _WORTH_READING = 128
 """Tokens: what prompts share below this is read with each of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Budget:
-    max_new_tokens: int
-    stop: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,17 +157,14 @@ class _Asked:
 
 
 def _complete(
-    model: NetworkReader, asked: Sequence[_Asked], budget: _Budget, before: Prefix | None
+    model: NetworkReader,
+    asked: Sequence[_Asked],
+    write: Callable[..., list[Generation]],
+    before: Prefix | None,
 ) -> list[Completion]:
     """Go on from what was read, which all prompts begin with."""
     known = before.length if before else 0
-    written = generate(
-        model,
-        [item.prompt[known:] for item in asked],
-        max_new_tokens=budget.max_new_tokens,
-        stop=budget.stop,
-        before=before,
-    )
+    written = write([item.prompt[known:] for item in asked], before=before)
     wanted = [item.scored for item in asked if item.scored is not None]
     rest = [Continuation(answer.context[known:], answer.target) for answer in wanted]
     scores: Iterator[Score | None] = iter(score(model, rest, before=before))
@@ -184,12 +177,6 @@ def _complete(
         for item, output in zip(asked, written, strict=True)
         for right in [None if item.scored is None else next(scores)]
     ]
-
-
-def _pairs(prompts: Sequence[str], answers: Sequence[str] | None) -> list[tuple[str, str | None]]:
-    if answers is None:
-        return [(prompt, None) for prompt in prompts]
-    return list(zip(prompts, answers, strict=True))
 
 
 def _shared_by_all(sequences: Sequence[tuple[int, ...]]) -> int:

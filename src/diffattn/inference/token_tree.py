@@ -1,7 +1,7 @@
 """Many branches after one prefix in a single pass: a token sees the prefix and its ancestors."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -9,8 +9,8 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from diffattn.errors import ConfigError
 from diffattn.inference.network_reader import NetworkReader, Prefix
+from diffattn.probes.attention_rows import attention_implementation
 
 _PASS_TOKENS = 384
 """Tokens of one pass; more gain nothing, since every token meets all others as masked keys."""
@@ -168,24 +168,6 @@ class Branches:
         return _forward(self.model, self.prefix, self.cache, tokens, depths, seen, wanted)
 
 
-@contextmanager
-def attention_implementation(model: NetworkReader, name: str) -> Iterator[None]:
-    """Run the model with another attention implementation, for example ``"eager"``.
-
-    Raises:
-        ConfigError: The model does not know it.
-    """
-    before = model.network.config._attn_implementation
-    try:
-        model.network.set_attn_implementation(name)
-    except (ValueError, ImportError) as error:
-        raise ConfigError(f"{model.label}: attention {name!r} cannot be used: {error}.") from error
-    try:
-        yield
-    finally:
-        model.network.set_attn_implementation(before)
-
-
 @torch.no_grad()
 def _forward(
     model: NetworkReader,
@@ -201,7 +183,7 @@ def _forward(
     visible = torch.cat([seen.new_ones(len(tokens), prefix.length), seen], dim=1)
     # Only masked kernels take a tree; ours and the flash kernels know none.
     now = model.network.config._attn_implementation
-    with nullcontext() if now == "sdpa" else attention_implementation(model, "sdpa"):
+    with nullcontext() if now == "sdpa" else attention_implementation(model.network, "sdpa"):
         out = model.network(
             input_ids=torch.tensor([list(tokens)], device=device),
             attention_mask=visible[None, None].to(device),

@@ -1,7 +1,7 @@
-"""Attention maps of a few query rows over a long context, for any causal language model."""
+"""Attention maps: of a few query rows over a long context, their sums, and of one whole example."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,9 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
     seen = 0 if past_key_values is None else past_key_values.get_seq_length()
     ours = isinstance(network, DiffTransformerForCausalLM)
     options: dict[str, Any] = {"output_attention_maps": True} if ours else {}
-    with _maps_available(network):
+    # Implementations that return maps; few rows make even eager cheap.
+    now = network.config._attn_implementation
+    with nullcontext() if now in _WITH_MAPS else attention_implementation(network, "eager"):
         output = network(
             input_ids=input_ids,
             past_key_values=past_key_values,
@@ -99,14 +101,128 @@ def _wide(x: Tensor) -> Tensor:
 
 
 @contextmanager
-def _maps_available(network: Any) -> Iterator[None]:
-    """Run under an implementation that returns maps; few rows make even eager cheap."""
+def attention_implementation(network: Any, name: str) -> Iterator[None]:
+    """Run a model with another attention implementation, for example ``"eager"``.
+
+    Raises:
+        ConfigError: The model does not know it.
+    """
     before = network.config._attn_implementation
-    if before in _WITH_MAPS:
-        yield
-        return
-    network.set_attn_implementation("eager")
+    try:
+        network.set_attn_implementation(name)
+    except (ValueError, ImportError) as error:
+        kind = type(network).__name__
+        raise ConfigError(f"{kind}: attention {name!r} cannot be used: {error}.") from error
     try:
         yield
     finally:
         network.set_attn_implementation(before)
+
+
+def segment_sums(
+    layers: Sequence[LayerRows], spans: Sequence[tuple[int, int]], *, row: int = -1
+) -> dict[str, Tensor]:
+    r"""Sums over spans of keys of one query's attention.
+
+    .. math:: S_k(l, h) = \sum_{j \in k} w(a_j),\quad a = A_1 - \lambda A_2
+
+    Source: arXiv:2410.05258v2, Figure 1 and Table 3.
+
+    Args:
+        layers: Of :func:`diffattn.probes.attention_rows.attention_rows`.
+        spans: First key and the one after the last; they may overlap.
+        row: Which query. Default: the last.
+
+    Returns:
+        float64 ``[layers, H, spans]`` on the CPU per kind of weight w: ``"signed"`` a,
+        ``"clipped"`` max(a, 0), ``"absolute"`` |a|, ``"map_1"`` and, for differential models,
+        ``"map_2"``: the softmax maps themselves.
+    """
+    sums_of: dict[str, list[Tensor]] = {}
+    for layer in layers:
+        signed = layer.signed[:, row].double()  # [H, S]
+        weights = {"signed": signed, "clipped": signed.clamp(min=0), "absolute": signed.abs()}
+        for i, softmax_map in enumerate(layer.maps[:, :, row].double().unbind(1)):
+            weights[f"map_{i + 1}"] = softmax_map
+        for name, weight in weights.items():
+            sums = torch.stack([weight[:, a:b].sum(-1) for a, b in spans], dim=-1)
+            sums_of.setdefault(name, []).append(sums.cpu())
+    return {name: torch.stack(sums) for name, sums in sums_of.items()}
+
+
+def segment_shares(sums: Tensor, whole: int) -> dict[str, list[float]]:
+    """One share per span over all layers and heads, in two normalisations.
+
+    Source: arXiv:2410.05258v2, Figure 1 (whose five segments sum to 1).
+
+    Args:
+        sums: ``[layers, H, spans]``.
+        whole: So many leading spans cover the keys once: their shares sum to 1.
+
+    Returns:
+        ``"global"``: the mean over layers and heads, divided by the sum of its leading spans;
+        ``"row"``: every layer and head divided by its own sum, then the mean.
+
+    Raises:
+        ConfigError: A row sums to 0, for example where λ is exactly 1.
+    """
+    mean, totals = sums.mean((0, 1)), sums[..., :whole].sum(-1, keepdim=True)
+    total = mean[:whole].sum()
+    if not total or not totals.all():
+        raise ConfigError("segment_shares: attention must not sum to 0, got a row or mean of 0.")
+    return {"global": (mean / total).tolist(), "row": (sums / totals).mean((0, 1)).tolist()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExampleMaps:
+    """Maps ``[T, T]`` of one head, float32."""
+
+    layer: int
+    head: int
+    map_1: Tensor
+    map_2: Tensor | None
+    """``None`` for softmax attention, likewise ``difference``."""
+    difference: Tensor | None
+
+
+@torch.no_grad()
+def example_maps(
+    model: DiffTransformerForCausalLM, input_ids: Tensor, *, layer: int, head: int
+) -> ExampleMaps:
+    r"""A1, A2 and A1 − λA2 of one head.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Args:
+        model: A causal language model of ours.
+        input_ids: int64 ``[1, T]``.
+        layer: Counted from 0.
+        head: Output head, counted from 0.
+
+    Raises:
+        ConfigError: The model has no such layer or head.
+        ShapeError: ``input_ids`` is not one row.
+    """
+    for name, index, size in (
+        ("layer", layer, model.config.num_hidden_layers),
+        ("head", head, model.config.num_heads),
+    ):
+        if not 0 <= index < size:
+            raise ConfigError(f"example_maps: {name} must be from 0 to {size - 1}, got {index}.")
+    if input_ids.ndim != 2 or len(input_ids) != 1:
+        raise ShapeError(f"example_maps: input_ids must be [1, T], got {list(input_ids.shape)}.")
+    was_training = model.training
+    try:
+        output = model.eval()(
+            input_ids.to(model.device),
+            use_cache=False,
+            output_attentions=True,
+            output_attention_maps=True,
+        )
+    finally:
+        model.train(was_training)
+    raw = output.attention_maps[layer][0, head].float().cpu()  # [maps, T, T]
+    if len(raw) == 1:
+        return ExampleMaps(layer=layer, head=head, map_1=raw[0], map_2=None, difference=None)
+    difference = output.attentions[layer][0, head].float().cpu()
+    return ExampleMaps(layer=layer, head=head, map_1=raw[0], map_2=raw[1], difference=difference)

@@ -10,6 +10,8 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from diffattn.errors import ConfigError
+from diffattn.models.known_names import check_known
+from diffattn.probes.attention_rows import attention_implementation
 
 UNQUANTIZED_BITS = 16
 GRANULARITIES: dict[str, tuple[int, ...]] = {"tensor": (0, 1, 2, 3), "head": (0, 2, 3), "row": (3,)}
@@ -76,11 +78,11 @@ def quantized_logits(network: Any, bits: int, *, granularity: str = "tensor") ->
         return _attend(module, *args, bits=bits, granularity=granularity, **options)
 
     def refuse_others(module: nn.Module, *ignored: Any) -> None:
-        own = network.config._attn_implementation
-        if own != name:
+        chosen = network.config._attn_implementation
+        if chosen != name:
             raise ConfigError(
                 "quantized logits: nothing else may choose the attention function, such as a "
-                f"reader of attention maps, got {own!r}."
+                f"reader of attention maps, got {chosen!r}."
             )
 
     with _attention(network, name, attention):
@@ -116,17 +118,17 @@ def require_quantizable(network: Any) -> None:
 
     ids = torch.arange(min(8, config.vocab_size), device=network.device)[None]
     with _attention(network, "diffattn_logits_unchanged", attention):
-        found = network(input_ids=ids, use_cache=False).logits
+        logits = network(input_ids=ids, use_cache=False).logits
     if len(called) != config.num_hidden_layers:
         raise ConfigError(
             f"quantized logits: every layer of {config.model_type!r} must call the attention "
             f"interface of transformers, got {len(called)} of {config.num_hidden_layers}."
         )
-    with _implementation(network, "eager"):
+    with attention_implementation(network, "eager"):
         expected = network(input_ids=ids, use_cache=False).logits
     # Each layer rounds a sum over the hidden size once more or less.
     rounding = torch.finfo(network.dtype).eps * config.num_hidden_layers * config.hidden_size**0.5
-    error = float((found - expected).abs().max() / expected.abs().max())
+    error = float((logits - expected).abs().max() / expected.abs().max())
     if not error <= rounding:
         raise ConfigError(
             f"quantized logits: attention of {config.model_type!r} must be softmax(QK^T scale + "
@@ -139,18 +141,8 @@ def _attention(network: Any, name: str, attention: Callable[..., Any]) -> Iterat
     """The model with this attention function, and masks as eager attention takes them."""
     ALL_ATTENTION_FUNCTIONS.register(name, attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(name, eager_mask)
-    with _implementation(network, name):
+    with attention_implementation(network, name):
         yield
-
-
-@contextmanager
-def _implementation(network: Any, name: str) -> Iterator[None]:
-    before = network.config._attn_implementation
-    try:
-        network.set_attn_implementation(name)
-        yield
-    finally:
-        network.set_attn_implementation(before)
 
 
 def _attend(
@@ -184,8 +176,4 @@ def _attend(
 def _require_known(bits: int, granularity: str) -> None:
     if not isinstance(bits, int) or not 2 <= bits <= UNQUANTIZED_BITS:
         raise ConfigError(f"quantized logits: bits must be from 2 to 16, got {bits!r}.")
-    if granularity not in GRANULARITIES:
-        raise ConfigError(
-            f"quantized logits: granularity must be in {{{', '.join(GRANULARITIES)}}}, "
-            f"got {granularity!r}."
-        )
+    check_known("quantized logits", "granularity", granularity, GRANULARITIES)

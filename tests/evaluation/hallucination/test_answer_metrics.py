@@ -6,12 +6,15 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.hallucination import answer_metrics
-from diffattn.evaluation.hallucination.answer_metrics import normalise, rouge, span_match, word_f1
-from diffattn.evaluation.hallucination.source_overlap import (
+from diffattn.evaluation.hallucination.answer_metrics import (
     bigram_support,
     entities,
     entity_support,
+    normalise,
     number_support,
+    rouge,
+    span_match,
+    word_f1,
 )
 
 
@@ -64,12 +67,12 @@ def test_entities_are_runs_of_capitalised_words():
 def test_support_in_the_source():
     source = "The prime minister met angela merkel's team in 1,204 rooms; 3.5 of New Yorkers left."
     support = entity_support("So Angela Merkel met the Prime Minister in New York.", source)
-    assert support.found == ("Angela Merkel", "Prime Minister")
+    assert support.supported == ("Angela Merkel", "Prime Minister")
     assert support.missing == ("New York",)
     assert support.share == pytest.approx(2 / 3)
     numbers = number_support("In 1204 and 1,204 there were 35 and 3.5.", source)
-    assert (numbers.found, numbers.missing) == (("1204", "3.5"), ("35",))
+    assert (numbers.supported, numbers.missing) == (("1204", "3.5"), ("35",))
     pairs = bigram_support("the prime minister left", source)
-    assert (pairs.found, pairs.missing) == (("the prime", "prime minister"), ("minister left",))
+    assert (pairs.supported, pairs.missing) == (("the prime", "prime minister"), ("minister left",))
     assert entity_support("nothing here", source).share is None
     assert number_support("", source).share is None

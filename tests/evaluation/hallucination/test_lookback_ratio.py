@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from diffattn.evaluation.hallucination.lookback_ratio import MAPS, lookback_ratios
-from diffattn.inference.token_tree import attention_implementation
 from diffattn.ops.lambda_param import diff_lambda
+from diffattn.probes.attention_rows import attention_implementation
 
 PROMPT, WRITTEN, CONTEXT = list(range(5, 30)), list(range(40, 61)), 21
 
@@ -20,7 +20,7 @@ def full_maps(model):
             (maps[0, :, 0], signed[0])
             for maps, signed in zip(out.attention_maps, out.attentions, strict=True)
         ]
-    with attention_implementation(model, "eager"):
+    with attention_implementation(model.network, "eager"):
         weights = [layer[0] for layer in network(ids, output_attentions=True).attentions]
     if kind == "llama":
         return [(w, w) for w in weights]

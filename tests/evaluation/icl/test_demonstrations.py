@@ -12,9 +12,9 @@ from diffattn.evaluation.icl.demonstrations import (
     SEPARATOR,
     DemonstrationReader,
     IclTask,
-    Prepared,
     alternating_order,
     balanced_rounds,
+    kept_per_model,
     longest_kept,
     random_order,
     skipped_classes,
@@ -109,8 +109,7 @@ def test_steps_are_read_once_and_always_the_same(models):
 
 def test_what_is_prepared_is_kept_for_equal_settings(models):
     made = []
-    prepared = Prepared()
-    for settings in ("a", "a", "b"):
-        prepared.get(models["diff"], settings, lambda: made.append(1) or len(made))
-    assert made == [1, 1]
-    assert prepared.get(models["softmax"], "b", lambda: 7) == 7
+    ready = kept_per_model(lambda settings, model: made.append((settings, model)) or len(made))
+    assert [ready(settings, models["diff"]) for settings in ("a", "a", "b")] == [1, 1, 2]
+    assert ready("b", models["softmax"]) == 3
+    assert made == [("a", models["diff"]), ("b", models["diff"]), ("b", models["softmax"])]

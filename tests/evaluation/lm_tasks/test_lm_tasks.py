@@ -184,9 +184,10 @@ def test_without_bos_or_eos(models, folder, tmp_path):
         ({"tasks": "piqa"}, "must list"),
         ({"tasks": ("piqa", "piqa")}, "each once"),
         ({"num_fewshot": -1}, "num_fewshot must be 0 or more"),
-        ({"limit": 0}, "limit 1 or more"),
-        ({"limit": 2.5}, "whole numbers"),
-        ({"num_fewshot": "x"}, "whole numbers"),
+        ({"limit": 0}, "limit must be 1 or more"),
+        ({"limit": 2.5}, "limit must be whole numbers, got 2.5"),
+        ({"num_fewshot": "x"}, "num_fewshot must be whole numbers"),
+        ({"seed": "x"}, "seed must be a whole number"),
     ],
 )
 def test_wrong_settings(settings, message):

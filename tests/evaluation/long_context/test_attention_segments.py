@@ -145,7 +145,7 @@ class WithoutEos:
         ({"num_needles": 0}, "num_needles must be from 1 to"),
         ({"num_needles": 1000}, "num_needles must be from 1 to 141 cities"),
         ({"depths": ()}, "depths must be"),
-        ({"length": 0}, "lengths must be 1 or more"),
+        ({"length": 0}, "lengths must be different numbers"),
     ],
 )
 def test_wrong_settings(changes, message):
@@ -154,7 +154,7 @@ def test_wrong_settings(changes, message):
 
 
 def test_what_does_not_fit(models):
-    with pytest.raises(ConfigError, match=r"--set 'attention_segments\.length=1024'"):
+    with pytest.raises(ConfigError, match=r"length must be at most the 1024 tokens of diff"):
         AttentionSegments().batches(models["diff"])
     with pytest.raises(ConfigError, match="Choose a greater length"):
         AttentionSegments(length=100).batches(models["diff"])

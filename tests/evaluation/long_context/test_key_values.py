@@ -116,7 +116,7 @@ def test_questions_of_an_object_stand_in_one_batch_and_one_cluster(models):
         ({"num_pairs": (6,)}, "from questions \\+ examples = 7 on, got \\(6,\\)"),
         ({"num_pairs": ()}, "num_pairs must be different numbers"),
         ({"num_pairs": (9, 9)}, "num_pairs must be different numbers"),
-        ({"samples": 0}, "samples and questions must be 1 or more"),
+        ({"samples": 0}, "samples must be 1 or more"),
         ({"samples": 7}, "samples must be a multiple of questions=5, got 7"),
         ({"lengths": (0,)}, "lengths must be different numbers"),
     ],

@@ -1,5 +1,7 @@
 """Lengths that fit, means over tasks, effective length."""
 
+import random
+
 import pytest
 
 from diffattn.errors import ConfigError
@@ -7,6 +9,7 @@ from diffattn.evaluation.long_context.lengths import (
     effective_length,
     lengths_that_fit,
     mean_over_tasks,
+    most_that_fits,
     require_lengths,
 )
 from diffattn.stats.proportions import wilson_interval
@@ -40,3 +43,52 @@ def test_a_mean_over_tasks_has_a_width_also_where_all_scores_are_equal():
     assert mean_over_tasks([[1.0, 0.0], [1.0, 1.0, 1.0]]).mean == 0.75
     assert mean_over_tasks([[1.0], [1.0, 1.0]]) == wilson_interval(3, 3)
     assert mean_over_tasks([[0.0], [0.0, 0.0]]) == wilson_interval(0, 3)
+
+
+def counted(function):
+    calls = []
+
+    def count(units):
+        calls.append(units)
+        return function(units)
+
+    return count, calls
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_most_that_fits_for_random_growth(seed):
+    generator = random.Random(seed)
+    sizes = [generator.choice((0, 1, 1, 2, 3, 40)) for _ in range(generator.randint(1, 400))]
+    totals = [17]
+    for size in sizes:
+        totals.append(totals[-1] + size)
+    least = generator.randrange(len(totals))
+    limit = generator.randint(0, totals[-1] + 20)
+    count, calls = counted(totals.__getitem__)
+    found = most_that_fits(count, limit, least=least, most=len(sizes))
+    fitting = [n for n in range(least, len(totals)) if totals[n] <= limit]
+    assert found == (max(fitting) if fitting else None)
+    assert len(calls) <= 60
+
+
+def test_a_long_context_takes_few_counts():
+    count, calls = counted(lambda units: 90 + round(1.31 * units))
+    found = most_that_fits(count, 131_072, least=1, most=131_072)
+    assert count(found) <= 131_072 < count(found + 1)
+    assert len(calls) - 2 <= 10
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda n: 5, lambda n: 5 if n < 77 else 10**9, lambda n: n * n, lambda n: int(n**0.5)],
+    ids=["flat", "cliff", "convex", "concave"],
+)
+def test_it_ends_for_any_growth(function):
+    count, calls = counted(function)
+    found = most_that_fits(count, 900, least=0, most=100_000)
+    assert found == max(n for n in range(100_001) if function(n) <= 900)
+    assert len(calls) <= 60
+
+
+def test_nothing_fits():
+    assert most_that_fits(lambda n: 100 + n, 99, least=0, most=10) is None

@@ -142,11 +142,11 @@ def test_a_number_counts_only_by_itself(text, found):
         ({"tasks": ((2, 3),)}, "1 <= R <= N"),
         ({"tasks": ((500, 1),)}, "1 <= R <= N <= 141 cities"),
         ({"tasks": ()}, "1 <= R <= N"),
-        ({"lengths": ()}, "lengths must be 1 or more"),
-        ({"lengths": (600, 600)}, "lengths must be 1 or more and distinct"),
+        ({"lengths": ()}, "lengths must be different numbers"),
+        ({"lengths": (600, 600)}, "lengths must be different numbers"),
         ({"depths": (0, 120)}, "depths must be from 0 to 100"),
         ({"samples": 0}, "samples must be 1 or more"),
-        ({"prompt": "poem"}, "prompt must be one of completion, lwm"),
+        ({"prompt": "poem"}, "prompt must be in {completion, lwm}"),
     ],
 )
 def test_wrong_settings(changes, message):
@@ -156,7 +156,7 @@ def test_wrong_settings(changes, message):
 
 def test_what_a_model_or_text_cannot_do_is_told_before_the_first_item(models, hay, tmp_path):
     model = models["diff"]
-    with pytest.raises(ConfigError, match=r"must fit the 1024 tokens of diff, got 2000"):
+    with pytest.raises(ConfigError, match=r"at most the 1024 tokens of diff, got 2000"):
         protocol(hay, lengths=(2000,)).batches(model)
     with pytest.raises(ConfigError, match="Choose a greater length"):
         protocol(hay, lengths=(150, 600)).batches(model)

@@ -7,8 +7,13 @@ import numpy as np
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.perplexity.loss_slices import Slices, slice_losses
-from diffattn.evaluation.perplexity.ngrams import NgramCounts, gaps, ngram_keys
+from diffattn.evaluation.perplexity.ar_hits import (
+    NgramCounts,
+    Slices,
+    gaps,
+    ngram_keys,
+    slice_losses,
+)
 
 
 def row(length, vocab_size, seed):

@@ -1,19 +1,21 @@
-"""Documents with questions and references, from local files, the hub, or made up."""
+"""Documents with questions and references, from files, the hub, or made up; cut to fit."""
 
 import hashlib
 import itertools
 import json
 import os
+import random
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from diffattn.data import files
 from diffattn.errors import ConfigError, did_you_mean
-from diffattn.evaluation.hallucination.generated_articles import generated_rows
 from diffattn.evaluation.hallucination.tasks import Columns, Task
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ItemError
 
 _LONG_BENCH = "zai-org/LongBench"
 
@@ -44,12 +46,12 @@ def load_examples(task: Task, data: str, samples: int, seed: int) -> list[Exampl
         ConfigError: Nothing is there, a column is missing, or a value has the wrong type.
     """
     name, rows = _rows(task, data, samples, seed)
-    found: list[Example] = []
+    examples: list[Example] = []
     for number, row in enumerate(itertools.islice(rows, samples), start=1):
-        found.append(_example(task, row, number, f"{name}:{number}"))
-    if not found:
+        examples.append(_example(task, row, number, f"{name}:{number}"))
+    if not examples:
         raise ConfigError(f"{name}: must hold one row or more, got none.")
-    return found
+    return examples
 
 
 def _rows(
@@ -137,7 +139,7 @@ def _example(task: Task, row: Mapping[str, Any], number: int, where: str) -> Exa
     if (
         not isinstance(references, list | tuple)
         or not references
-        or not all(isinstance(one, str) for one in references)
+        or not all(isinstance(text, str) for text in references)
     ):
         raise ConfigError(
             f"{where}: column {columns.references!r} must be a text or a list of texts, "
@@ -173,3 +175,131 @@ def _text(row: Mapping[str, Any], column: str, where: str) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{where}: column {column!r} must be a text, got {type(value).__name__}.")
     return value
+
+
+_TOWNS = ("Marlow", "Esker", "Tidewell", "Norvale", "Quill", "Hathern", "Lindow", "Overby")
+_FIRST = ("Anna", "Peter", "Maria", "Tom", "Ines", "Karl", "Ruth", "Omar")
+_LAST = ("Keller", "Brandt", "Okafor", "Silva", "Novak", "Hughes", "Tanaka", "Moreau")
+_BUILDINGS = ("bridge", "library", "school", "station", "theatre", "harbour", "museum", "market")
+_ASIDES = (
+    "Many people came to see the {building} on the first morning.",
+    "The old road to {town} had been closed for {number} days.",
+    "The mayor said that the work would bring {number} visitors a year.",
+    "A letter from {year} had asked for the same thing.",
+    "It was a long winter, and the river stood high in {town}.",
+    "Some of the older people remembered the plans of {year}.",
+)
+
+
+def generated_rows(task: Task, count: int, seed: int) -> list[dict[str, Any]]:
+    """Rows in the first layout of a task.
+
+    Args:
+        task: Which data set is stood in for.
+        count: Rows.
+        seed: Equal seeds make equal rows.
+    """
+    columns = task.columns[0]
+    rows: list[dict[str, Any]] = []
+    for i in range(count):
+        generator = random.Random(f"{seed}-{task.name}-{i}")
+        document, summary, question, answer = _article(generator)
+        row: dict[str, Any] = {columns.document: document}
+        if columns.question is not None:
+            row[columns.question] = question
+        reference = summary if task.kind == "summary" else answer
+        row[columns.references] = [reference] if columns.references == "answers" else reference
+        rows.append(row)
+    return rows
+
+
+def _article(generator: random.Random) -> tuple[str, str, str, str]:
+    """Document, summary, question and answer."""
+    town, building = generator.choice(_TOWNS), generator.choice(_BUILDINGS)
+    person = f"{generator.choice(_FIRST)} {generator.choice(_LAST)}"
+    year, cost = generator.randrange(1850, 2000), generator.randrange(10, 990) * 1000
+    summary = f"In {year} the town of {town} opened a {building} built by {person}."
+    facts = [summary, f"The {building} was paid for by the town and cost {cost:,} pounds."]
+    for _ in range(generator.randint(6, 40)):
+        aside = generator.choice(_ASIDES)
+        facts.append(
+            aside.format(
+                building=building, town=town, year=generator.randrange(1800, 1850),
+                number=generator.randrange(2, 900),
+            )
+        )  # fmt: skip
+    return " ".join(facts), summary, f"Who built the {building} of {town}?", person
+
+
+def cut(
+    model: LanguageModel, document: str, render: Callable[[str], str], *, limit: int, where: str
+) -> tuple[int, int]:
+    """How many characters of a document to keep at its beginning and at its end.
+
+    ``"end"`` drops words from the end until the prompt fits, which is found by bisection.
+    ``"middle"`` keeps half of the token budget at either end.
+
+    Source: ``step01_extract_attns.py`` of voidism/Lookback-Lens (words are what single spaces
+    separate); ``pred.py`` of THUDM/LongBench.
+
+    Args:
+        model: Its tokenizer counts.
+        document: Any text.
+        render: The prompt around a document.
+        limit: Tokens of the prompt, BOS included.
+        where: ``"end"`` or ``"middle"``.
+
+    Returns:
+        Characters kept at the beginning and at the end; ``(len(document), 0)`` if all fits.
+
+    Raises:
+        ItemError: The prompt does not fit even without a document.
+    """
+
+    def size(text: str) -> int:
+        return len(model.encode_prompt(render(text)))
+
+    if size(document) <= limit:
+        return len(document), 0
+    room = limit - size("")
+    if room < 0:
+        raise ItemError(
+            f"The prompt without its document must fit {limit} tokens, got {limit - room}."
+        )
+    borders = [0, *(i for i, character in enumerate(document) if character == " ")]
+    if where == "end":
+        return borders[_last(borders, lambda end: size(document[:end]) <= limit)], 0
+    return _middle(model, document, borders, size, room, limit)
+
+
+def _middle(
+    model: LanguageModel,
+    document: str,
+    borders: list[int],
+    size: Callable[[str], int],
+    room: int,
+    limit: int,
+) -> tuple[int, int]:
+    """Half of the room at either end, less if tokens merge differently in the whole prompt."""
+    backwards = [len(document), *reversed(borders)]
+
+    def longest(candidates: list[int], part: Callable[[int], str], room: int) -> int:
+        return candidates[_last(candidates, lambda at: len(model.encode(part(at))) <= room)]
+
+    while True:
+        head = longest(borders, lambda end: document[:end], room // 2)
+        left = room - len(model.encode(document[:head]))
+        tail = longest(backwards, lambda start: document[start:], left)
+        excess = 1 if tail < head else size(document[:head] + document[tail:]) - limit
+        if excess <= 0 or room == 0:
+            return head, len(document) - tail
+        room = max(0, room - excess)
+
+
+def _last(candidates: list[int], fits: Callable[[int], bool]) -> int:
+    """Index of the last candidate that fits; the first one always does."""
+    low, high = 0, len(candidates)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(candidates[middle]) else (low, middle)
+    return low

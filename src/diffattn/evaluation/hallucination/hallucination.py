@@ -9,20 +9,20 @@ import numpy as np
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.hallucination import answer_metrics
-from diffattn.evaluation.hallucination.data import Example, load_examples
-from diffattn.evaluation.hallucination.lookback_ratio import MAPS, lookback_ratios
-from diffattn.evaluation.hallucination.source_overlap import (
+from diffattn.evaluation.hallucination.answer_metrics import (
     bigram_support,
     entity_support,
     number_support,
 )
+from diffattn.evaluation.hallucination.data import Example, cut, load_examples
+from diffattn.evaluation.hallucination.lookback_ratio import MAPS, lookback_ratios
 from diffattn.evaluation.hallucination.tasks import TASKS, Task
-from diffattn.evaluation.hallucination.truncation import cut
 from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.decoding import Generation
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
+from diffattn.models.known_names import check_known
 from diffattn.records.outputs import JUDGED_PROTOCOL, text_read
 from diffattn.stats.bootstrap import bootstrap_mean
 from diffattn.stats.proportions import wilson_interval
@@ -87,14 +87,8 @@ class Hallucination(Protocol):
     """Of the made-up articles; everything else is deterministic."""
 
     def __post_init__(self) -> None:
-        if self.dataset not in TASKS:
-            raise ConfigError(
-                f"hallucination: dataset must be in {{{', '.join(TASKS)}}}, got {self.dataset!r}."
-            )
-        for name in ("samples", "prompt_tokens", "max_new_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"hallucination: {name} must be 1 or more, got {value}.")
+        check_known(self.name, "dataset", self.dataset, TASKS)
+        self.require_at_least(1, "samples", "prompt_tokens", "max_new_tokens")
 
     @property
     def task(self) -> Task:
@@ -123,7 +117,7 @@ class Hallucination(Protocol):
         if self.rouge and self.task.kind == "summary":
             answer_metrics.rouge_scorer()
         examples = load_examples(self.task, self.data, self.samples, self.seed)
-        items = [Item(id=f"{self.dataset}-{one.id}", payload=one) for one in examples]
+        items = [Item(id=f"{self.dataset}-{example.id}", payload=example) for example in examples]
         return [items[i : i + _BATCH] for i in range(0, len(items), _BATCH)]
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
@@ -133,8 +127,8 @@ class Hallucination(Protocol):
         ids = [model.encode_prompt(prompt) for prompt, _ in asked]
         written = model.generate(ids, max_new_tokens=self._limits()[1], stop=stop)
         return [
-            self._row(model, item.payload, *one, tokens, output)
-            for item, one, tokens, output in zip(items, asked, ids, written, strict=True)
+            self._row(model, item.payload, *pair, tokens, output)
+            for item, pair, tokens, output in zip(items, asked, ids, written, strict=True)
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
@@ -148,14 +142,9 @@ class Hallucination(Protocol):
                 if name in _PROPORTIONS
                 else bootstrap_mean(values)
             )
-            metrics.append(
-                metric(
-                    name,
-                    interval,
-                    headline=name in _HEADLINES,
-                    higher_is_better=None if name in _NEITHER else name != "empty",
-                )
-            )
+            better = None if name in _NEITHER else name != "empty"
+            headline = name in _HEADLINES
+            metrics.append(metric(name, interval, headline=headline, higher_is_better=better))
         counts = {
             "cut documents": sum(sum(row["read"]) < len(row["document"]) for row in rows),
             "finished": dict(Counter(row["finished"] for row in rows)),
@@ -220,7 +209,7 @@ class Hallucination(Protocol):
 
 def _mean_ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Mean over the rows, ``[layers][heads]`` by map; ``None`` where no row has a value."""
-    found: dict[str, Any] = {}
+    ratios: dict[str, Any] = {}
     for name in MAPS:
         values = [row["lookback"][name] for row in rows if "lookback" in row]
         if not values:
@@ -228,8 +217,8 @@ def _mean_ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         stacked = np.array(values, dtype=float)  # [rows, layers, heads], None becomes NaN
         counts = (~np.isnan(stacked)).sum(0)
         means = np.nansum(stacked, axis=0) / np.maximum(counts, 1)
-        found[name] = [
+        ratios[name] = [
             [round(float(mean), 6) if count else None for mean, count in zip(*layer, strict=True)]
             for layer in zip(means, counts, strict=True)
         ]
-    return found
+    return ratios

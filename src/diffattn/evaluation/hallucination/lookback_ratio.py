@@ -10,7 +10,7 @@ from diffattn.probes.attention_rows import attention_rows
 
 MAPS = ("a1", "difference", "absolute")
 _ROWS = 16
-"""Tokens whose rows are held at once."""
+"""Tokens whose rows are held together."""
 
 Ratios = dict[str, list[list[float | None]]]
 """Per map, layer and output head."""
@@ -50,7 +50,7 @@ def lookback_ratios(
         layers = attention_rows(model.network, ids, cache)
         counts = torch.arange(1, ids.shape[1] + 1, device=model.device) + seen - num_context
         seen += ids.shape[1]
-        kinds = ((one.maps[:, 0], one.signed, one.signed.abs()) for one in layers)
+        kinds = ((layer.maps[:, 0], layer.signed, layer.signed.abs()) for layer in layers)
         means = [torch.stack([_means(x, num_context, counts) for x in maps]) for maps in kinds]
         steps.append(torch.stack(means))
     return _ratios(torch.cat(steps, dim=-1))

@@ -1,8 +1,9 @@
-"""Classification data sets for in-context learning, in their original files or from the hub."""
+"""Classification data sets for in-context learning: original files, the hub, or made up."""
 
 import csv
 import io
 import json
+import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,8 +11,39 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.icl.generated_data import generated_questions
 from diffattn.models.known_names import check_known
+
+_WORDS = {
+    "animal": "horse dog cat bird fish wolf bear fox",
+    "building": "house church tower bridge castle school barn mill",
+    "colour": "red green blue white black brown yellow grey",
+    "food": "bread cheese apple soup cake rice fruit meat",
+    "weather": "rain snow wind storm sun cloud frost fog",
+    "weather report": "forecast warning bulletin barometer outlook almanac chart gauge",
+}
+_FRAMES = (
+    "what do you know of {a} and {b}",
+    "tell me of the {a} before the {b}",
+    "is there any {a} or {b} in the town",
+    "he spoke of {a} , and then of {b}",
+)
+
+
+def generated_questions(per_class: int, seed: int) -> list[tuple[str, str]]:
+    """Texts and labels; every class has words of its own, and one label begins as another.
+
+    Args:
+        per_class: Texts of every class.
+        seed: Of the words.
+    """
+    generator = random.Random(f"questions-{seed}")
+    questions = []
+    for _ in range(per_class):
+        for label, words in _WORDS.items():
+            a, b = generator.sample(words.split(), 2)
+            questions.append((generator.choice(_FRAMES).format(a=a, b=b), label))
+    return questions
+
 
 _COARSE = {
     "ABBR": "abbreviation", "ENTY": "entity", "DESC": "description", "HUM": "human",
@@ -45,7 +77,7 @@ class IclData:
     @property
     def labels(self) -> tuple[str, ...]:
         """The classes, sorted."""
-        return tuple(sorted({one.label for one in self.train}))
+        return tuple(sorted({example.label for example in self.train}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +120,7 @@ def load_icl_data(dataset: str, source: str) -> IclData:
     for part, examples in (("train", data.train), ("test", data.test)):
         if not examples:
             raise ConfigError(f"{dataset}: {part} must hold one example or more, got none.")
-    unknown = sorted({one.label for one in data.test} - set(data.labels))
+    unknown = sorted({example.label for example in data.test} - set(data.labels))
     if unknown:
         raise ConfigError(f"{dataset}: test labels must occur in train, got {unknown[0]!r}.")
     return data
@@ -106,9 +138,9 @@ def _files(source: str, known: IclDataset) -> list[Path]:
     """The files of a data set, in the folder itself or below it."""
     root = Path(source).expanduser()
     for folder in (root / known.folder, root):
-        found = [folder / name for name in known.files]
-        if all(path.is_file() for path in found):
-            return found
+        paths = [folder / name for name in known.files]
+        if all(path.is_file() for path in paths):
+            return paths
     wanted = ", ".join(known.files)
     raise ConfigError(
         f"{source}: must be 'hub', 'generated' or a folder with {wanted}, "

@@ -3,7 +3,8 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, TypeVar
+from functools import wraps
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from diffattn.errors import ConfigError
@@ -13,6 +14,8 @@ from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import Prefix
 
 SEPARATOR = "\n==\n"
+P = TypeVar("P")
+T = TypeVar("T")
 
 
 class IclTask:
@@ -39,8 +42,8 @@ class IclTask:
         data = load_icl_data(dataset, source)
         self.known = ICL_DATASETS[dataset]
         longest = longest_kept(data.train)
-        self.train = [one for one in data.train if len(one.text) <= longest]
-        usable = [i for i, one in enumerate(data.test) if len(one.text) <= longest]
+        self.train = [example for example in data.train if len(example.text) <= longest]
+        usable = [i for i, example in enumerate(data.test) if len(example.text) <= longest]
         if len(usable) < test_items:
             raise ConfigError(
                 f"{dataset}: test_items must be at most {len(usable)}, got {test_items}."
@@ -48,7 +51,7 @@ class IclTask:
         chosen = random.Random(f"test-{seed}").sample(usable, len(usable))[:test_items]
         self.test = {i: data.test[i] for i in sorted(chosen)}
         self.trie = LabelTrie(model, data.labels, f"{SEPARATOR}{self._question('x')}")
-        self.questions = {i: self.question(model, one.text) for i, one in self.test.items()}
+        self.questions = {i: self.question(model, example.text) for i, example in self.test.items()}
 
     def rounds(self, seed: int) -> list[Example]:
         """All training examples in balanced rounds; see :func:`balanced_rounds`."""
@@ -56,7 +59,9 @@ class IclTask:
 
     def encode(self, model: LanguageModel, examples: Sequence[Example]) -> list[list[int]]:
         """Tokens of every demonstration and the separator after it, the first behind BOS."""
-        texts = [f"{self._question(one.text)} {one.label}{SEPARATOR}" for one in examples]
+        texts = [
+            f"{self._question(example.text)} {example.label}{SEPARATOR}" for example in examples
+        ]
         pieces = [encode_after(model, SEPARATOR, text) for text in texts[1:]]
         return [model.encode_prompt(texts[0]), *pieces] if texts else []
 
@@ -120,15 +125,15 @@ def balanced_rounds(
     """
     generator = random.Random(f"rounds-{seed}")
     left = _by_class(examples, generator)
-    found: list[Example] = []
-    while left and (limit is None or len(found) < limit):
+    chosen: list[Example] = []
+    while left and (limit is None or len(chosen) < limit):
         order = list(left)
         generator.shuffle(order)
         for label in order:
-            found.append(left[label].pop())
+            chosen.append(left[label].pop())
             if not left[label]:
                 del left[label]
-    return found[:limit]
+    return chosen[:limit]
 
 
 def skipped_classes(order: Sequence[Example], count: int) -> int:
@@ -138,7 +143,7 @@ def skipped_classes(order: Sequence[Example], count: int) -> int:
         order: All examples, from :func:`balanced_rounds`.
         count: Demonstrations taken from its beginning.
     """
-    sizes = Counter(one.label for one in order).values()
+    sizes = Counter(example.label for example in order).values()
     complete, left = 0, count
     while (width := sum(size > complete for size in sizes)) and width <= left:
         complete, left = complete + 1, left - width
@@ -160,9 +165,27 @@ def alternating_order(examples: Sequence[Example], seed: int) -> list[Example]:
     return [left[name][i] for i in range(longest) for name in order if i < len(left[name])]
 
 
+def numbers_that_fit(
+    protocol: Any, model: LanguageModel, wanted: Sequence[int], fit: int, hint: str = ""
+) -> list[int]:
+    """Those of the wanted numbers of demonstrations, ascending, that are at most ``fit``.
+
+    Raises:
+        ConfigError: None is; ``hint`` says what to do. Default: choose other ``shots``.
+    """
+    numbers = [n for n in wanted if n <= fit]
+    if not numbers:
+        raise ConfigError(
+            f"{protocol.name}: {protocol.dataset} examples must be at most {fit}, "
+            f"which fit {model.label}'s {model.max_length} tokens, got {wanted[0]}. "
+            + (hint or f"Choose others: --set {protocol.name}.shots=[...].")
+        )
+    return numbers
+
+
 def longest_kept(examples: Iterable[Example]) -> int:
     """The 99th percentile of the texts' lengths, in characters."""
-    lengths = sorted(len(one.text) for one in examples)
+    lengths = sorted(len(example.text) for example in examples)
     return lengths[max(0, -(-len(lengths) * 99 // 100) - 1)]
 
 
@@ -171,31 +194,30 @@ def encode_after(model: LanguageModel, before: str, text: str) -> list[int]:
     return model.encode(before + text)[len(model.encode(before)) :]
 
 
-T = TypeVar("T")
-
-
-class Prepared(Generic[T]):
+def kept_per_model(
+    prepare: Callable[[P, LanguageModel], T],
+) -> Callable[[P, LanguageModel], T]:
     """What a protocol has made ready for a model, kept until it is asked with other settings.
 
     It goes with the model, and so do keys and values that it holds.
     """
+    kept: WeakKeyDictionary[LanguageModel, tuple[P, T]] = WeakKeyDictionary()
 
-    def __init__(self) -> None:
-        self._kept: WeakKeyDictionary[LanguageModel, tuple[object, T]] = WeakKeyDictionary()
+    @wraps(prepare)
+    def ready(protocol: P, model: LanguageModel) -> T:
+        entry = kept.get(model)
+        if entry is None or entry[0] != protocol:
+            entry = kept[model] = (protocol, prepare(protocol, model))
+        return entry[1]
 
-    def get(self, model: LanguageModel, settings: object, make: Callable[[], T]) -> T:
-        """What was made before for equal settings, or what ``make`` makes now."""
-        kept = self._kept.get(model)
-        if kept is None or kept[0] != settings:
-            kept = self._kept[model] = (settings, make())
-        return kept[1]
+    return ready
 
 
 def _by_class(examples: Iterable[Example], generator: random.Random) -> dict[str, list[Example]]:
     """Examples of every class in random order; the classes sorted."""
-    found: dict[str, list[Example]] = {}
-    for one in examples:
-        found.setdefault(one.label, []).append(one)
-    for own in found.values():
-        generator.shuffle(own)
-    return dict(sorted(found.items()))
+    classes: dict[str, list[Example]] = {}
+    for example in examples:
+        classes.setdefault(example.label, []).append(example)
+    for members in classes.values():
+        generator.shuffle(members)
+    return dict(sorted(classes.items()))

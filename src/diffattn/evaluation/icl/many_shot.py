@@ -5,18 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diffattn.errors import ConfigError
 from diffattn.evaluation.icl.data import ICL_DATASETS, Example
 from diffattn.evaluation.icl.demonstrations import (
     DemonstrationReader,
     IclTask,
-    Prepared,
+    kept_per_model,
+    numbers_that_fit,
     skipped_classes,
 )
-from diffattn.evaluation.metrics import metric
+from diffattn.evaluation.metrics import metric, score_metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
 from diffattn.inference.label_trie import LabelReading, LabelTrie
 from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import Prefix
 from diffattn.models.known_names import check_known
 from diffattn.records.evaluations import Metric
 from diffattn.stats.bootstrap import bootstrap_mean
@@ -40,9 +41,6 @@ class _Ready:
     tokens: dict[int, int]
     """Tokens of the demonstrations, by their number."""
     reader: DemonstrationReader
-
-
-_READY: Prepared[_Ready] = Prepared()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +76,7 @@ class ManyShot(Protocol):
     def __post_init__(self) -> None:
         check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
         check_known(self.name, "decoding", self.decoding, DECODINGS)
-        if self.test_items < 1 or (self.shots is not None and min(self.shots, default=0) < 1):
-            raise ConfigError(
-                f"{self.name}: shots and test_items must be 1 or more, "
-                f"got {self.shots}, {self.test_items}."
-            )
+        self.require_at_least(1, "shots", "test_items")
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -104,15 +98,8 @@ class ManyShot(Protocol):
         ready = self._ready(model)
         (count,) = {item.payload[0] for item in items}
         prefix = ready.reader.prefix(model, count)
-        questions = [ready.task.questions[item.payload[1]] for item in items]
-        readings = model.read_labels(ready.task.trie, questions, before=prefix)
-        skipped = skipped_classes(ready.order, count)
-        return [
-            {"shots": count, "classes_skipped": skipped}
-            | label_row(ready.task.trie, ready.task.test[item.payload[1]], reading)
-            | {"prompt_tokens": prefix.length + len(question)}
-            for item, question, reading in zip(items, questions, readings, strict=True)
-        ]
+        facts = {"shots": count, "classes_skipped": skipped_classes(ready.order, count)}
+        return label_rows(model, ready.task, [item.payload[1] for item in items], prefix, facts)
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Accuracy per number, over all numbers, and over those from ``stable_from`` on."""
@@ -127,17 +114,17 @@ class ManyShot(Protocol):
                 where = {"shots_from": start}
                 metrics.append(mean_accuracy(name, late, where, headline=chosen))
             for n in asked:
-                own = [row for row in rows if row["shots"] == n]
-                metrics.append(share(name, own, {"shots": n}))
+                of_number = [row for row in rows if row["shots"] == n]
+                metrics += score_metric(name, of_number, {"shots": n})
         for n in asked:
-            own = [row for row in rows if row["shots"] == n]
-            found = {m.name: m for m in metrics if m.where == {"shots": n}}
+            of_number = [row for row in rows if row["shots"] == n]
+            accuracies = {m.name: m for m in metrics if m.where == {"shots": n}}
             curve.append(
-                {"shots": n, "classes_skipped": own[0]["classes_skipped"]}
-                | {"most_prompt_tokens": max(row["prompt_tokens"] for row in own)}
+                {"shots": n, "classes_skipped": of_number[0]["classes_skipped"]}
+                | {"most_prompt_tokens": max(row["prompt_tokens"] for row in of_number)}
                 | {
                     name: {"value": m.value, "low": m.low, "high": m.high, "n": m.n}
-                    for name, m in found.items()
+                    for name, m in accuracies.items()
                 }
             )
         tables = {
@@ -147,28 +134,32 @@ class ManyShot(Protocol):
         }
         return Summary(metrics=metrics, tables=tables)
 
+    @kept_per_model
     def _ready(self, model: LanguageModel) -> _Ready:
-        return _READY.get(model, self, lambda: self._prepare(model))
-
-    def _prepare(self, model: LanguageModel) -> _Ready:
         task = IclTask(model, self.dataset, self.data, self.test_items, self.seed)
         order = task.rounds(self.seed)
         pieces = task.encode(model, order[: self.grid[-1]])
         fit = task.how_many_fit(model, pieces)
-        shots = [n for n in self.grid if n <= fit]
-        if not shots:
-            raise ConfigError(
-                f"{self.name}: {self.dataset} examples must be at most {fit}, "
-                f"which fit {model.label}'s {model.max_length} tokens, got {self.grid[0]}. "
-                f"Choose others: --set {self.name}.shots=[...]."
-            )
+        shots = numbers_that_fit(self, model, self.grid, fit)
         tokens = {n: sum(map(len, pieces[:n])) for n in shots}
         reader = DemonstrationReader(pieces, shots)
         return _Ready(task=task, order=order, tokens=tokens, reader=reader)
 
 
-def label_row(trie: LabelTrie, example: Example, reading: LabelReading) -> dict[str, Any]:
-    """What a row tells of one classification."""
+def label_rows(
+    model: LanguageModel, task: IclTask, chosen: list[int], before: Prefix, facts: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Rows of chosen test items after demonstrations: ``facts``, and what was made of each."""
+    questions = [task.questions[i] for i in chosen]
+    readings = model.read_labels(task.trie, questions, before=before)
+    return [
+        facts | _row(task.trie, task.test[i], reading)
+        | {"prompt_tokens": before.length + len(question)}
+        for i, question, reading in zip(chosen, questions, readings, strict=True)
+    ]  # fmt: skip
+
+
+def _row(trie: LabelTrie, example: Example, reading: LabelReading) -> dict[str, Any]:
     gold = trie.labels.index(example.label)
     return {
         "text": example.text,
@@ -189,19 +180,6 @@ def most_frequent_answer(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"label": answers[0][0], "share": answers[0][1] / len(rows)}
 
 
-def share(
-    name: str, rows: Sequence[Mapping[str, Any]], where: dict[str, Any], *, headline: bool = False
-) -> Metric:
-    """Share of independent rows with a score of 1, with Wilson's interval."""
-    interval = wilson_interval(sum(int(row["scores"][name]) for row in rows), len(rows))
-    return metric(
-        name,
-        interval,
-        where=where,
-        headline=headline,
-    )
-
-
 def mean_accuracy(
     name: str, rows: Sequence[Mapping[str, Any]], where: dict[str, Any], *, headline: bool
 ) -> Metric:
@@ -211,9 +189,4 @@ def mean_accuracy(
     )
     if interval.mean in (0.0, 1.0):  # no spread to draw from, which does not make it certain
         interval = wilson_interval(round(interval.mean * interval.n), interval.n)
-    return metric(
-        name,
-        interval,
-        where=where,
-        headline=headline,
-    )
+    return metric(name, interval, where=where, headline=headline)

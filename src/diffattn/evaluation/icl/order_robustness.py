@@ -6,23 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from diffattn.errors import ConfigError
 from diffattn.evaluation.icl.data import ICL_DATASETS, Example
 from diffattn.evaluation.icl.demonstrations import (
     DemonstrationReader,
     IclTask,
-    Prepared,
     alternating_order,
+    kept_per_model,
+    numbers_that_fit,
     random_order,
 )
 from diffattn.evaluation.icl.many_shot import (
     DECODINGS,
     PROMPT_CHOICES,
-    label_row,
+    label_rows,
     mean_accuracy,
     most_frequent_answer,
-    share,
 )
+from diffattn.evaluation.metrics import score_metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.models.known_names import check_known
@@ -40,9 +40,6 @@ class _Ready:
     readers: dict[int, DemonstrationReader]
 
 
-_READY: Prepared[_Ready] = Prepared()
-
-
 @dataclass(frozen=True, kw_only=True)
 class OrderRobustness(Protocol):
     """The same demonstrations in several orders: best minus worst accuracy.
@@ -58,7 +55,7 @@ class OrderRobustness(Protocol):
         "alternating": "one of every class in turn, in an order of the classes drawn per seed; "
         "an exhausted class is skipped",
         "range by chance": "of independent binomial draws; and of the measured answers with each "
-        "test item's right answers dealt anew over the orders, which keeps the items' difficulty",
+        "test item's right answers shuffled over the orders, which keeps the items' difficulty",
     }
     quick = {"data": "generated", "per_class": 2, "orders": 3, "test_items": 12}
 
@@ -82,12 +79,8 @@ class OrderRobustness(Protocol):
         check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
         check_known(self.name, "format", self.format, ORDERS)
         check_known(self.name, "decoding", self.decoding, DECODINGS)
-        per_class = 1 if self.per_class is None else self.per_class
-        if min(per_class, self.test_items) < 1 or self.orders < 2:
-            raise ConfigError(
-                f"{self.name}: per_class and test_items must be 1 or more and orders 2 or more, "
-                f"got {self.per_class}, {self.test_items}, {self.orders}."
-            )
+        self.require_at_least(1, "per_class", "test_items")
+        self.require_at_least(2, "orders")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One batch per order, which all its items follow."""
@@ -107,14 +100,8 @@ class OrderRobustness(Protocol):
             pieces = ready.task.encode(model, examples)
             ready.readers = {order: DemonstrationReader(pieces, [len(pieces)])}
         prefix = ready.readers[order].prefix(model, len(ready.examples))
-        questions = [ready.task.questions[item.payload[1]] for item in items]
-        readings = model.read_labels(ready.task.trie, questions, before=prefix)
-        return [
-            {"order": order, "shots": len(ready.examples)}
-            | label_row(ready.task.trie, ready.task.test[item.payload[1]], reading)
-            | {"prompt_tokens": prefix.length + len(question)}
-            for item, question, reading in zip(items, questions, readings, strict=True)
-        ]
+        facts = {"order": order, "shots": len(ready.examples)}
+        return label_rows(model, ready.task, [item.payload[1] for item in items], prefix, facts)
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Mean, spread and range over the orders, and the range that chance brings."""
@@ -126,7 +113,8 @@ class OrderRobustness(Protocol):
         for decoding in DECODINGS:
             name, chosen = f"accuracy_{decoding}", decoding == self.decoding
             orders = sorted({row["order"] for row in rows})
-            each = [share(name, [r for r in rows if r["order"] == o], {"order": o}) for o in orders]
+            by_order = {n: [row for row in rows if row["order"] == n] for n in orders}
+            each = [x for n in orders for x in score_metric(name, by_order[n], {"order": n})]
             metrics.append(mean_accuracy(name, rows, {}, headline=chosen))
             metrics += each
             ranges, facts = _ranges(_grid(rows, name), decoding, headline=chosen)
@@ -134,10 +122,8 @@ class OrderRobustness(Protocol):
             tables[name] = {"by_order": [m.value for m in each]} | facts
         return Summary(metrics=metrics, tables=tables)
 
+    @kept_per_model
     def _ready(self, model: LanguageModel) -> _Ready:
-        return _READY.get(model, self, lambda: self._prepare(model))
-
-    def _prepare(self, model: LanguageModel) -> _Ready:
         task = IclTask(model, self.dataset, self.data, self.test_items, self.seed)
         known, order = ICL_DATASETS[self.dataset], task.rounds(self.seed)
         wanted = known.shots
@@ -145,24 +131,18 @@ class OrderRobustness(Protocol):
             wanted = (self.per_class * known.num_classes,)
         pieces = task.encode(model, order[: wanted[-1]])
         fit = task.how_many_fit(model, pieces)
-        usable = [n for n in wanted if n <= fit]
-        if not usable:
-            raise ConfigError(
-                f"{self.name}: {self.dataset} examples must be at most {fit}, "
-                f"which fit {model.label}'s {model.max_length} tokens, got {wanted[0]}. "
-                "Choose a smaller per_class."
-            )
+        usable = numbers_that_fit(self, model, wanted, fit, "Choose a smaller per_class.")
         return _Ready(task=task, examples=order[: usable[-1]], readers={})
 
 
 def _grid(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
     """Scores ``[orders, test items]`` of the items that were scored in every order."""
     orders = sorted({row["order"] for row in rows})
-    found: dict[str, dict[int, float]] = {}
+    by_item: dict[str, dict[int, float]] = {}
     for row in rows:
-        found.setdefault(str(row["cluster"]), {})[row["order"]] = row["scores"][name]
-    whole = [own for own in found.values() if len(own) == len(orders)]
-    return np.array([[own[order] for own in whole] for order in orders])
+        by_item.setdefault(str(row["cluster"]), {})[row["order"]] = row["scores"][name]
+    whole = [scores for scores in by_item.values() if len(scores) == len(orders)]
+    return np.array([[scores[order] for scores in whole] for order in orders])
 
 
 def _ranges(
@@ -177,16 +157,18 @@ def _ranges(
     margin = float(np.ptp(means))
     drawn = generator.integers(0, n, size=(_REPEATS, n))
     spread = np.ptp(scores[:, drawn].mean(2), axis=0)
-    dealt = np.array([np.ptp(generator.permuted(scores, axis=0).mean(1)) for _ in range(_REPEATS)])
+    shuffled = np.array(
+        [np.ptp(generator.permuted(scores, axis=0).mean(1)) for _ in range(_REPEATS)]
+    )
     low, high = np.quantile(spread, [0.025, 0.975])
     facts = {
         "standard_deviation": float(means.std(ddof=1)),
         "best": float(means.max()),
         "worst": float(means.min()),
         "margin_expected_binomial": expected_range(float(means.mean()), n, num_orders),
-        "margin_expected_dealt": float(dealt.mean()),
+        "margin_expected_dealt": float(shuffled.mean()),
         # Counted with the measured one, so that p is never 0; sums in another order may differ.
-        "margin_p_value": (1 + int((dealt >= margin - 1e-12).sum())) / (1 + _REPEATS),
+        "margin_p_value": (1 + int((shuffled >= margin - 1e-12).sum())) / (1 + _REPEATS),
     }
     interval: dict[str, Any] = {"method": "none: no answer changed with the order"}
     if np.ptp(scores, axis=0).any():

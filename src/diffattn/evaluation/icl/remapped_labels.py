@@ -8,8 +8,13 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.icl.data import ICL_DATASETS, Example, IclData, load_icl_data
-from diffattn.evaluation.icl.demonstrations import Prepared, balanced_rounds, encode_after
-from diffattn.evaluation.icl.many_shot import share
+from diffattn.evaluation.icl.demonstrations import (
+    balanced_rounds,
+    encode_after,
+    kept_per_model,
+    numbers_that_fit,
+)
+from diffattn.evaluation.metrics import score_metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.label_trie import LabelTrie
 from diffattn.inference.language_model import LanguageModel
@@ -35,10 +40,7 @@ class _Ready:
     data: IclData
     trie: LabelTrie
     test: dict[int, Example]
-    shots: tuple[int, ...]
-
-
-_READY: Prepared[_Ready] = Prepared()
+    shots: list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +74,7 @@ class RemappedLabels(Protocol):
 
     def __post_init__(self) -> None:
         check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
-        if self.test_items < 1 or (self.shots is not None and min(self.shots, default=0) < 1):
-            raise ConfigError(
-                f"{self.name}: shots and test_items must be 1 or more, "
-                f"got {self.shots}, {self.test_items}."
-            )
+        self.require_at_least(1, "shots", "test_items")
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -108,7 +106,7 @@ class RemappedLabels(Protocol):
                 before=prefix,
             )  # fmt: skip
             (reading,) = model.read_labels(ready.trie, [tokens[-1:]], before=prefix)
-            found = free.text.rpartition("label:")[2].strip()
+            answer = free.text.rpartition("label:")[2].strip()
             at = ready.trie.labels.index(number)
             rows.append(
                 {
@@ -119,7 +117,7 @@ class RemappedLabels(Protocol):
                     "among_numbers": ready.trie.labels[reading.greedy],
                     "prompt_tokens": len(tokens),
                     "scores": {
-                        "exact_match": float(found == number),
+                        "exact_match": float(answer == number),
                         "accuracy_among_numbers": float(reading.greedy == at),
                         "expected_logprob": reading.logprobs[at],
                     },
@@ -132,11 +130,9 @@ class RemappedLabels(Protocol):
         metrics: list[Metric] = []
         asked = [n for n in self.grid if any(row["shots"] == n for row in rows)]
         for n in asked:
-            own = [row for row in rows if row["shots"] == n]
-            metrics += [
-                share("exact_match", own, {"shots": n}, headline=True),
-                share("accuracy_among_numbers", own, {"shots": n}),
-            ]
+            of_number = [row for row in rows if row["shots"] == n]
+            metrics += score_metric("exact_match", of_number, {"shots": n}, headline=True)
+            metrics += score_metric("accuracy_among_numbers", of_number, {"shots": n})
         cut = [n for n in self.grid if n not in asked]
         return Summary(metrics=metrics, tables={"shots_not_asked": cut})
 
@@ -146,65 +142,56 @@ class RemappedLabels(Protocol):
         numbers = generator.sample(range(len(data.labels)), len(data.labels))
         renamed = {label: str(number) for label, number in zip(data.labels, numbers, strict=True)}
         context = "\n\n".join(
-            f"{one.text}\nlabel: {renamed[one.label]}"
-            for one in self._demonstrations(data, example, count)
+            f"{shown.text}\nlabel: {renamed[shown.label]}"
+            for shown in self._demonstrations(data, example, count)
         )
         return f"{_INSTRUCTION}\n\n{context}\n\n{example.text}\nlabel:", renamed[example.label]
 
     def _demonstrations(self, data: IclData, example: Example, count: int) -> list[Example]:
-        """The first ``count`` of the question's own rounds; an empty training set begins anew."""
-        seed, found = self._own_seed(example), list[Example]()
-        while len(found) < count:
-            again = _hashed(f"{seed}-{len(found)}")
-            found += balanced_rounds(data.train, again, count - len(found))
-        return found
+        """The first ``count`` of the question's rounds; an exhausted set starts again."""
+        seed, chosen = self._own_seed(example), list[Example]()
+        while len(chosen) < count:
+            again = _hashed(f"{seed}-{len(chosen)}")
+            chosen += balanced_rounds(data.train, again, count - len(chosen))
+        return chosen
 
     def _own_seed(self, example: Example) -> int:
         return _hashed(f"{self.seed}\n{example.text}")
 
+    @kept_per_model
     def _ready(self, model: LanguageModel) -> _Ready:
-        return _READY.get(model, self, lambda: self._prepare(model))
-
-    def _prepare(self, model: LanguageModel) -> _Ready:
         data = load_icl_data(self.dataset, self.data)
         if len(data.test) < self.test_items:
             raise ConfigError(
                 f"{self.name}: test_items must be at most {len(data.test)}, got {self.test_items}."
             )
-        place = {id(one): i for i, one in enumerate(data.test)}  # texts may occur twice
+        place = {id(example): i for i, example in enumerate(data.test)}  # texts may occur twice
         chosen = balanced_rounds(data.test, self.seed, self.test_items)
-        test = dict(sorted((place[id(one)], one) for one in chosen))
+        test = dict(sorted((place[id(example)], example) for example in chosen))
         trie = LabelTrie(model, [str(i) for i in range(len(data.labels))], "x\nlabel:")
         shots = self._that_fit(model, data, trie, list(test.values()))
         return _Ready(data=data, trie=trie, test=test, shots=shots)
 
     def _that_fit(
         self, model: LanguageModel, data: IclData, trie: LabelTrie, test: Sequence[Example]
-    ) -> tuple[int, ...]:
+    ) -> list[int]:
         """The numbers of demonstrations with which every question fits the model."""
         number = max(trie.labels, key=lambda label: len(model.encode(f"x\nlabel: {label}")))
         size = {
-            one: len(encode_after(model, "\n\n", f"{one.text}\nlabel: {number}\n\n"))
-            for one in dict.fromkeys([*data.train, *test])
+            example: len(encode_after(model, "\n\n", f"{example.text}\nlabel: {number}\n\n"))
+            for example in dict.fromkeys([*data.train, *test])
         }
         rest = len(model.encode_prompt(_INSTRUCTION + "\n\n")) + max(_NEW_TOKENS, trie.longest)
         fit = max(self.grid)
         for example in test:
             left, fitting = model.max_length - rest - size[example], 0
-            for one in self._demonstrations(data, example, fit):
-                left -= size[one]
+            for demonstration in self._demonstrations(data, example, fit):
+                left -= size[demonstration]
                 if left < 0:
                     break
                 fitting += 1
             fit = min(fit, fitting)
-        shots = tuple(n for n in self.grid if n <= fit)
-        if not shots:
-            raise ConfigError(
-                f"{self.name}: {self.dataset} examples must be at most {fit}, "
-                f"which fit {model.label}'s {model.max_length} tokens, got {self.grid[0]}. "
-                f"Choose others: --set {self.name}.shots=[...]."
-            )
-        return shots
+        return numbers_that_fit(self, model, self.grid, fit)
 
 
 def _hashed(text: str) -> int:

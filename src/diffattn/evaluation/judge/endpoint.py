@@ -18,9 +18,9 @@ from diffattn.evaluation.judge.interface import (
     JudgeFailure,
     JudgeSettings,
     JudgeUnreachable,
+    Messages,
     Reply,
 )
-from diffattn.evaluation.judge.prompt import Messages
 
 _REFUSALS = {401, 403, 404}
 """Wrong key, model or address: no request will fare better."""
@@ -68,7 +68,7 @@ class _TimedBytes(io.RawIOBase):
 
 def _timed(kind: type[http.client.HTTPConnection]) -> Any:
     """Connections whose timeout holds for a whole response, its headers included: that of the
-    standard library begins anew with every byte."""
+    standard library restarts with every byte."""
 
     def connect(host: str, **options: Any) -> http.client.HTTPConnection:
         connection = kind(host, **options)

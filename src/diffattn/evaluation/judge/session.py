@@ -17,18 +17,12 @@ from diffattn.evaluation.judge.interface import (
     JudgeSettings,
     JudgeUnreachable,
     Reply,
+    read_verdict,
 )
-from diffattn.evaluation.judge.prompt import read_verdict
 from diffattn.evaluation.judge.requests import Outputs, Request, recorded_outputs
 from diffattn.evaluation.metrics import metric
 from diffattn.records.evaluations import EVALUATION_MARKER, EvalResult, evaluation_marker
-from diffattn.records.io import (
-    append_jsonl,
-    cut_jsonl,
-    read_jsonl,
-    write_json,
-    write_jsonl,
-)
+from diffattn.records.io import append_jsonl, cut_jsonl, read_jsonl, write_json, write_jsonl
 from diffattn.records.lock import sole_writer
 from diffattn.records.run import RunRecord
 from diffattn.stats.proportions import wilson_interval
@@ -85,7 +79,7 @@ def judge_folder(
 
     For every model and data set, ``<label>/<variant>.judged-<name>/`` gets ``run.json``,
     ``requests.jsonl``, ``replies.jsonl`` (a line per request asked, written as it comes),
-    and, made anew by every call, ``items.jsonl`` and ``result.json``. Models are not compared
+    and, rewritten by every call, ``items.jsonl`` and ``result.json``. Models are not compared
     here: see :func:`diffattn.evaluation.compare.compare_folder`.
 
     Args:
@@ -132,9 +126,9 @@ def _judge_outputs(
     _claim(folder, f"{outputs.label}/{variant}", judge)
     with sole_writer(folder):
         requests = outputs.requests(settings.document)
-        write_jsonl(folder / "requests.jsonl", [one.plain() for one in requests])
+        write_jsonl(folder / "requests.jsonl", [request.plain() for request in requests])
         replies = _known_replies(folder / "replies.jsonl")
-        left = [one for one in requests if (one.name, one.digest) not in replies]
+        left = [request for request in requests if (request.name, request.digest) not in replies]
         done = len(requests) - len(left)
         on_progress(done, len(requests))
         reasons: dict[str, str] = {}
@@ -149,7 +143,7 @@ def _judge_outputs(
             append_jsonl(folder / "replies.jsonl", line)
             done += 1
             on_progress(done, len(requests))
-        by_item = {one.item: one for one in requests}
+        by_item = {request.item: request for request in requests}
         rows = [_row(row, by_item.get(row["id"]), replies, reasons) for row in outputs.rows()]
         write_jsonl(folder / "items.jsonl", rows)
         result = _result(outputs, variant, judge, rows)
@@ -168,8 +162,8 @@ def _ask_all(
         running: dict[Future[Reply], Request] = {}
 
         def start(count: int) -> None:
-            for one in islice(left, count):
-                running[pool.submit(judge.reply, one.name, one.messages, stop)] = one
+            for request in islice(left, count):
+                running[pool.submit(judge.reply, request.name, request.messages, stop)] = request
 
         try:
             start(judge.workers)
@@ -234,14 +228,9 @@ def _result(
     metrics = []
     for name, count in counts.items():
         interval = wilson_interval(count, len(scored))
-        metrics.append(
-            metric(
-                name,
-                interval,
-                headline=name == "accuracy" or (name == "unparsable" and count > 0),
-                higher_is_better=name == "accuracy",
-            )
-        )
+        headline = name == "accuracy" or (name == "unparsable" and count > 0)
+        better = name == "accuracy"
+        metrics.append(metric(name, interval, headline=headline, higher_is_better=better))
     return EvalResult(
         protocol=PROTOCOL, version=VERSION, source=SOURCE, variant=variant,
         model=outputs.result.model,

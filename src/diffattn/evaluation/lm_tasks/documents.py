@@ -62,13 +62,13 @@ def read_task(folder: Path, task: str) -> LocalDocuments:
 
 
 def _only(folder: Path, task: str, pattern: str) -> Path | None:
-    found = sorted(path for path in folder.iterdir() if re.fullmatch(pattern, path.name))
-    if len(found) > 1:
+    paths = sorted(path for path in folder.iterdir() if re.fullmatch(pattern, path.name))
+    if len(paths) > 1:
         raise ConfigError(
             f"{folder}: one file must hold the documents of {task}, "
-            f"got {', '.join(path.name for path in found)}."
+            f"got {', '.join(path.name for path in paths)}."
         )
-    return found[0] if found else None
+    return paths[0] if paths else None
 
 
 def _read(path: Path, task: str) -> list[Document]:
@@ -147,23 +147,23 @@ def _hellaswag(record: Mapping[str, Any]) -> Document:
         texts, gold = _prompt_choices(record)
         return {"query": record["query"], "choices": texts, "gold": gold, "label": str(gold)}
     endings = _texts(record, "endings")
-    found = {name: _text(record, name) for name in ("activity_label", "ctx_a", "ctx_b")}
-    return found | {"endings": endings, "label": str(_index(record["label"], len(endings)))}
+    fields = {name: _text(record, name) for name in ("activity_label", "ctx_a", "ctx_b")}
+    return fields | {"endings": endings, "label": str(_index(record["label"], len(endings)))}
 
 
 def _piqa(record: Mapping[str, Any]) -> Document:
-    found: Document = {name: _text(record, name) for name in ("goal", "sol1", "sol2")}
-    return found | {"label": _index(record["label"], 2)}
+    fields: Document = {name: _text(record, name) for name in ("goal", "sol1", "sol2")}
+    return fields | {"label": _index(record["label"], 2)}
 
 
 def _winogrande(record: Mapping[str, Any]) -> Document:
     names = ("sentence", "option1", "option2", "answer")
-    found: Document = {name: _text(record, name) for name in names}
-    if "_" not in found["sentence"]:
-        raise ValueError(f"sentence must hold a '_', got {found['sentence']!r}.")
-    if found["answer"] not in ("1", "2"):
-        raise ValueError(f"answer must be '1' or '2', got {found['answer']!r}.")
-    return found
+    fields: Document = {name: _text(record, name) for name in names}
+    if "_" not in fields["sentence"]:
+        raise ValueError(f"sentence must hold a '_', got {fields['sentence']!r}.")
+    if fields["answer"] not in ("1", "2"):
+        raise ValueError(f"answer must be '1' or '2', got {fields['answer']!r}.")
+    return fields
 
 
 _READERS: dict[str, Callable[[Mapping[str, Any]], Document]] = {
@@ -200,10 +200,10 @@ def _text(record: Mapping[str, Any], name: str) -> str:
 
 
 def _texts(record: Mapping[str, Any], name: str) -> list[str]:
-    found = record[name]
-    if not isinstance(found, list) or len(found) < 2 or not all(isinstance(x, str) for x in found):
-        raise TypeError(f"{name} must be a list of two texts or more, got {found!r:.60}.")
-    return found
+    texts = record[name]
+    if not isinstance(texts, list) or len(texts) < 2 or not all(isinstance(x, str) for x in texts):
+        raise TypeError(f"{name} must be a list of two texts or more, got {texts!r:.60}.")
+    return texts
 
 
 def _index(value: Any, count: int) -> int:

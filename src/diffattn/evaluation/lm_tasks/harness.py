@@ -74,11 +74,7 @@ def harness_task(
 ) -> Any:
     """The harness's task object, over local documents if given; nothing is downloaded then.
 
-    Args:
-        task: Its name in the harness.
-        documents: Default: the task's dataset on the hub.
-        num_fewshot: Solved examples before each question.
-        seed: Of the examples.
+    The arguments are those of :func:`harness_questions`.
 
     Raises:
         ConfigError: lm-eval is not installed, or the dataset cannot be opened.
@@ -176,7 +172,7 @@ class _Answers:
     ) -> list[tuple[float, bool]]:
         """Log-probability of each continuation, and whether greedy decoding writes it."""
         asked = [continuation(self.model, *request.args)[0] for request in requests]
-        return [(one.logprob, one.is_greedy) for one in self.model.score(asked)]
+        return [(score.logprob, score.is_greedy) for score in self.model.score(asked)]
 
     def loglikelihood_rolling(
         self, requests: Sequence[Any], disable_tqdm: bool = False
@@ -185,7 +181,7 @@ class _Answers:
         from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
         (prefix,) = self.model.start(required=True)
-        found = []
+        logprobs = []
         for request in requests:
             windows = get_rolling_token_windows(
                 self.model.encode(request.args[0], special=True),
@@ -197,8 +193,8 @@ class _Answers:
                 Continuation(tuple(given), tuple(target))
                 for given, target in map(make_disjoint_window, windows)
             ]
-            found.append(sum(one.logprob for one in self.model.score(parts)))
-        return found
+            logprobs.append(sum(score.logprob for score in self.model.score(parts)))
+        return logprobs
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Greedy text up to a stop string; each request has its own."""
@@ -223,7 +219,7 @@ class _Answers:
 def _question(task: Any, document: Any, num_fewshot: int) -> Question:
     context = task.fewshot_context(document, num_fewshot=num_fewshot)
     requests = task.construct_requests(doc=document, ctx=context, metadata=(task.task_name, 0, 1))
-    pairs = tuple((str(given), str(text)) for given, text in (one.args for one in requests))
+    pairs = tuple((str(given), str(text)) for given, text in (request.args for request in requests))
     gold = (task.doc_to_text if task.multiple_input else task.doc_to_target)(document)
     delimiter = task.config.target_delimiter
     return Question(pairs, tuple(text.removeprefix(delimiter) for _, text in pairs), int(gold))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from diffattn.errors import ConfigError, did_you_mean
+from diffattn.errors import ConfigError
 from diffattn.evaluation.lm_tasks.documents import TASKS, read_task
 from diffattn.evaluation.lm_tasks.harness import Question, continuation, harness_questions
 from diffattn.evaluation.metrics import metric
@@ -72,22 +72,11 @@ class LmTasks(Protocol):
     """Of the examples."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.tasks, str) or not self.tasks or len(set(self.tasks)) < len(self.tasks):
-            raise ConfigError(
-                f"lm_tasks: tasks must list one name or more, each once, got {self.tasks!r}."
-            )
-        for task in self.tasks:
-            if task not in TASKS:
-                raise ConfigError(
-                    f"lm_tasks: tasks must be in {{{', '.join(TASKS)}}}, got {task!r}."
-                    f"{did_you_mean(str(task), TASKS)}"
-                )
-        numbers = (self.num_fewshot, 1 if self.limit is None else self.limit, self.seed)
-        if not all(isinstance(x, int) for x in numbers) or numbers[0] < 0 or numbers[1] < 1:
-            raise ConfigError(
-                "lm_tasks: num_fewshot must be 0 or more and limit 1 or more, whole numbers, "
-                f"got {self.num_fewshot}, {self.limit}."
-            )
+        self.require_names("tasks", TASKS)
+        self.require_at_least(0, "num_fewshot")
+        self.require_at_least(1, "limit")
+        if not isinstance(self.seed, int):
+            raise ConfigError(f"lm_tasks: seed must be a whole number, got {self.seed!r}.")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """Documents of a task in order; every file is read before the first is asked."""
@@ -114,24 +103,24 @@ class LmTasks(Protocol):
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Score every choice of every document; contexts are read once."""
         asked: list[_Asked] = [item.payload for item in items]
-        for one in asked:
-            if not all(one.question.choices):
+        for entry in asked:
+            if not all(entry.question.choices):
                 raise ItemError(
-                    f"lm_tasks: {one.task} document {one.document}: choices must not be empty, "
-                    f"got {list(one.question.choices)}."
+                    f"lm_tasks: {entry.task} document {entry.document}: choices must not be empty, "
+                    f"got {list(entry.question.choices)}."
                 )
-        pairs = [continuation(model, *pair) for one in asked for pair in one.question.pairs]
+        pairs = [continuation(model, *pair) for entry in asked for pair in entry.question.pairs]
         scores = iter(model.score([pair for pair, _ in pairs]))
         cuts = iter([cut for _, cut in pairs])
         return [
-            self._row(one, [next(scores) for _ in one.question.pairs],
-                      max(next(cuts) for _ in one.question.pairs))
-            for one in asked
+            self._row(entry, [next(scores) for _ in entry.question.pairs],
+                      max(next(cuts) for _ in entry.question.pairs))
+            for entry in asked
         ]  # fmt: skip
 
     def _row(self, asked: _Asked, scores: Sequence[Score], cut: int) -> dict[str, Any]:
         question = asked.question
-        logprobs = np.array([one.logprob for one in scores])
+        logprobs = np.array([score.logprob for score in scores])
         sizes = {
             "acc": np.ones(len(logprobs)),
             "acc_norm": np.array([len(text) for text in question.choices], float),
@@ -149,8 +138,8 @@ class LmTasks(Protocol):
             "document": asked.document,
             "gold": question.gold,
             "logprobs": logprobs.tolist(),
-            "tokens": [len(one.token_logprobs) for one in scores],
-            "greedy": [one.is_greedy for one in scores],
+            "tokens": [len(score.token_logprobs) for score in scores],
+            "greedy": [score.is_greedy for score in scores],
             "cut_tokens": cut,
             "chosen": chosen,
             **right,
@@ -163,24 +152,18 @@ class LmTasks(Protocol):
         metrics, columns = [], []
         counts = {}
         for task in self.tasks:
-            own = [row for row in rows if row["task"] == task]
-            if not own:
+            of_task = [row for row in rows if row["task"] == task]
+            if not of_task:
                 continue
             counts[task] = {
-                "documents": len(own),
-                "cut_contexts": sum(row["cut_tokens"] > 0 for row in own),
+                "documents": len(of_task),
+                "cut_contexts": sum(row["cut_tokens"] > 0 for row in of_task),
             }
             for name in _METRICS:
-                interval = wilson_interval(sum(int(row[name]) for row in own), len(own))
-                metrics.append(
-                    metric(
-                        name,
-                        interval,
-                        where={"task": task},
-                        headline=name == headline_metric(task),
-                    )
-                )
-            columns.append([float(row[headline_metric(task)]) for row in own])
+                interval = wilson_interval(sum(int(row[name]) for row in of_task), len(of_task))
+                headline = name == headline_metric(task)
+                metrics.append(metric(name, interval, where={"task": task}, headline=headline))
+            columns.append([float(row[headline_metric(task)]) for row in of_task])
         if len(columns) > 1:
             metrics.append(_average(columns))
         return Summary(metrics=metrics, tables={"documents": counts})

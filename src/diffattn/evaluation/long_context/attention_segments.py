@@ -8,7 +8,7 @@ import torch
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.haystack import encode_within
-from diffattn.evaluation.long_context.lengths import check_grid, check_length
+from diffattn.evaluation.long_context.lengths import require_grid
 from diffattn.evaluation.long_context.magic_numbers import (
     CITIES,
     MagicPrompt,
@@ -21,8 +21,7 @@ from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
-from diffattn.probes.attention_rows import LayerRows, attention_rows
-from diffattn.probes.segments import segment_shares, segment_sums
+from diffattn.probes.attention_rows import LayerRows, attention_rows, segment_shares, segment_sums
 from diffattn.records.evaluations import Metric
 from diffattn.stats.bootstrap import bootstrap_mean
 
@@ -80,11 +79,12 @@ class AttentionSegments(Protocol):
                 f"attention_segments: num_needles must be from 1 to {len(CITIES)} cities, "
                 f"got {self.num_needles}."
             )
-        check_grid("attention_segments", (self.length,), self.depths, self.samples)
+        require_grid(self.name, (self.length,), self.depths)
+        self.require_at_least(1, "samples")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One haystack per batch: its depths share what they begin with."""
-        check_length("attention_segments", (self.length,), model, "length={}")
+        self.require_fit(model, "length", self.length)
         try:
             build_prompts(model, self._task(0), self.depths[:1])
         except ItemError as error:
@@ -114,9 +114,11 @@ class AttentionSegments(Protocol):
         metrics: list[Metric] = []
         table = []
         for depth in self.depths:
-            own = [row for row in rows if row["depth"] == depth]
-            for normalised, weights, part in _keys(own[0]["shares"]) if own else ():
-                interval = bootstrap_mean([r["shares"][normalised][weights][part] for r in own])
+            at_depth = [row for row in rows if row["depth"] == depth]
+            for normalised, weights, part in _keys(at_depth[0]["shares"]) if at_depth else ():
+                interval = bootstrap_mean(
+                    [r["shares"][normalised][weights][part] for r in at_depth]
+                )
                 where = {"weights": weights, "normalised": normalised, "depth": depth}
                 table.append(
                     {
@@ -127,13 +129,11 @@ class AttentionSegments(Protocol):
                 printed = part in ("answer", "noise")
                 printed |= len(self.depths) == 1 and part in SEGMENTS  # Figure 1 has all five
                 if printed and weights in _COMPARED:
+                    better = {"answer": True, "noise": False}.get(part)
+                    headline = weights == "signed" and normalised == "global"
                     metrics.append(
                         metric(
-                            part,
-                            interval,
-                            where=where,
-                            headline=weights == "signed" and normalised == "global",
-                            higher_is_better={"answer": True, "noise": False}.get(part),
+                            part, interval, where=where, headline=headline, higher_is_better=better
                         )
                     )
         factors = [row["one_minus_lambda"] for row in rows]
@@ -164,8 +164,8 @@ class AttentionSegments(Protocol):
         sums = segment_sums(layers, list(spans.values()))
         shares: dict[str, dict[str, dict[str, float]]] = {}
         tokens = torch.tensor([[[b - a for a, b in spans.values()]]], dtype=torch.float64)
-        for weights, one in [*sums.items(), ("uniform", tokens)]:
-            for normalised, values in segment_shares(one, len(SEGMENTS)).items():
+        for weights, weighted in [*sums.items(), ("uniform", tokens)]:
+            for normalised, values in segment_shares(weighted, len(SEGMENTS)).items():
                 parts = dict(zip(spans, values, strict=True))
                 parts["noise"] = parts["before"] + parts["after"]
                 shares.setdefault(normalised, {})[weights] = parts
@@ -189,7 +189,7 @@ class AttentionSegments(Protocol):
         if self.per_head:
             row["heads"] = {
                 "spans": list(spans),
-                **{weights: _rounded(one.tolist()) for weights, one in sums.items()},
+                **{weights: _rounded(weighted.tolist()) for weights, weighted in sums.items()},
             }
         return row
 
@@ -217,16 +217,16 @@ def _keys(shares: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[tuple
 
 def _mean_heads(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Sums per weight, ``[layers, H, spans]``, averaged over prompts."""
-    found: dict[str, Any] = {"spans": rows[0]["spans"]}
+    means: dict[str, Any] = {"spans": rows[0]["spans"]}
     for weights in rows[0]:
         if weights != "spans":
             mean = torch.tensor([row[weights] for row in rows], dtype=torch.float64).mean(0)
-            found[weights] = _rounded(mean.tolist())
-    return found
+            means[weights] = _rounded(mean.tolist())
+    return means
 
 
 def _rounded(values: Any) -> Any:
     """Nested lists with six digits per number."""
     if isinstance(values, list):
-        return [_rounded(one) for one in values]
+        return [_rounded(value) for value in values]
     return float(f"{values:.6g}")

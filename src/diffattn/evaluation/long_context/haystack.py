@@ -76,12 +76,12 @@ class HaystackTokens:
                 f"haystack: {len(self.ids)} tokens of text must have {count} free sentence ends, "
                 f"got {len(weights)}. Choose a longer text or fewer needles."
             )
-        found = []
+        chosen = []
         for _ in range(count):
             (slot,) = generator.choices(list(weights), list(weights.values()))
-            found.append(slot)
+            chosen.append(slot)
             del weights[slot]
-        return found
+        return chosen
 
     def digest(self) -> str:
         """First 16 hex digits of the SHA-256 of the text: equal for equal haystacks."""
@@ -143,7 +143,7 @@ def read_haystack_tokens(
     """
     text = corpus_text(source)
     longest = len(text) + len(_BETWEEN_DOCUMENTS)
-    size = 5 * num_tokens + 64  # characters: enough at once for most texts and tokenizers
+    size = 5 * num_tokens + 64  # characters: enough for most texts and tokenizers
     while True:
         piece = text[start : start + size]
         if len(piece) < size:  # the corpus ends here
@@ -206,7 +206,7 @@ def insert_tokens(
     """
     whole = list(ids)
     spans: list[tuple[int, int]] = [(0, 0)] * len(pieces)
-    for slot, piece in sorted(pieces, key=lambda one: one[0], reverse=True):
+    for slot, piece in sorted(pieces, key=lambda pair: pair[0], reverse=True):
         whole[slot:slot] = piece  # from right to left: places further left stay right
     moved = 0
     for i in sorted(range(len(pieces)), key=lambda i: pieces[i][0]):
@@ -271,14 +271,14 @@ class HaystackWords:
                 f"{self.source}: must hold {num_words} words for a passage, got {len(self.words)}."
             )
         borders = (*self.starts, len(self.words))
-        found: list[str] = []
+        sentences: list[str] = []
         at = first % len(self.starts)
         while num_words > 0:
             start, stop = borders[at], borders[at + 1]
-            found.append(" ".join(self.words[start : min(stop, start + num_words)]))
+            sentences.append(" ".join(self.words[start : min(stop, start + num_words)]))
             num_words -= stop - start
             at = (at + 1) % len(self.starts)
-        return found
+        return sentences
 
     def require_tokens(self, model: LanguageModel, tokens: int, where: str) -> None:
         """Raise unless the text fills so many tokens without repeating itself.
@@ -294,15 +294,6 @@ class HaystackWords:
                 f"{where}: the haystack {self.source!r} must hold {tokens} tokens, the longest "
                 f"context, got {held}. Name a longer text or set shorter lengths."
             )
-
-    def facts(self) -> dict[str, Any]:
-        """What a record says of it; equal facts mean equal text."""
-        return {
-            "source": self.source,
-            "words": len(self.words),
-            "sentences": len(self.starts),
-            "sha256": self.sha256,
-        }
 
     @cached_property
     def sha256(self) -> str:
@@ -352,9 +343,9 @@ def insert_sentences(sentences: list[str], additions: list[tuple[int, str]]) -> 
     """
     places = [0, *(place for place, _ in additions), len(sentences)]
     assert all(a <= b for a, b in pairwise(places)), "places must rise"
-    found: list[str] = []
+    merged: list[str] = []
     done = 0
     for place, sentence in additions:
-        found += [*sentences[done:place], sentence]
+        merged += [*sentences[done:place], sentence]
         done = place
-    return found + sentences[done:]
+    return merged + sentences[done:]

@@ -8,16 +8,15 @@ from random import Random
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.fitting import most_that_fits
 from diffattn.evaluation.long_context.haystack import (
     HaystackWords,
     insert_sentences,
     read_haystack_words,
 )
-from diffattn.evaluation.long_context.hidden_needle_texts import KINDS, NAMES, NEEDLES
 from diffattn.evaluation.long_context.lengths import (
-    effective_length,
+    length_metric,
     lengths_that_fit,
+    most_that_fits,
     require_lengths,
 )
 from diffattn.evaluation.metrics import metric
@@ -27,6 +26,98 @@ from diffattn.inference.network_reader import ItemError
 from diffattn.inference.prompting import prompt_text, require_chat_template
 from diffattn.records.evaluations import Metric
 from diffattn.stats.proportions import share_interval
+
+NAMES = (
+    "Agnes", "Bruno", "Celia", "Edgar", "Greta", "Hugo", "Irma", "Julius", "Leonie", "Magnus",
+    "Nadia", "Otto",
+)  # fmt: skip
+"""One of them stands in the needle and is the answer; none that the haystack names is used."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HiddenNeedle:
+    """A sentence about someone, and three ways to ask who it is."""
+
+    text: str
+    """With ``{name}``."""
+    literal: str
+    """Repeats words of the sentence: what remains of the score is not the fault of the hop."""
+    one_hop: str
+    """Needs one fact of the world between question and sentence."""
+    two_hop: str
+    """Needs two."""
+
+    def question(self, kind: str) -> str:
+        """The question of a kind."""
+        asked = {"literal": self.literal, "one_hop": self.one_hop, "two_hop": self.two_hop}
+        return asked[kind]
+
+
+KINDS = ("one_hop", "two_hop", "literal")
+NEEDLES = (
+    HiddenNeedle(
+        text="Every evening {name} walked home past the foot of the Eiffel Tower.",
+        literal="Who walked home past the Eiffel Tower?",
+        one_hop="Who lives in Paris?",
+        two_hop="Who lives in France?",
+    ),
+    HiddenNeedle(
+        text="From the bedroom window {name} could look straight at the Colosseum.",
+        literal="Who could look at the Colosseum from a bedroom window?",
+        one_hop="Who has a flat in Rome?",
+        two_hop="Who has a flat in Italy?",
+    ),
+    HiddenNeedle(
+        text="The nurse told {name} that the wheat in the bread had brought on the pain again.",
+        literal="Whose pain was brought on by the wheat in the bread?",
+        one_hop="Who does not tolerate gluten?",
+        two_hop="Who had better not eat ordinary spaghetti?",
+    ),
+    HiddenNeedle(
+        text="For thirty years {name} has eaten neither meat nor fish.",
+        literal="Who has eaten neither meat nor fish for thirty years?",
+        one_hop="Who is a vegetarian?",
+        two_hop="Who would turn down a roast chicken?",
+    ),
+    HiddenNeedle(
+        text="By noon {name} had pulled three teeth and filled two more.",
+        literal="Who had pulled three teeth and filled two by noon?",
+        one_hop="Who is a dentist?",
+        two_hop="Who works in health care?",
+    ),
+    HiddenNeedle(
+        text="On stage {name} tuned the four strings and tucked the instrument under the chin.",
+        literal="Who tuned the four strings on stage?",
+        one_hop="Who plays the violin?",
+        two_hop="Who is a musician?",
+    ),
+    HiddenNeedle(
+        text="A guide dog leads {name} across the square each morning.",
+        literal="Whom does a guide dog lead across the square?",
+        one_hop="Who is blind?",
+        two_hop="Who reads with the fingertips?",
+    ),
+    HiddenNeedle(
+        text="At the wedding {name} spoke of growing up beside the pyramids of Giza.",
+        literal="Who spoke of growing up beside the pyramids?",
+        one_hop="Who comes from Egypt?",
+        two_hop="Who comes from Africa?",
+    ),
+    HiddenNeedle(
+        text="Behind the cottage {name} keeps eleven hives and sells what they give.",
+        literal="Who keeps eleven hives behind the cottage?",
+        one_hop="Who raises bees?",
+        two_hop="Who earns money from honey?",
+    ),
+    HiddenNeedle(
+        text="Even on the second step of a ladder {name} trembles and has to come down.",
+        literal="Who trembles on the second step of a ladder?",
+        one_hop="Who is afraid of heights?",
+        two_hop="Who would hate to work as a roofer?",
+    ),
+)
+"""Frozen: a change of any of them raises the version of the protocol."""
+
 
 BASE_LENGTHS = (250, 500, 1_000)
 """Their mean is the base score."""
@@ -84,11 +175,11 @@ class HiddenNeedleSearch(Protocol):
 
     def __post_init__(self) -> None:
         require_lengths(self.name, self.lengths)
-        if self.depths < 2 or self.max_new_tokens < 1 or not 1 <= self.needles <= len(NEEDLES):
+        self.require_at_least(2, "depths")
+        self.require_at_least(1, "max_new_tokens", "needles")
+        if self.needles > len(NEEDLES):
             raise ConfigError(
-                f"hidden_needle: depths must be 2 or more, max_new_tokens 1 or more and needles "
-                f"from 1 to {len(NEEDLES)}, got {self.depths}, {self.max_new_tokens}, "
-                f"{self.needles}."
+                f"{self.name}: needles must be at most {len(NEEDLES)}, got {self.needles}."
             )
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
@@ -147,17 +238,17 @@ class HiddenNeedleSearch(Protocol):
                 "needle": needle.text.format(name=name),
                 "question": needle.question(kind),
                 "expected": name,
-                "output": one.text,
+                "output": completion.text,
                 "text_tokens": tokens,
-                "prompt_tokens": one.prompt_tokens,
+                "prompt_tokens": completion.prompt_tokens,
                 "place": place,
                 "haystack": background.sha256,
                 "scores": {
-                    _SCORE[kind]: names(one.text, name),
-                    _LOGPROB[kind]: one.logprob_per_token,
+                    _SCORE[kind]: names(completion.text, name),
+                    _LOGPROB[kind]: completion.logprob_per_token,
                 },
             }
-            for kind, one in zip(kinds, done, strict=True)
+            for kind, completion in zip(kinds, done, strict=True)
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
@@ -167,16 +258,16 @@ class HiddenNeedleSearch(Protocol):
         metrics: list[Metric] = []
         scores: dict[int, float] = {}
         for length in lengths:
-            own = [row for row in hops if row["length"] == length]
-            if own:
-                metrics.append(_metric("contains", own, {"length": length}, headline=True))
+            of_length = [row for row in hops if row["length"] == length]
+            if of_length:
+                metrics.append(_metric("contains", of_length, {"length": length}, headline=True))
                 scores[length] = metrics[-1].value
             for kind in KINDS:
                 part = [r for r in rows if (r["length"], r["kind"]) == (length, kind)]
                 if part:
                     metrics.append(_metric("contains", part, {"length": length, "kind": kind}))
-            for depth in sorted({row["depth"] for row in own}):
-                part = [row for row in own if row["depth"] == depth]
+            for depth in sorted({row["depth"] for row in of_length}):
+                part = [row for row in of_length if row["depth"] == depth]
                 metrics.append(_metric("contains", part, {"length": length, "depth": depth}))
         base_lengths = [length for length in BASE_LENGTHS if length in scores]
         base = sum(scores[n] for n in base_lengths) / len(base_lengths) if base_lengths else None
@@ -186,13 +277,8 @@ class HiddenNeedleSearch(Protocol):
             n = len({row["cluster"] for row in hops if row["length"] in base_lengths})
             metrics.append(Metric(name="base_score", value=base, n=n, where=where, headline=True))
             # A model that finds nothing keeps all of nothing: no length is effective.
-            effective = effective_length(scores, KEPT * base) if base > 0 else 0
-            metrics.append(
-                Metric(
-                    name="effective_length", value=float(effective), n=len(hops), unit="tokens",
-                    where=where, headline=True,
-                )
-            )  # fmt: skip
+            kept = scores if base > 0 else {}
+            metrics.append(length_metric("effective_length", kept, KEPT * base, len(hops), where))
         tables = {
             "base_lengths": base_lengths,
             "share_of_base": {str(n): s / base for n, s in scores.items()} if base else {},
@@ -224,7 +310,7 @@ class HiddenNeedleSearch(Protocol):
 
         def hide(num_words: int) -> tuple[str, float]:
             sentences = background.passage(first, num_words)
-            ends = [0, *itertools.accumulate(len(one.split()) for one in sentences)]
+            ends = [0, *itertools.accumulate(len(sentence.split()) for sentence in sentences)]
             wanted = self._depth(step) / 100 * num_words
             gap = min(range(len(ends)), key=lambda i: abs(ends[i] - wanted))
             text = " ".join(insert_sentences(sentences, [(gap, needle)]))
@@ -250,9 +336,4 @@ def _metric(
     interval = share_interval(
         [row["scores"][_SCORE[row["kind"]]] for row in rows], [row["cluster"] for row in rows]
     )
-    return metric(
-        name,
-        interval,
-        where=where,
-        headline=headline,
-    )
+    return metric(name, interval, where=where, headline=headline)

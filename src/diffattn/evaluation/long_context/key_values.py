@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.fitting import most_that_fits
-from diffattn.evaluation.long_context.lengths import lengths_that_fit, require_lengths
-from diffattn.evaluation.metrics import metric
+from diffattn.evaluation.long_context.lengths import (
+    lengths_that_fit,
+    most_that_fits,
+    require_lengths,
+)
+from diffattn.evaluation.metrics import score_metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import LanguageModel
-from diffattn.stats.proportions import share_interval
+from diffattn.records.evaluations import Metric
 
 _INSTRUCTION = "Extract the value corresponding to the specified key in the JSON object below."
 _MARGIN = 4
@@ -75,11 +78,8 @@ class KeyValues(Protocol):
                 "key_values: one of lengths and num_pairs must be null, got both: "
                 f"{self.lengths}, {self.num_pairs}. With --quick, num_pairs is set."
             )
-        if self.samples < 1 or self.questions < 1 or self.examples < 0:
-            raise ConfigError(
-                "key_values: samples and questions must be 1 or more and examples 0 or more, "
-                f"got {self.samples}, {self.questions}, {self.examples}."
-            )
+        self.require_at_least(1, "samples", "questions")
+        self.require_at_least(0, "examples")
         if self.samples % self.questions:
             raise ConfigError(
                 f"key_values: samples must be a multiple of questions={self.questions}, "
@@ -120,28 +120,28 @@ class KeyValues(Protocol):
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Generate, and score the value as it would be written."""
         cell, number, _ = items[0].payload
-        found = self._fit(model, cell, number)
+        sample = self._fit(model, cell, number)
         chosen = [item.payload[2] for item in items]
-        texts = [found.prompts()[i] for i in chosen]
-        values = [found.asked[i][1] for i in chosen]
+        texts = [sample.prompts()[i] for i in chosen]
+        values = [sample.asked[i][1] for i in chosen]
         done = model.complete(
-            texts, values, max_new_tokens=self._budget(model, found), stop=("\n",)
+            texts, values, max_new_tokens=self._budget(model, sample), stop=("\n",)
         )
         return [
             {
-                "pairs": found.pairs,
+                "pairs": sample.pairs,
                 **({} if self.num_pairs else {"length": cell}),
-                "position": found.asked[i][2],
-                "depth": round(100 * found.asked[i][2] / found.pairs),
+                "position": sample.asked[i][2],
+                "depth": round(100 * sample.asked[i][2] / sample.pairs),
                 "expected": value,
-                "output": one.text,
-                "prompt_tokens": one.prompt_tokens,
+                "output": completion.text,
+                "prompt_tokens": completion.prompt_tokens,
                 "scores": {
-                    "recall": float(value in one.text.lower()),
-                    "logprob_per_token": one.logprob_per_token,
+                    "recall": float(value in completion.text.lower()),
+                    "logprob_per_token": completion.logprob_per_token,
                 },
             }
-            for i, value, one in zip(chosen, values, done, strict=True)
+            for i, value, completion in zip(chosen, values, done, strict=True)
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
@@ -150,27 +150,14 @@ class KeyValues(Protocol):
         cells = sorted({int(row[name]) for row in rows})
         groups: list[tuple[dict[str, Any], list[Mapping[str, Any]]]] = [({}, list(rows))]
         for cell in cells:
-            own = [row for row in rows if row[name] == cell]
-            groups.append(({name: cell}, own))
+            of_cell = [row for row in rows if row[name] == cell]
+            groups.append(({name: cell}, of_cell))
             for depth in range(0, 100, 20):
-                part = [row for row in own if depth <= min(row["depth"], 99) < depth + 20]
+                part = [row for row in of_cell if depth <= min(row["depth"], 99) < depth + 20]
                 groups.append(({name: cell, "depth": depth}, part))
-        metrics = []
-        for where, own in groups:
-            if not own:
-                continue
-            interval = share_interval(
-                [row["scores"]["recall"] for row in own],
-                [str(row.get("cluster", row["id"])) for row in own],
-            )
-            metrics.append(
-                metric(
-                    "recall",
-                    interval,
-                    where=where,
-                    headline="depth" not in where,
-                )
-            )
+        metrics: list[Metric] = []
+        for where, group in groups:
+            metrics += score_metric("recall", group, where, headline="depth" not in where)
         return Summary(metrics=metrics)
 
     def _cells(self, model: LanguageModel) -> tuple[int, ...]:
@@ -187,20 +174,20 @@ class KeyValues(Protocol):
             least=least,
             most=cell,
         )
-        found = self._object(cell, number, pairs or least)
+        fitting = self._object(cell, number, pairs or least)
         # Keys differ by a few tokens; the longest question decides.
-        while pairs and pairs > least and self._tokens(model, found) > cell:
+        while pairs and pairs > least and self._tokens(model, fitting) > cell:
             pairs -= 1
-            found = self._object(cell, number, pairs)
-        return found
+            fitting = self._object(cell, number, pairs)
+        return fitting
 
-    def _tokens(self, model: LanguageModel, one: _Object, *, first_only: bool = False) -> int:
+    def _tokens(self, model: LanguageModel, sample: _Object, *, first_only: bool = False) -> int:
         """Tokens of the longest prompt, generation included."""
-        prompts = one.prompts()[:1] if first_only else one.prompts()
-        return max(len(model.encode_prompt(p)) for p in prompts) + self._budget(model, one)
+        prompts = sample.prompts()[:1] if first_only else sample.prompts()
+        return max(len(model.encode_prompt(p)) for p in prompts) + self._budget(model, sample)
 
-    def _budget(self, model: LanguageModel, one: _Object) -> int:
-        return max(len(model.encode(f" {value}")) for _, value, _ in one.asked) + _MARGIN
+    def _budget(self, model: LanguageModel, sample: _Object) -> int:
+        return max(len(model.encode(f" {value}")) for _, value, _ in sample.asked) + _MARGIN
 
     def _object(self, cell: int, number: int, pairs: int) -> _Object:
         """An object, by its number in the cell."""

@@ -1,12 +1,15 @@
-"""Context lengths and depths of a protocol, and the longest length that a model still masters."""
+"""Context lengths and depths of a protocol: which are allowed, what fits, what is mastered."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from diffattn.errors import ConfigError
+from diffattn.evaluation.metrics import metric
 from diffattn.inference.language_model import LanguageModel
+from diffattn.records.evaluations import Metric
 from diffattn.stats.bootstrap import bootstrap_mean_of_means
 from diffattn.stats.intervals import Interval
-from diffattn.stats.proportions import wilson_interval
+from diffattn.stats.proportions import share_interval, wilson_interval
 
 LENGTHS = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072)
 """Tokens; what long-context tables print."""
@@ -66,43 +69,15 @@ def require_lengths(name: str, lengths: Sequence[int] | None, least: int = 1) ->
         )
 
 
-def check_grid(name: str, lengths: Sequence[int], depths: Sequence[float], samples: int) -> None:
-    """Lengths, depths and samples that make sense.
-
-    Args:
-        name: Of the protocol.
-        lengths: In tokens, 1 or more each.
-        depths: In percent, from 0 to 100.
-        samples: 1 or more.
+def require_grid(name: str, lengths: Sequence[int], depths: Sequence[float]) -> None:
+    """Raise unless lengths are as :func:`require_lengths` says and depths different percentages.
 
     Raises:
-        ConfigError: One is missing, repeated or out of range.
+        ConfigError: They are not.
     """
-    if not lengths or min(lengths) < 1 or len(set(lengths)) < len(lengths):
-        raise ConfigError(f"{name}: lengths must be 1 or more and distinct, got {lengths}.")
+    require_lengths(name, lengths)
     if not depths or not all(0 <= d <= 100 for d in depths) or len(set(depths)) < len(depths):
         raise ConfigError(f"{name}: depths must be from 0 to 100 and distinct, got {depths}.")
-    if samples < 1:
-        raise ConfigError(f"{name}: samples must be 1 or more, got {samples}.")
-
-
-def check_length(name: str, lengths: Sequence[int], model: LanguageModel, setting: str) -> None:
-    """Lengths that the model takes.
-
-    Args:
-        name: Of the protocol.
-        lengths: In tokens.
-        model: The model.
-        setting: How to choose other lengths; ``{}`` stands for the model's own.
-
-    Raises:
-        ConfigError: One is longer.
-    """
-    if max(lengths) > model.max_length:
-        raise ConfigError(
-            f"{name}: lengths must fit the {model.max_length} tokens of {model.label}, got "
-            f"{max(lengths)}. Choose others: --set '{name}.{setting.format(model.max_length)}'."
-        )
 
 
 def effective_length(scores: Mapping[int, float], least: float) -> int:
@@ -115,6 +90,57 @@ def effective_length(scores: Mapping[int, float], least: float) -> int:
     return max((length for length, score in scores.items() if score >= least), default=0)
 
 
+def length_metric(
+    name: str,
+    scores: Mapping[int, float],
+    least: float,
+    n: int,
+    where: dict[str, Any] | None = None,
+) -> Metric:
+    """:func:`effective_length` as a headline over ``n`` items."""
+    value = float(effective_length(scores, least))
+    return Metric(name=name, value=value, n=n, unit="tokens", where=where or {}, headline=True)
+
+
+def by_length_and_task(
+    rows: Sequence[Mapping[str, Any]], tasks: Sequence[str], score: str, name: str
+) -> tuple[list[Metric], dict[int, float], list[list[float | None]]]:
+    """The mean over tasks of every length, and every task's own mean under ``name``.
+
+    Args:
+        rows: With ``length``, ``task`` and ``scores``, which are shares.
+        tasks: Tasks that count.
+        score: Name of the score in a row.
+        name: Of the metrics of one task.
+
+    Returns:
+        Metrics; the means over all tasks of lengths at which all were run; the table
+        ``[lengths][tasks]`` of means, ``None`` where a task was not run.
+    """
+    metrics: list[Metric] = []
+    means: dict[int, float] = {}
+    table: list[list[float | None]] = []
+    for length in sorted({int(row["length"]) for row in rows}):
+        of_length = [row for row in rows if row["length"] == length]
+        scores = {
+            task: [float(row["scores"][score]) for row in of_length if row["task"] == task]
+            for task in tasks
+        }
+        run = {task: of_task for task, of_task in scores.items() if of_task}
+        mean = mean_over_tasks(list(run.values()))
+        # A mean over fewer tasks than elsewhere carries its own number of tasks.
+        where: dict[str, Any] = {"length": length}
+        metrics.append(metric(f"mean_of_{len(run)}_tasks", mean, where=where, headline=True))
+        metrics += [
+            metric(name, share_interval(of_task), where=where | {"task": task})
+            for task, of_task in run.items()
+        ]
+        if len(run) == len(tasks):
+            means[length] = mean.mean
+        table.append([sum(x) / len(x) if x else None for x in scores.values()])
+    return metrics, means, table
+
+
 def mean_over_tasks(scores: Sequence[Sequence[float]]) -> Interval:
     """Mean of the tasks' mean scores, every task with equal weight.
 
@@ -124,8 +150,56 @@ def mean_over_tasks(scores: Sequence[Sequence[float]]) -> Interval:
     Args:
         scores: Per task one or more, from 0 to 1.
     """
-    every = {score for own in scores for score in own}
+    every = {score for of_task in scores for score in of_task}
     if every in ({0.0}, {1.0}):
         n = sum(map(len, scores))
         return wilson_interval(n if every == {1.0} else 0, n)
     return bootstrap_mean_of_means(scores)
+
+
+def most_that_fits(count: Callable[[int], int], limit: int, *, least: int, most: int) -> int | None:
+    """The largest number of units whose context has at most ``limit`` tokens.
+
+    Secant steps guess, and every second step halves the bracket, so it ends for any function;
+    tokens grow almost in proportion to units, so it takes about six counts.
+
+    Args:
+        count: Units to tokens, not falling; where tokenizers merge across units and it falls by a
+            token here and there, the result still fits and the next larger one does not.
+        limit: Tokens.
+        least: Units that must fit.
+        most: Units there are.
+
+    Returns:
+        From ``least`` to ``most``; ``None`` if not even ``least`` fits.
+    """
+    low, low_count = least, count(least)
+    if low_count > limit:
+        return None
+    first, step = low_count, 8
+    while True:  # up to a number that does not fit
+        if low >= most:
+            return low
+        high = min(most, low + step)
+        high_count = count(high)
+        if high_count > limit:
+            break
+        low, low_count = high, high_count
+        per_unit = (low_count - first) / (low - least)
+        # A little too far on purpose: the bracket is then narrow from above as well.
+        reach = int((limit - low_count) / per_unit * 1.01) + 1 if per_unit > 0 else 0
+        step = max(reach, 1) if per_unit > 0 else 2 * step
+    halve = False
+    while high - low > 1:
+        if halve or high_count <= low_count:
+            guess = (low + high) // 2
+        else:
+            guess = low + (limit - low_count) * (high - low) // (high_count - low_count)
+        guess = min(max(guess, low + 1), high - 1)
+        guess_count = count(guess)
+        if guess_count <= limit:
+            low, low_count = guess, guess_count
+        else:
+            high, high_count = guess, guess_count
+        halve = not halve
+    return low

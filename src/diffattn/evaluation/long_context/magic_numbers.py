@@ -106,7 +106,7 @@ def answer_room(model: LanguageModel, generated: int) -> int:
     """Tokens to keep free: for ``generated`` ones and for any city's forced answer."""
     answers = (forced_answer(model, city, "8888888") for city in CITIES)
     # Another number may be cut into more tokens, at most one per digit and one for the space.
-    return max(generated, *(len(one.context) + 8 for one in answers))
+    return max(generated, *(len(forced.context) + 8 for forced in answers))
 
 
 def question(cities: Sequence[str]) -> str:
@@ -190,9 +190,9 @@ def build_prompts(
 
 def _draw_numbers(corpus: str, draw: Random, count: int) -> list[str]:
     """Distinct numbers of seven digits that occur nowhere in the corpus."""
-    found: list[str] = []
-    while len(found) < count:
+    numbers: list[str] = []
+    while len(numbers) < count:
         number = str(draw.randint(10**6, 10**7 - 1))
-        if number not in found and number not in corpus:
-            found.append(number)
-    return found
+        if number not in numbers and number not in corpus:
+            numbers.append(number)
+    return numbers

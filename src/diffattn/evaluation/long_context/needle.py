@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.lengths import check_grid, check_length
+from diffattn.evaluation.long_context.lengths import require_grid
 from diffattn.evaluation.long_context.magic_numbers import (
     CITIES,
     TEMPLATES,
@@ -16,15 +16,15 @@ from diffattn.evaluation.long_context.magic_numbers import (
     build_prompts,
     forced_answer,
 )
-from diffattn.evaluation.metrics import metric
+from diffattn.evaluation.metrics import score_metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError, Prefix
+from diffattn.models.known_names import check_known
 from diffattn.records.evaluations import Metric
-from diffattn.stats.bootstrap import bootstrap_mean
-from diffattn.stats.proportions import share_interval
 
-_SCORES = {"recall": "share", "all_correct": "share", "digits_greedy": "share"}
+_GRID = ("recall", "all_correct")
+_SCORES = (*_GRID, "digits_greedy", "logprob_per_token")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,18 +80,16 @@ class Needle(Protocol):
                 f"needle: tasks must be (N, R) with 1 <= R <= N <= {len(CITIES)} cities, "
                 f"got {self.tasks}."
             )
-        check_grid("needle", self.lengths, self.depths, self.samples)
-        if self.prompt not in TEMPLATES:
-            raise ConfigError(
-                f"needle: prompt must be one of {', '.join(TEMPLATES)}, got {self.prompt!r}."
-            )
+        require_grid(self.name, self.lengths, self.depths)
+        self.require_at_least(1, "samples")
+        check_known(self.name, "prompt", self.prompt, TEMPLATES)
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One haystack and one (N, R) per batch: its depths share what they begin with."""
-        check_length("needle", self.lengths, model, "lengths=[{}]")
+        self.require_fit(model, "lengths", max(self.lengths))
         for n, r in self.tasks:
             for length in {min(self.lengths), max(self.lengths)}:
-                try:  # the first of each, so that a text that is too short is told at once
+                try:  # the first of each, so that a text that is too short is refused early
                     build_prompts(model, self._task(model, n, r, length, 0), self.depths[:1])
                 except ItemError as error:
                     raise ConfigError(f"needle: {error}") from error
@@ -132,23 +130,23 @@ class Needle(Protocol):
             # With one number asked for, both are the same.
             printed = {"recall", "all_correct"} if r > 1 else {"recall"}
             for depth in self.depths:
-                for key in ("recall", "all_correct", "n"):
+                for key in (*_GRID, "n"):
                     grid[key].append([])
                 for length in self.lengths:
-                    own = _chosen(rows, needles=n, asked=r, length=length, depth=depth)
+                    chosen = _chosen(rows, needles=n, asked=r, length=length, depth=depth)
                     where = {"task": f"N={n}, R={r}", "length": length, "depth": depth}
-                    cell = _metrics(own, where, ("recall", "all_correct"))
-                    metrics += [one for one in cell if one.name in printed]
-                    values = {metric.name: metric.value for metric in cell} | {"n": len(own)}
-                    for key in ("recall", "all_correct", "n"):
+                    cell = [mean for x in _GRID for mean in score_metric(x, chosen, where)]
+                    metrics += [mean for mean in cell if mean.name in printed]
+                    values = {mean.name: mean.value for mean in cell} | {"n": len(chosen)}
+                    for key in (*_GRID, "n"):
                         grid[key][-1].append(values.get(key))  # None: no item was scored
             grids.append(grid)
             for length in self.lengths:
-                own = _chosen(rows, needles=n, asked=r, length=length)
+                chosen = _chosen(rows, needles=n, asked=r, length=length)
                 where = {"task": f"N={n}, R={r}", "length": length}
-                names = [x for x in (*_SCORES, "logprob_per_token") if r > 1 or x != "all_correct"]
-                found = _metrics(own, where, names)
-                metrics += [replace(one, headline=one.name in printed) for one in found]
+                names = [x for x in _SCORES if r > 1 or x != "all_correct"]
+                for name in names:
+                    metrics += score_metric(name, chosen, where, headline=name in printed)
         return Summary(metrics=metrics, tables={"grids": grids})
 
     def _task(self, model: LanguageModel, n: int, r: int, length: int, sample: int) -> MagicTask:
@@ -178,10 +176,10 @@ def _row(
     (written,) = model.generate([last], max_new_tokens=room, stop=("\n",), before=prefix)
     asked = list(zip(prompt.cities, prompt.numbers, strict=True))[: task.num_asked]
     forced = [forced_answer(model, city, number) for city, number in asked]
-    forced = [replace(one, context=(*last, *one.context)) for one in forced]
+    forced = [replace(given, context=(*last, *given.context)) for given in forced]
     scores = model.score(forced, before=prefix)
-    found = [contains_number(written.text, number) for _, number in asked]
-    logprobs = [x for one in scores for x in one.token_logprobs]
+    recalled = [contains_number(written.text, number) for _, number in asked]
+    logprobs = [x for score in scores for x in score.token_logprobs]
     return {
         "needles": task.num_needles,
         "asked": task.num_asked,
@@ -190,7 +188,7 @@ def _row(
         "sample": task.sample,
         "cities": [city for city, _ in asked],
         "numbers": [number for _, number in asked],
-        "found": found,
+        "found": recalled,
         "output": written.text,
         "finished": written.finished,
         "depths": [round(x, 3) for x in prompt.realised],
@@ -199,9 +197,9 @@ def _row(
         "haystack_tokens": prompt.haystack_tokens,
         "haystack": prompt.haystack,
         "scores": {
-            "recall": sum(found) / len(found),
-            "all_correct": float(all(found)),
-            "digits_greedy": sum(one.is_greedy for one in scores) / len(scores),
+            "recall": sum(recalled) / len(recalled),
+            "all_correct": float(all(recalled)),
+            "digits_greedy": sum(score.is_greedy for score in scores) / len(scores),
             "logprob_per_token": sum(logprobs) / len(logprobs),
         },
     }
@@ -209,25 +207,3 @@ def _row(
 
 def _chosen(rows: Sequence[Mapping[str, Any]], **wanted: Any) -> list[Mapping[str, Any]]:
     return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
-
-
-def _metrics(
-    rows: Sequence[Mapping[str, Any]], where: dict[str, Any], names: Sequence[str]
-) -> list[Metric]:
-    """Means of scores with their intervals; none without rows."""
-    found = []
-    for name in names if rows else ():
-        values = [row["scores"][name] for row in rows]
-        clusters = [str(row["cluster"]) for row in rows]
-        unit = _SCORES.get(name, "nats per token")
-        average = share_interval if unit == "share" else bootstrap_mean
-        interval = average(values, clusters)
-        found.append(
-            metric(
-                name,
-                interval,
-                unit=unit,
-                where=where,
-            )
-        )
-    return found

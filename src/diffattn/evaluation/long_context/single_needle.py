@@ -13,15 +13,12 @@ from diffattn.evaluation.long_context.haystack import (
     random_start,
     read_haystack_tokens,
 )
-from diffattn.evaluation.long_context.lengths import check_grid, check_length
-from diffattn.evaluation.metrics import metric
+from diffattn.evaluation.long_context.lengths import require_grid
+from diffattn.evaluation.metrics import score_metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import Prefix
 from diffattn.inference.scoring import Continuation
-from diffattn.records.evaluations import Metric
-from diffattn.stats.bootstrap import bootstrap_mean
-from diffattn.stats.proportions import share_interval
 
 PHRASE = "eat a sandwich and sit in Dolores Park on a sunny day"
 _STEM = "The best thing to do in San Francisco is"
@@ -84,18 +81,19 @@ class SingleNeedle(Protocol):
     seed: int = 1234
 
     def __post_init__(self) -> None:
-        check_grid("single_needle", self.lengths, self.depths, self.samples)
+        require_grid(self.name, self.lengths, self.depths)
+        self.require_at_least(1, "samples")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One text per batch, at all depths and without the needle."""
-        check_length("single_needle", self.lengths, model, "lengths=[{}]")
+        self.require_fit(model, "lengths", max(self.lengths))
         if PHRASE in " ".join(corpus_text(self.haystack).split()):
             raise ConfigError(
                 f"single_needle: the haystack must not hold the needle, got it in "
                 f"{self.haystack!r}. Choose another text."
             )
         for length in {min(self.lengths), max(self.lengths)}:
-            self._prompts(model, length, 0, [None])  # a text that is too short is told at once
+            self._prompts(model, length, 0, [None])  # a text that is too short is refused early
         return [
             [
                 Item(
@@ -124,26 +122,26 @@ class SingleNeedle(Protocol):
         needles = [row for row in rows if row["depth"] is not None]
         controls = [row for row in rows if row["depth"] is None]
         metrics = [
-            *_metric("accuracy", needles, {}, headline=True, better=True),
-            *_metric("false_refusal", needles, {}, headline=True, better=False),
-            *_metric("refusal", controls, {}, headline=True, better=True),
-            *_metric("phrase_greedy", needles, {}, better=True),
-            *_metric("logprob_per_token", needles, {}, better=True),
-            *_metric("control_logprob_per_token", controls, {}, better=None),
+            *score_metric("accuracy", needles, {}, headline=True),
+            *score_metric("false_refusal", needles, {}, headline=True, higher_is_better=False),
+            *score_metric("refusal", controls, {}, headline=True),
+            *score_metric("phrase_greedy", needles, {}),
+            *score_metric("logprob_per_token", needles, {}),
+            *score_metric("control_logprob_per_token", controls, {}, higher_is_better=None),
         ]
         grid: dict[str, Any] = {"lengths": self.lengths, "depths": self.depths, "accuracy": []}
         for depth in self.depths:
             grid["accuracy"].append([])
             for length in self.lengths:
-                own = [r for r in needles if (r["length"], r["depth"]) == (length, depth)]
-                found = _metric("accuracy", own, {"length": length, "depth": depth}, better=True)
-                metrics += found
-                grid["accuracy"][-1].append(found[0].value if found else None)
+                chosen = [r for r in needles if (r["length"], r["depth"]) == (length, depth)]
+                cell = score_metric("accuracy", chosen, {"length": length, "depth": depth})
+                metrics += cell
+                grid["accuracy"][-1].append(cell[0].value if cell else None)
         for length in self.lengths:
-            own = [row for row in needles if row["length"] == length]
-            metrics += _metric("accuracy", own, {"length": length}, better=True)
-            own = [row for row in controls if row["length"] == length]
-            metrics += _metric("refusal", own, {"length": length}, better=True)
+            chosen = [row for row in needles if row["length"] == length]
+            metrics += score_metric("accuracy", chosen, {"length": length})
+            chosen = [row for row in controls if row["length"] == length]
+            metrics += score_metric("refusal", chosen, {"length": length})
         return Summary(metrics=metrics, tables={"grid": grid})
 
     def _prompts(
@@ -169,14 +167,14 @@ class SingleNeedle(Protocol):
         start = random_start(corpus_text(self.haystack), Random(f"{key}-text"))
         without = read_haystack_tokens(model, self.haystack, start, size + len(needle))
         around = read_haystack_tokens(model, self.haystack, start, size)
-        found = []
+        prompts = []
         for depth in depths:
             if depth is None:
                 context, realised = list(without.ids), None
             else:
                 context, _ = insert_tokens(around.ids, [(around.slot(depth), needle)])
                 realised = 100 * around.slot(depth) / size
-            found.append(
+            prompts.append(
                 SinglePrompt(
                     ids=(*head, *context, *tail),
                     depth=depth,
@@ -184,8 +182,8 @@ class SingleNeedle(Protocol):
                     haystack=(without if depth is None else around).digest(),
                 )
             )
-        assert all(len(prompt.ids) == length - room for prompt in found)
-        return found
+        assert all(len(prompt.ids) == length - room for prompt in prompts)
+        return prompts
 
 
 def _forced(model: LanguageModel) -> Continuation:
@@ -210,10 +208,10 @@ def _row(model: LanguageModel, prompt: SinglePrompt, prefix: Prefix) -> dict[str
     (phrase,) = model.score([Continuation((*last, *forced.context), forced.target)], before=prefix)
     output = " ".join(written.text.lower().split())
     refused = _REFUSAL in output
-    found = PHRASE.lower() in output and not refused
+    recalled = PHRASE.lower() in output and not refused
     logprob = phrase.logprob / len(phrase.token_logprobs)
     scores = {
-        "accuracy": float(found),
+        "accuracy": float(recalled),
         "false_refusal": float(refused),
         "phrase_greedy": float(phrase.is_greedy),
         "logprob_per_token": logprob,
@@ -229,30 +227,3 @@ def _row(model: LanguageModel, prompt: SinglePrompt, prefix: Prefix) -> dict[str
         "haystack": prompt.haystack,
         "scores": scores,
     }
-
-
-def _metric(
-    name: str,
-    rows: Sequence[Mapping[str, Any]],
-    where: dict[str, Any],
-    *,
-    better: bool | None,
-    headline: bool = False,
-) -> list[Metric]:
-    """The mean of one score with its interval; nothing without rows."""
-    if not rows:
-        return []
-    values = [row["scores"][name] for row in rows]
-    clusters = [str(row["cluster"]) for row in rows]
-    is_share = not name.endswith("per_token")
-    interval = (share_interval if is_share else bootstrap_mean)(values, clusters)
-    return [
-        metric(
-            name,
-            interval,
-            unit="share" if is_share else "nats per token",
-            where=where,
-            headline=headline,
-            higher_is_better=better,
-        )
-    ]

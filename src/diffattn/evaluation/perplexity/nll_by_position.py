@@ -8,7 +8,7 @@ import numpy as np
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.metrics import loss_metric
-from diffattn.evaluation.perplexity.documents import long_texts, require_window, text_bytes
+from diffattn.evaluation.perplexity.documents import long_texts, text_bytes
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.stats.bootstrap import bootstrap_mean, bootstrap_ratio
@@ -59,15 +59,12 @@ class NllByPosition(Protocol):
     """Windows per document, one after the other; they count as one cluster."""
 
     def __post_init__(self) -> None:
-        if self.length < 2 or self.windows < 1 or (self.documents or 1) < 1:
-            raise ConfigError(
-                "nll_by_position: length must be 2 or more, windows and documents 1 or more, "
-                f"got {self.length}, {self.windows}, {self.documents}."
-            )
+        self.require_at_least(2, "length")
+        self.require_at_least(1, "windows", "documents")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One window per item; short ones share a batch."""
-        require_window(self.name, "length", self.length, model)
+        self.require_fit(model, "length", self.length)
         given = 0 if model.start() else 1  # without BOS the token before a window is given
         texts = long_texts(
             self.name, model, self.texts, self.text_field,
@@ -87,8 +84,8 @@ class NllByPosition(Protocol):
         """Averages of each window; losses of single tokens are not kept."""
         losses = model.prefix_losses([item.payload for item in items], model.start())
         return [
-            self._row(own, text_bytes(model, item.payload[-self.length :]))
-            for item, own in zip(items, losses, strict=True)
+            self._row(row_losses, text_bytes(model, item.payload[-self.length :]))
+            for item, row_losses in zip(items, losses, strict=True)
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
@@ -104,8 +101,8 @@ class NllByPosition(Protocol):
             for at in self._marks()
         ]
         metrics += [
-            loss_metric("bucket_nll", one, {"position": last})
-            for one, last in zip(bucketed, edges[1:], strict=True)
+            loss_metric("bucket_nll", loss, {"position": last})
+            for loss, last in zip(bucketed, edges[1:], strict=True)
         ]
         late = bootstrap_mean([row["scores"]["nll_last_half"] for row in rows], clusters)
         weights = [row["bytes"] for row in rows]
@@ -164,13 +161,13 @@ class NllByPosition(Protocol):
     def _power_law(self, curves: np.ndarray, clusters: Sequence[str]) -> dict[str, Any]:
         """The fit through the mean curve, its exponent's interval by refits of resamples."""
         x, y = np.array(self._positions(), float), curves.mean(0)
-        found: dict[str, Any] = {"from": int(x[0]), "points": len(x)}
+        law: dict[str, Any] = {"from": int(x[0]), "points": len(x)}
         try:
             fit = fit_power_law(x, y)
-        except ConfigError as error:  # a flat or straight curve has none: told, not hidden
-            return found | {"none": str(error)}
+        except ConfigError as error:  # a flat or straight curve has none: reported, not hidden
+            return law | {"none": str(error)}
         low, high = _refit_interval(x, curves, clusters)
-        return found | {
+        return law | {
             "alpha": fit.parameters["a"],
             "beta": -fit.parameters["b"],
             "gamma": fit.parameters["c"],
@@ -204,7 +201,7 @@ def _refit_interval(
 
 def _columns(intervals: Sequence[Interval]) -> dict[str, list[float | None]]:
     return {
-        "mean": [one.mean for one in intervals],
-        "low": [one.low for one in intervals],
-        "high": [one.high for one in intervals],
+        "mean": [interval.mean for interval in intervals],
+        "low": [interval.low for interval in intervals],
+        "high": [interval.high for interval in intervals],
     }

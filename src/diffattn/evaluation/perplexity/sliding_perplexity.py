@@ -6,7 +6,7 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.metrics import loss_metric, perplexity_metric
-from diffattn.evaluation.perplexity.documents import long_texts, require_window
+from diffattn.evaluation.perplexity.documents import long_texts
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import LanguageModel
 from diffattn.stats.bootstrap import bootstrap_mean
@@ -49,15 +49,12 @@ class SlidingPerplexity(Protocol):
                 "sliding_perplexity: stride must be 1 or more and below every window, "
                 f"got {self.stride} and {self.windows}."
             )
-        if self.tokens < max(self.windows) or (self.documents or 1) < 1:
-            raise ConfigError(
-                "sliding_perplexity: tokens must be at least the longest window and documents "
-                f"1 or more, got {self.tokens}, {self.documents}."
-            )
+        self.require_at_least(max(self.windows), "tokens")
+        self.require_at_least(1, "documents")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One document and window per item."""
-        require_window(self.name, "windows", max(self.windows), model)
+        self.require_fit(model, "windows", max(self.windows))
         texts = long_texts(
             self.name, model, self.texts, self.text_field,
             least=self.tokens, most=self.tokens, documents=self.documents,
@@ -87,11 +84,11 @@ class SlidingPerplexity(Protocol):
         """Perplexity and loss of each window."""
         metrics = []
         for window in self.windows:
-            own = [row for row in rows if row["window"] == window]
-            if not own:
+            of_window = [row for row in rows if row["window"] == window]
+            if not of_window:
                 continue
-            losses = [row["scores"][f"nll_window_{window}"] for row in own]
-            interval = bootstrap_mean(losses, [row["cluster"] for row in own])
+            losses = [row["scores"][f"nll_window_{window}"] for row in of_window]
+            interval = bootstrap_mean(losses, [row["cluster"] for row in of_window])
             where = {"window": window}
             metrics += [
                 perplexity_metric("sliding_perplexity", interval, where),

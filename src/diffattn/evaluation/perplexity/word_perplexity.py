@@ -8,7 +8,7 @@ import numpy as np
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.metrics import loss_metric, perplexity_metric
-from diffattn.evaluation.perplexity.documents import open_texts, require_window
+from diffattn.evaluation.perplexity.documents import open_texts
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import LanguageModel
 from diffattn.stats.bootstrap import bootstrap_ratio
@@ -46,27 +46,24 @@ class WordPerplexity(Protocol):
     """How many are taken, in the order of the corpus. Default: all."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.stride < self.window or (self.documents or 1) < 1:
-            raise ConfigError(
-                "word_perplexity: stride must be 1 or more and below window, documents 1 or more, "
-                f"got {self.stride}, {self.window}, {self.documents}."
-            )
+        self.require_at_least(1, "stride", "documents")
+        self.require_at_least(self.stride + 1, "window")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One document per item."""
-        require_window(self.name, "window", self.window, model)
+        self.require_fit(model, "window", self.window)
         model.start(required=True)
-        found: list[list[Item]] = []
+        batches: list[list[Item]] = []
         for document in open_texts(self.texts, self.text_field):
             if document.text.split(maxsplit=1):
-                found.append([Item(id=document.name, payload=document.text)])
-            if len(found) == self.documents:
+                batches.append([Item(id=document.name, payload=document.text)])
+            if len(batches) == self.documents:
                 break
-        if not found:
+        if not batches:
             raise ConfigError(
                 f"word_perplexity: {self.texts!r} must hold a document with words, got none."
             )
-        return found
+        return batches
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Total loss, words and bytes of each document."""

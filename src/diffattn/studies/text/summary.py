@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from diffattn.models.loading import load_model
-from diffattn.probes.maps import example_maps
+from diffattn.probes.attention_rows import example_maps
 from diffattn.records.io import read_json, write_json
 from diffattn.stats.intervals import Interval, mean_interval
 from diffattn.stats.paired import paired_difference

@@ -117,10 +117,10 @@ def test_default_lengths_hold_the_prompt_and_fit_the_model(build, haystack):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"tasks": ("qa6",)}, r"unknown task 'qa6'. Did you mean 'qa\d'"),
-        ({"tasks": ("qa1", "qa1")}, "tasks must differ"),
-        ({"tasks": "qa1"}, "tasks must be a list of names"),
-        ({"samples": 0}, "samples and max_new_tokens must be 1 or more"),
+        ({"tasks": ("qa6",)}, r"tasks must be in .*, got 'qa6'\. Did you mean 'qa\d'"),
+        ({"tasks": ("qa1", "qa1")}, "tasks must list one name or more, each once"),
+        ({"tasks": "qa1"}, "tasks must list one name or more, each once"),
+        ({"samples": 0}, "samples must be 1 or more"),
         ({"lengths": (0, 0)}, "lengths must be different numbers of tokens from 0 on"),
         ({"lengths": ()}, "lengths must be different numbers of tokens from 0 on"),
         ({"lengths": (-1,)}, "lengths must be different numbers of tokens from 0 on"),

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from diffattn.evaluation.long_context.babilong.prompts import is_right, question_text
+from diffattn.evaluation.long_context.babilong.babilong import is_right, question_text
 from diffattn.evaluation.long_context.babilong.stories import LABELS, PLACES, STORIES
 
 MOVE = re.compile(r"(\w+) (?:moved|went|went back|journeyed|travelled) to the (\w+)\.")

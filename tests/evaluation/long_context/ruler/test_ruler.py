@@ -5,10 +5,14 @@ import json
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.ruler.ruler import Ruler
+from diffattn.evaluation.long_context.ruler.ruler import (
+    TASKS,
+    THIN_TASKS,
+    THRESHOLD,
+    Ruler,
+    summarise,
+)
 from diffattn.evaluation.long_context.ruler.samples import Material
-from diffattn.evaluation.long_context.ruler.summary import THRESHOLD, summarise
-from diffattn.evaluation.long_context.ruler.tasks import TASKS, THIN_TASKS
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.runner import evaluate
 from diffattn.inference.prompting import Completion
@@ -121,7 +125,9 @@ def test_all_thirteen_tasks_fill_their_length(long_model, haystack, questions, t
             assert row["repeats"] == ([6, 1] if length < 4096 else [30, 3])
             task = THIN_TASKS["cwe"] if length < 4096 else task
         assert row["prompt_tokens"] + task.max_new_tokens <= length
-        more = protocol._count(long_model, task, row["units"] + 1, length, row["index"], material)
+        more = protocol._tokens(
+            long_model, protocol._build(task, row["units"] + 1, length, row["index"], material)
+        )
         assert more + task.max_new_tokens > length  # not one unit more would fit
         assert (row["haystack"] is not None) == (
             row["task"] in ("niah_single_2", "niah_single_3", "niah_multikey_1",

@@ -9,15 +9,17 @@ import pytest
 
 from diffattn.evaluation.long_context.haystack import HaystackWords
 from diffattn.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
+from diffattn.evaluation.long_context.ruler.ruler import TASKS, THIN_TASKS
 from diffattn.evaluation.long_context.ruler.samples import (
+    ADJECTIVES,
     DEPTHS,
+    NOUNS,
     Material,
     Streams,
+    coined_words,
     found_any,
     found_share,
 )
-from diffattn.evaluation.long_context.ruler.tasks import TASKS, THIN_TASKS
-from diffattn.evaluation.long_context.ruler.words import ADJECTIVES, NOUNS, coined_words
 
 NEEDLES = [name for name in TASKS if name.startswith("niah")]
 NEEDLE = re.compile(r"One of the special magic (?:numbers|uuids) for (\S+) is: (\S+)\.")

@@ -1,28 +1,105 @@
 """Facts of a short story spread over a long text, and a question about them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from diffattn.errors import ConfigError, did_you_mean
-from diffattn.evaluation.long_context.babilong.prompts import is_right, question_text
+from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.babilong.stories import LABELS, STORIES, Story
-from diffattn.evaluation.long_context.fitting import most_that_fits
 from diffattn.evaluation.long_context.haystack import insert_sentences, read_haystack_words
 from diffattn.evaluation.long_context.lengths import (
     LENGTHS,
-    effective_length,
+    by_length_and_task,
+    length_metric,
     lengths_that_fit,
-    mean_over_tasks,
+    most_that_fits,
     require_lengths,
 )
-from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.prompting import prompt_text, require_chat_template
-from diffattn.records.evaluations import Metric
-from diffattn.stats.proportions import wilson_interval
+
+_EXAMPLES = {
+    "qa1": (
+        ("Alan went to the balcony. Judith moved to the cellar. Alan travelled to the attic.",
+         "Where is Alan?", "attic"),
+        ("Judith went to the shop. Charlie journeyed to the balcony.",
+         "Where is Judith?", "shop"),
+    ),
+    "qa2": (
+        ("Charlie went to the cellar. Charlie took the bottle. Charlie moved to the attic.",
+         "Where is the bottle?", "attic"),
+        ("Alan moved to the shop. Alan got the lamp. Alan dropped the lamp. "
+         "Alan went to the balcony.", "Where is the lamp?", "shop"),
+    ),
+    "qa3": (
+        ("Judith went to the attic. Judith took the lamp. Judith moved to the shop. "
+         "Judith journeyed to the cellar.", "Where was the lamp before the cellar?", "shop"),
+        ("Alan went to the balcony. Alan got the bottle. Alan went to the attic. "
+         "Alan left the bottle.", "Where was the bottle before the attic?", "balcony"),
+    ),
+    "qa4": (
+        ("The attic is north of the shop. The cellar is east of the shop.",
+         "What is north of the shop?", "attic"),
+        ("The balcony is west of the attic. The attic is south of the cellar.",
+         "What is the attic south of?", "cellar"),
+    ),
+    "qa5": (
+        ("Alan took the lamp. Alan gave the lamp to Judith. Charlie went to the attic.",
+         "Who received the lamp?", "Judith"),
+        ("Charlie got the bottle. Charlie handed the bottle to Alan. Alan went to the shop.",
+         "What did Charlie give to Alan?", "bottle"),
+    ),
+}  # fmt: skip
+"""Names, places and objects of none of the stories."""
+_INSTRUCTION = (
+    "Some facts are hidden among sentences that have nothing to do with them. Answer the question "
+    "from the facts alone, with one word. Where facts differ, the later one holds."
+)
+
+
+def question_text(task: str, context: str, question: str) -> str:
+    """Instruction, worked examples, context and question of a task.
+
+    Args:
+        task: ``"qa1"`` to ``"qa5"``.
+        context: Facts, with or without other sentences around them.
+        question: Ends with a question mark.
+    """
+    examples = "\n\n".join(
+        f"<example>\n{facts}\nQuestion: {asked}\nAnswer: {answer}\n</example>"
+        for facts, asked, answer in _EXAMPLES[task]
+    )
+    return f"{_INSTRUCTION}\n\n{examples}\n\n<context>\n{context}\n</context>\nQuestion: {question}"
+
+
+def is_right(output: str, answer: str, question: str, labels: Sequence[str]) -> float:
+    """1 if the first sentence of the output names the answer and no other label, else 0.
+
+    Labels that the question names are never answers and do not count.
+
+    Source: arXiv:2406.10149; booydar/babilong, metrics.py.
+
+    Args:
+        output: What the model wrote.
+        answer: One of the labels.
+        question: The question.
+        labels: Possible answers of the task.
+    """
+    first = _SENTENCE_END.split(output.strip().lower(), maxsplit=1)[0]
+    named = {label for label in map(str.lower, labels) if _has_word(first, label)}
+    named -= {label for label in map(str.lower, labels) if _has_word(question.lower(), label)}
+    return float(named == {answer.lower()})
+
+
+_SENTENCE_END = re.compile(r"[.\n]|<context>|<example>|question")
+
+
+def _has_word(text: str, word: str) -> bool:
+    return re.search(rf"\b{re.escape(word)}\b", text) is not None
+
 
 GOOD = 0.85
 """BABILong's threshold: from here on a model handles a length."""
@@ -72,21 +149,8 @@ class BabiLong(Protocol):
 
     def __post_init__(self) -> None:
         require_lengths(self.name, self.lengths, least=0)
-        if self.samples < 1 or self.max_new_tokens < 1:
-            raise ConfigError(
-                "babilong: samples and max_new_tokens must be 1 or more, "
-                f"got {self.samples}, {self.max_new_tokens}."
-            )
-        if isinstance(self.tasks, str) or not self.tasks:
-            raise ConfigError(f"babilong: tasks must be a list of names, got {self.tasks!r}.")
-        for name in self.tasks:
-            if name not in STORIES:
-                raise ConfigError(
-                    f"babilong: unknown task {name!r}.{did_you_mean(str(name), STORIES)} "
-                    f"Tasks: {', '.join(STORIES)}."
-                )
-        if len(set(self.tasks)) < len(self.tasks):
-            raise ConfigError(f"babilong: tasks must differ, got {', '.join(self.tasks)}.")
+        self.require_at_least(1, "samples", "max_new_tokens")
+        self.require_names("tasks", STORIES)
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """Samples of one length and task, some at a time."""
@@ -145,49 +209,26 @@ class BabiLong(Protocol):
                 "depths": depths,
                 "question": story.question,
                 "expected": story.answer,
-                "output": one.text,
-                "prompt_tokens": one.prompt_tokens,
+                "output": completion.text,
+                "prompt_tokens": completion.prompt_tokens,
                 "haystack": haystack,
                 "scores": {
                     "accuracy": is_right(
-                        one.text, story.answer, story.question, LABELS[item.payload[1]]
+                        completion.text, story.answer, story.question, LABELS[item.payload[1]]
                     ),
-                    "logprob_per_token": one.logprob_per_token,
+                    "logprob_per_token": completion.logprob_per_token,
                 },
             }
-            for item, (story, _, depths, haystack), one in zip(items, asked, done, strict=True)
+            for item, (story, _, depths, haystack), completion in zip(
+                items, asked, done, strict=True
+            )
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Accuracy by task and length, its mean over tasks, and the effective length."""
         lengths = sorted({int(row["length"]) for row in rows})
-        metrics, means = [], {}
-        grid: list[list[float | None]] = []
-        for length in lengths:
-            own = {
-                task: [
-                    float(row["scores"]["accuracy"])
-                    for row in rows
-                    if (row["length"], row["task"]) == (length, task)
-                ]
-                for task in self.tasks
-            }
-            run = {task: scores for task, scores in own.items() if scores}
-            mean = mean_over_tasks(list(run.values()))
-            name = f"mean_of_{len(run)}_tasks"
-            metrics.append(metric(name, mean, where={"length": length}, headline=True))
-            for task, scores in run.items():
-                interval = wilson_interval(round(sum(scores)), len(scores))
-                metrics.append(metric("accuracy", interval, where={"length": length, "task": task}))
-            if len(run) == len(self.tasks):
-                means[length] = mean.mean
-            grid.append([sum(own[t]) / len(own[t]) if own[t] else None for t in self.tasks])
-        metrics.append(
-            Metric(
-                name="effective_length", value=float(effective_length(means, GOOD)), n=len(rows),
-                unit="tokens", headline=True,
-            )
-        )  # fmt: skip
+        metrics, means, grid = by_length_and_task(rows, self.tasks, "accuracy", "accuracy")
+        metrics.append(length_metric("effective_length", means, GOOD, len(rows)))
         skipped = [n for n in _STANDARD if n < max(lengths) and n not in lengths]
         tables = {
             "accuracy": {"lengths": lengths, "tasks": list(self.tasks), "accuracy": grid},

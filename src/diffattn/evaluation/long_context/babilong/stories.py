@@ -26,7 +26,7 @@ class Story:
 
 @dataclass(slots=True)
 class _World:
-    """Who is where with what, while it is told."""
+    """Who is where with what, as the story goes on."""
 
     draw: Random
     people: tuple[str, ...]
@@ -41,7 +41,7 @@ class _World:
     def move(self) -> None:
         """Someone goes elsewhere, with everything carried."""
         who = self.draw.choice(self.people)
-        where = self.draw.choice([one for one in PLACES if one != self.place.get(who)])
+        where = self.draw.choice([place for place in PLACES if place != self.place.get(who)])
         self.place[who] = where
         self.facts.append(f"{who} {self.draw.choice(_MOVE)} the {where}.")
         for what, by in self.carrier.items():
@@ -85,18 +85,16 @@ def _one_fact(draw: Random) -> Story:
 
 def _two_facts(draw: Random) -> Story:
     """Where is the milk? Who has or had it, and where that person was."""
-    world = _told(draw, draw.randint(4, 14), lambda w: [o for o in w.track if len(w.track[o]) > 1])
-    what = draw.choice([one for one in OBJECTS if len(world.track.get(one, ())) > 1])
+    world = _tell(draw, draw.randint(4, 14), lambda w: [o for o in w.track if len(w.track[o]) > 1])
+    what = draw.choice([name for name in OBJECTS if len(world.track.get(name, ())) > 1])
     return Story(
-        facts=tuple(world.facts),
-        question=f"Where is the {what}?",
-        answer=world.track[what][-1],
+        facts=tuple(world.facts), question=f"Where is the {what}?", answer=world.track[what][-1]
     )
 
 
 def _three_facts(draw: Random) -> Story:
     """Where was the milk before the kitchen? A place where it has been once."""
-    world = _told(draw, draw.randint(6, 20), lambda w: _places_after_others(w.track))
+    world = _tell(draw, draw.randint(6, 20), lambda w: _places_after_others(w.track))
     what, before, after = draw.choice(_places_after_others(world.track))
     return Story(
         facts=tuple(world.facts),
@@ -108,18 +106,15 @@ def _three_facts(draw: Random) -> Story:
 def _two_sides(draw: Random) -> Story:
     """What is north of the kitchen? Said in one of two facts that share a place."""
     first, middle, last = draw.sample(PLACES, 3)
-    one, two = draw.sample(sorted(_OPPOSITE), 2)
-    second = [(last, two, middle)]
-    if two != _OPPOSITE[one]:  # else both places would lie on the same side of the middle
-        second.append((middle, two, last))
-    sides = [(first, one, middle), draw.choice(second)]
+    side_1, side_2 = draw.sample(sorted(_OPPOSITE), 2)
+    second = [(last, side_2, middle)]
+    if side_2 != _OPPOSITE[side_1]:  # else both places would lie on the same side of the middle
+        second.append((middle, side_2, last))
+    sides = [(first, side_1, middle), draw.choice(second)]
     draw.shuffle(sides)
     subject, side, other = draw.choice(sides)
     question, answer = draw.choice(
-        [
-            (f"What is {side} of the {other}?", subject),
-            (f"What is the {subject} {side} of?", other),
-        ]
+        [(f"What is {side} of the {other}?", subject), (f"What is the {subject} {side} of?", other)]
     )
     facts = tuple(f"The {a} is {direction} of the {b}." for a, direction, b in sides)
     return Story(facts=facts, question=question, answer=answer)
@@ -139,7 +134,7 @@ def _gift(draw: Random) -> Story:
         elif world.carrier:
             what = draw.choice(sorted(world.carrier))
             giver = world.carrier[what]
-            receiver = draw.choice([one for one in GIVERS if one != giver])
+            receiver = draw.choice([person for person in GIVERS if person != giver])
             world.carrier[what] = receiver
             gifts.append((giver, what, receiver))
             world.facts.append(f"{giver} {draw.choice(_GIVE)} the {what} to {receiver}.")
@@ -164,7 +159,7 @@ def _gift_questions(gifts: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
     return [(question, answers[0]) for question, answers in asked.items() if len(answers) == 1]
 
 
-def _told(draw: Random, wanted: int, ready: Callable[[_World], Sequence[object]]) -> _World:
+def _tell(draw: Random, wanted: int, ready: Callable[[_World], Sequence[object]]) -> _World:
     """A world with at least so many facts, and something to ask about."""
     world = _World(draw, WALKERS)
     while len(world.facts) < wanted or not ready(world):
@@ -181,7 +176,7 @@ def _told(draw: Random, wanted: int, ready: Callable[[_World], Sequence[object]]
 
 
 def _places_after_others(track: dict[str, list[str]]) -> list[tuple[str, str, str]]:
-    """Object, place, and the next place, which it has been at once."""
+    """Object, place, and the next place, where it was only one time."""
     return [
         (what, places[i - 1], places[i])
         for what, places in track.items()

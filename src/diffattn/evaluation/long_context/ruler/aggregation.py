@@ -6,8 +6,13 @@ from dataclasses import dataclass
 from random import Random
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.ruler.samples import Material, RulerTask, Sample, Streams
-from diffattn.evaluation.long_context.ruler.words import coined_words
+from diffattn.evaluation.long_context.ruler.samples import (
+    Material,
+    RulerTask,
+    Sample,
+    Streams,
+    coined_words,
+)
 
 _COMMON = (
     "Below is a numbered list of words. In these words, some appear more often than others. "

@@ -9,7 +9,14 @@ from typing import Any
 
 from diffattn.data import files
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.ruler.samples import Material, RulerTask, Sample, Streams
+from diffattn.evaluation.long_context.ruler.samples import (
+    Material,
+    Question,
+    QuestionFile,
+    RulerTask,
+    Sample,
+    Streams,
+)
 
 _INSTRUCTION = (
     "Answer the question based on the given documents. Only give me the answer and do not output "
@@ -19,52 +26,6 @@ _QUESTION = (
     f"{_INSTRUCTION}\n\nThe following are given documents.\n\n{{context}}\n\n{_INSTRUCTION}\n\n"
     "Question: {query}"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    text: str
-    answers: tuple[str, ...]
-    own: tuple[int, ...]
-    """Documents it comes with."""
-    near: tuple[int, ...]
-    """Documents that are added first: of the same article."""
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionFile:
-    """Questions and documents of one file."""
-
-    path: str
-    documents: tuple[str, ...]
-    questions: tuple[_Question, ...]
-
-    def __len__(self) -> int:
-        return len(self.questions)
-
-    @property
-    def num_documents(self) -> int:
-        """Distinct documents of the file."""
-        return len(self.documents)
-
-    def own_documents(self, index: int) -> int:
-        """Documents that a question must come with."""
-        return len(self.questions[index].own)
-
-    def ask(self, index: int, count: int, streams: Streams) -> tuple[str, list[str], list[str]]:
-        """Question, so many documents in random order, and accepted answers.
-
-        The question's own documents come first, then those of its article, then any.
-        """
-        question = self.questions[index]
-        taken = {*question.own, *question.near}
-        near = list(question.near)
-        others = [i for i in range(len(self.documents)) if i not in taken]
-        streams("near").shuffle(near)
-        streams("others").shuffle(others)
-        chosen = [*question.own, *near, *others][:count]
-        streams("order").shuffle(chosen)
-        return question.text, [self.documents[i] for i in chosen], list(question.answers)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,18 +40,20 @@ class QuestionTask(RulerTask):
 
     def least(self, material: Material, index: int) -> int:
         """See :meth:`RulerTask.least`."""
-        return material.questions[self.name].own_documents(index)
+        return len(material.questions[self.name].questions[index].required)
 
     def most(self, material: Material, index: int, length: int) -> int:
         """See :meth:`RulerTask.most`."""
-        return material.questions[self.name].num_documents
+        return len(material.questions[self.name].documents)
 
     def build(
         self, units: int, length: int, index: int, streams: Streams, material: Material
     ) -> Sample:
         """See :meth:`RulerTask.build`."""
         text, documents, answers = material.questions[self.name].ask(index, units, streams)
-        context = "\n\n".join(f"Document {i}:\n{one}" for i, one in enumerate(documents, start=1))
+        context = "\n\n".join(
+            f"Document {i}:\n{document}" for i, document in enumerate(documents, start=1)
+        )
         return Sample(
             question=_QUESTION.format(context=context, query=text),
             answer_prefix=" Answer:",
@@ -119,16 +82,16 @@ def read_squad(path: str) -> QuestionFile:
         documents = tuple(sorted({text for article in articles for text, _ in article}))
         number = {text: i for i, text in enumerate(documents)}
         questions = tuple(
-            _Question(
-                one["question"],
-                tuple(dict.fromkeys(answer["text"] for answer in one["answers"])),
+            Question(
+                entry["question"],
+                tuple(dict.fromkeys(answer["text"] for answer in entry["answers"])),
                 (number[text],),
                 tuple(sorted({number[other] for other, _ in article} - {number[text]})),
             )
             for article in articles
             for text, asked in article
-            for one in asked
-            if one["answers"]
+            for entry in asked
+            if entry["answers"]
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
@@ -150,13 +113,17 @@ def read_hotpotqa(path: str) -> QuestionFile:
         if isinstance(value, Mapping):
             raise TypeError
         entries = [
-            (one["question"], one["answer"], [f"{t}\n{''.join(p)}" for t, p in one["context"]])
-            for one in value
+            (
+                entry["question"],
+                entry["answer"],
+                [f"{t}\n{''.join(p)}" for t, p in entry["context"]],
+            )
+            for entry in value
         ]
         documents = tuple(sorted({text for *_, texts in entries for text in texts}))
         number = {text: i for i, text in enumerate(documents)}
         questions = tuple(
-            _Question(question, (answer,), tuple(dict.fromkeys(number[text] for text in texts)), ())
+            Question(question, (answer,), tuple(dict.fromkeys(number[text] for text in texts)), ())
             for question, answer, texts in entries
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -171,17 +138,17 @@ def _reason(error: Exception) -> str:
     return f"no {error}" if isinstance(error, KeyError) else "values of other types"
 
 
-def _checked(found: QuestionFile, kind: str) -> QuestionFile:
+def _checked(file: QuestionFile, kind: str) -> QuestionFile:
     """Raise unless there are questions, all of them text with an answer."""
-    for one in found.questions:
-        texts = (one.text, *one.answers)
+    for question in file.questions:
+        texts = (question.text, *question.answers)
         if not all(isinstance(text, str) and text for text in texts):
             raise ConfigError(
-                f"{found.path}: questions and answers must be text, got {texts[:2]!r}."
+                f"{file.path}: questions and answers must be text, got {texts[:2]!r}."
             )
-    if not found.questions:
-        raise ConfigError(f"{found.path}: must hold {kind} questions with answers, got none.")
-    return found
+    if not file.questions:
+        raise ConfigError(f"{file.path}: must hold {kind} questions with answers, got none.")
+    return file
 
 
 def _json(path: str) -> Any:

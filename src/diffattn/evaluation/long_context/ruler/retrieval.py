@@ -7,14 +7,15 @@ from random import Random
 
 from diffattn.evaluation.long_context.haystack import insert_sentences
 from diffattn.evaluation.long_context.ruler.samples import (
+    ADJECTIVES,
     DEPTHS,
     NOISE,
+    NOUNS,
     Material,
     RulerTask,
     Sample,
     Streams,
 )
-from diffattn.evaluation.long_context.ruler.words import ADJECTIVES, NOUNS
 
 _NEEDLE = "One of the special magic {kind} for {key} is: {value}."
 _ONE = (
@@ -113,11 +114,11 @@ class NeedleTask(RulerTask):
         by_key = {key: [v for k, v in zip(owner, values, strict=True) if k == key] for key in asked}
         references = tuple(value for key in asked for value in by_key[key])
         query = asked[0] if len(asked) == 1 else ", ".join(asked[:-1]) + ", and " + asked[-1]
-        one = len(references) == 1
-        kind = self.value_kind[:-1] if one else self.value_kind
+        single = len(references) == 1
+        kind = self.value_kind[:-1] if single else self.value_kind
         return Sample(
-            question=(_ONE if one else _MANY).format(kind=kind, context=context, query=query),
-            answer_prefix=(_ONE_PREFIX if one else _MANY_PREFIX).format(kind=kind, query=query),
+            question=(_ONE if single else _MANY).format(kind=kind, context=context, query=query),
+            answer_prefix=(_ONE_PREFIX if single else _MANY_PREFIX).format(kind=kind, query=query),
             references=references,
             answer=", ".join(references),
             notes={
@@ -202,17 +203,17 @@ def _distinct(
     make: Callable[[Random], str], draw: Random, count: int, taken: frozenset[str] = frozenset()
 ) -> list[str]:
     """So many different strings, none of them taken."""
-    found: list[str] = []
-    while len(found) < count:
-        found.append(_other(make, draw, {*taken, *found}))
-    return found
+    strings: list[str] = []
+    while len(strings) < count:
+        strings.append(_other(make, draw, {*taken, *strings}))
+    return strings
 
 
 def _other(make: Callable[[Random], str], draw: Random, taken: set[str]) -> str:
     """A string that is not taken; there are always far more than are."""
-    while (one := make(draw)) in taken:
+    while (string := make(draw)) in taken:
         pass
-    return one
+    return string
 
 
 def _in_lines(needles: list[str], lines: list[str], draw: Random) -> tuple[str, list[int]]:

@@ -4,11 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diffattn.errors import ConfigError, did_you_mean
-from diffattn.evaluation.long_context.fitting import most_that_fits
+from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.haystack import read_haystack_words
-from diffattn.evaluation.long_context.lengths import lengths_that_fit, require_lengths
-from diffattn.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
+from diffattn.evaluation.long_context.lengths import (
+    by_length_and_task,
+    length_metric,
+    lengths_that_fit,
+    most_that_fits,
+    require_lengths,
+)
+from diffattn.evaluation.long_context.ruler.aggregation import CommonWordsTask, FrequentWordsTask
+from diffattn.evaluation.long_context.ruler.questions import QuestionTask, read_hotpotqa, read_squad
+from diffattn.evaluation.long_context.ruler.retrieval import NeedleTask, VariableTask
 from diffattn.evaluation.long_context.ruler.samples import (
     Material,
     RulerTask,
@@ -16,20 +23,44 @@ from diffattn.evaluation.long_context.ruler.samples import (
     Streams,
     found_any,
     found_share,
+    read_words,
 )
-from diffattn.evaluation.long_context.ruler.summary import summarise
-from diffattn.evaluation.long_context.ruler.tasks import (
-    FILE_PARAMETERS,
-    FULL_FROM,
-    TASKS,
-    THIN_TASKS,
-    needs_background,
-)
-from diffattn.evaluation.long_context.ruler.words import read_words
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
 from diffattn.inference.prompting import prompt_text, require_chat_template
+
+_ALL: tuple[RulerTask, ...] = (
+    NeedleTask(name="niah_single_1", haystack="noise"),
+    NeedleTask(name="niah_single_2", haystack="essay"),
+    NeedleTask(name="niah_single_3", haystack="essay", value_kind="uuids"),
+    NeedleTask(name="niah_multikey_1", haystack="essay", num_keys=4),
+    NeedleTask(name="niah_multikey_2", haystack="needle"),
+    NeedleTask(name="niah_multikey_3", haystack="needle", key_kind="uuids", value_kind="uuids"),
+    NeedleTask(name="niah_multivalue", haystack="essay", num_values=4),
+    NeedleTask(name="niah_multiquery", haystack="essay", num_queries=4),
+    VariableTask(name="vt"),
+    CommonWordsTask(name="cwe"),
+    FrequentWordsTask(name="fwe"),
+    QuestionTask(name="qa_1"),
+    QuestionTask(name="qa_2"),
+)
+TASKS: dict[str, RulerTask] = {task.name: task for task in _ALL}
+"""In the order of RULER's tables."""
+THIN_TASKS: dict[str, RulerTask] = {
+    "cwe": CommonWordsTask(name="cwe", example_words=20, example_repeats=(3, 1), repeats=(6, 1))
+}
+"""What RULER takes in place of a task where contexts are short."""
+FULL_FROM = 4_096
+"""Tokens from which contexts are not short."""
+FILE_PARAMETERS = {"qa_1": "squad", "qa_2": "hotpotqa"}
+"""Tasks that need a file, and the parameter that names it."""
+
+
+def needs_background(task: RulerTask) -> bool:
+    """Whether the haystack is the user's text."""
+    return isinstance(task, NeedleTask) and task.haystack == "essay"
+
 
 _BATCH = 8
 """Samples of one length and task that are decoded together where memory allows."""
@@ -90,23 +121,15 @@ class Ruler(Protocol):
 
     def __post_init__(self) -> None:
         require_lengths(self.name, self.lengths)
-        if self.samples < 1:
-            raise ConfigError(f"ruler: samples must be 1 or more, got {self.samples}.")
-        if isinstance(self.tasks, str) or self.tasks == ():
-            raise ConfigError(f"ruler: tasks must be a list of names, got {self.tasks!r}.")
+        self.require_at_least(1, "samples")
+        if self.tasks is not None:
+            self.require_names("tasks", TASKS)
         for name in self.tasks or ():
-            if name not in TASKS:
-                raise ConfigError(
-                    f"ruler: unknown task {name!r}.{did_you_mean(str(name), TASKS)} "
-                    f"Tasks: {', '.join(TASKS)}."
-                )
             if name in FILE_PARAMETERS and not getattr(self, FILE_PARAMETERS[name]):
                 raise ConfigError(
                     f"ruler: task {name!r} needs a file, got none. "
                     f"Name it: --set ruler.{FILE_PARAMETERS[name]}=PATH"
                 )
-        if len(set(self.tasks or ())) < len(self.tasks or ()):
-            raise ConfigError(f"ruler: tasks must differ, got {', '.join(self.tasks or ())}.")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """Samples of one length and generation budget, some at a time."""
@@ -143,20 +166,20 @@ class Ruler(Protocol):
             chat=self.chat,
         )
         rows: list[dict[str, Any]] = []
-        for (task, length, index, sample, units), one in zip(asked, done, strict=True):
-            found = found_any if task.match == "part" else found_share
+        for (task, length, index, sample, units), completion in zip(asked, done, strict=True):
+            rate = found_any if task.match == "part" else found_share
             text = material.background if needs_background(task) else None
-            scores = {"score": found(one.text, sample.references)}
-            if one.logprob_per_token is not None:
-                scores["logprob_per_token"] = one.logprob_per_token
+            scores = {"score": rate(completion.text, sample.references)}
+            if completion.logprob_per_token is not None:
+                scores["logprob_per_token"] = completion.logprob_per_token
             rows.append(
                 {
                     "length": length,
                     "task": task.name,
                     "index": index,
                     "references": list(sample.references),
-                    "output": one.text,
-                    "prompt_tokens": one.prompt_tokens,
+                    "output": completion.text,
+                    "prompt_tokens": completion.prompt_tokens,
                     "units": units,
                     "haystack": text.sha256 if text else None,
                     **sample.notes,
@@ -167,14 +190,11 @@ class Ruler(Protocol):
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Scores by task and length, their mean over tasks, and the effective length."""
-        left_out = {
-            name: f"no file was given ({parameter})"
-            for name, parameter in FILE_PARAMETERS.items()
-            if name not in self.chosen() and self.tasks is None
-        }
-        if self.tasks is not None:
-            left_out = {name: "not asked for" for name in TASKS if name not in self.tasks}
-        return summarise(rows, left_out)
+        reasons = dict.fromkeys(TASKS, "not asked for")
+        if self.tasks is None:
+            reasons = {name: f"no file was given ({key})" for name, key in FILE_PARAMETERS.items()}
+        chosen = self.chosen()
+        return summarise(rows, {name: why for name, why in reasons.items() if name not in chosen})
 
     def chosen(self) -> tuple[str, ...]:
         """The tasks that are run, in RULER's order."""
@@ -248,7 +268,9 @@ class Ruler(Protocol):
     def _least(self, model: LanguageModel, task: RulerTask, length: int, material: Material) -> int:
         """The shortest context of a task, in tokens, budget included: the longest of some."""
         tokens = [
-            self._count(model, task, task.least(material, index), length, index, material)
+            self._tokens(
+                model, self._build(task, task.least(material, index), length, index, material)
+            )
             for index in range(min(_TRIED, self.samples))
         ]
         return max(tokens) + task.max_new_tokens
@@ -258,7 +280,7 @@ class Ruler(Protocol):
     ) -> tuple[Sample, int]:
         """The largest sample that fits, and its units."""
         units = most_that_fits(
-            lambda units: self._count(model, task, units, length, index, material),
+            lambda units: self._tokens(model, self._build(task, units, length, index, material)),
             length - task.max_new_tokens,
             least=task.least(material, index),
             most=task.most(material, index, length),
@@ -267,16 +289,7 @@ class Ruler(Protocol):
             raise ItemError(f"ruler: {task.name}, sample {index}: longer than {length} tokens.")
         return self._build(task, units, length, index, material), units
 
-    def _count(
-        self,
-        model: LanguageModel,
-        task: RulerTask,
-        units: int,
-        length: int,
-        index: int,
-        material: Material,
-    ) -> int:
-        sample = self._build(task, units, length, index, material)
+    def _tokens(self, model: LanguageModel, sample: Sample) -> int:
         return len(model.encode_prompt(self._text(model, sample), special=self.chat))
 
     def _build(
@@ -287,3 +300,31 @@ class Ruler(Protocol):
 
     def _text(self, model: LanguageModel, sample: Sample) -> str:
         return prompt_text(model, sample.question, sample.answer_prefix, chat=self.chat)
+
+
+THRESHOLD = 0.856
+"""Mean score of Llama-2-7B at 4K: from here on RULER calls a length effective."""
+
+
+def summarise(rows: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) -> Summary:
+    """Metrics and tables of scored rows.
+
+    Args:
+        rows: With ``length``, ``task`` and ``scores``.
+        left_out: Tasks that were not run, and why.
+    """
+    lengths = sorted({int(row["length"]) for row in rows})
+    tasks = [name for name in TASKS if any(row["task"] == name for row in rows)]
+    name = f"mean_of_{len(tasks)}_tasks"
+    metrics, means, grid = by_length_and_task(rows, tasks, "score", "score")
+    length_name = f"effective_length_of_{len(tasks)}_tasks"
+    metrics.append(length_metric(length_name, means, THRESHOLD, len(rows)))
+    hashes = sorted({row["haystack"] for row in rows if row.get("haystack")})
+    tables = {
+        "scores": {"lengths": lengths, "tasks": tasks, "score": grid},
+        name: [{"length": length, "score": mean} for length, mean in means.items()],
+        "left_out": dict(left_out),
+        "threshold": THRESHOLD,
+        "haystack_sha256": hashes,
+    }
+    return Summary(metrics=metrics, tables=tables)
