@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.registry import setting_value
+from diffattn.evaluation.setting_values import setting_value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from diffattn.errors import ConfigError
 from diffattn.inference import scoring
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
-from diffattn.inference.scoring import Continuation, windows
+from diffattn.inference.scoring import Continuation
+from diffattn.inference.token_losses import windows
 from scripted_model import LoggedModel, with_limits
 
 

@@ -9,7 +9,14 @@ from typing import Any
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.inference import decoding, label_trie, prompting, scoring, shared_prefixes
+from diffattn.inference import (
+    decoding,
+    label_trie,
+    prompting,
+    read_prompts,
+    scoring,
+    token_losses,
+)
 from diffattn.inference.network_reader import NetworkReader
 from diffattn.models.loading import load_model, usable_device
 
@@ -65,10 +72,10 @@ class LanguageModel(NetworkReader):
     score = scoring.score
     generate = decoding.generate
     complete = prompting.complete
-    read_prompts = shared_prefixes.read_prompts
+    read_prompts = read_prompts.read_prompts
     read_labels = label_trie.read_labels
-    prefix_losses = scoring.prefix_losses
-    sliding_losses = scoring.sliding_losses
+    prefix_losses = token_losses.prefix_losses
+    sliding_losses = token_losses.sliding_losses
 
     def facts(self) -> dict[str, Any]:
         """What a record says of the model; equal facts mean equal results."""

@@ -6,15 +6,12 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.hallucination import answer_metrics
-from diffattn.evaluation.hallucination.answer_metrics import (
+from diffattn.evaluation.hallucination.answer_metrics import normalise, rouge, span_match, word_f1
+from diffattn.evaluation.hallucination.source_overlap import (
     bigram_support,
     entities,
     entity_support,
-    normalise,
     number_support,
-    rouge,
-    span_match,
-    word_f1,
 )
 
 

@@ -9,8 +9,9 @@ import zipfile
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.hallucination.data import cut, load_examples
+from diffattn.evaluation.hallucination.data import load_examples
 from diffattn.evaluation.hallucination.tasks import TASKS
+from diffattn.evaluation.hallucination.truncation import cut
 from diffattn.inference.network_reader import ItemError
 
 LONG_BENCH = {

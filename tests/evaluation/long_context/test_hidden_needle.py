@@ -6,13 +6,8 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.haystack import read_haystack_words
-from diffattn.evaluation.long_context.hidden_needle import (
-    KINDS,
-    NAMES,
-    NEEDLES,
-    HiddenNeedleSearch,
-    names,
-)
+from diffattn.evaluation.long_context.hidden_needle import HiddenNeedleSearch, names
+from diffattn.evaluation.long_context.hidden_needle_texts import KINDS, NAMES, NEEDLES
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.runner import evaluate
 from diffattn.inference.prompting import Completion

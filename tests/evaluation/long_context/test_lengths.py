@@ -5,11 +5,11 @@ import random
 import pytest
 
 from diffattn.errors import ConfigError
+from diffattn.evaluation.long_context.fitting import most_that_fits
 from diffattn.evaluation.long_context.lengths import (
     effective_length,
     lengths_that_fit,
     mean_over_tasks,
-    most_that_fits,
     require_lengths,
 )
 from diffattn.stats.proportions import wilson_interval

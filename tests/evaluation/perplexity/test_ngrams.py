@@ -7,13 +7,8 @@ import numpy as np
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.perplexity.ar_hits import (
-    NgramCounts,
-    Slices,
-    gaps,
-    ngram_keys,
-    slice_losses,
-)
+from diffattn.evaluation.perplexity.loss_slices import Slices, slice_losses
+from diffattn.evaluation.perplexity.ngrams import NgramCounts, gaps, ngram_keys
 
 
 def row(length, vocab_size, seed):

@@ -9,14 +9,15 @@ import numpy as np
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.hallucination import answer_metrics
-from diffattn.evaluation.hallucination.answer_metrics import (
+from diffattn.evaluation.hallucination.data import Example, load_examples
+from diffattn.evaluation.hallucination.lookback_ratio import MAPS, lookback_ratios
+from diffattn.evaluation.hallucination.source_overlap import (
     bigram_support,
     entity_support,
     number_support,
 )
-from diffattn.evaluation.hallucination.data import Example, cut, load_examples
-from diffattn.evaluation.hallucination.lookback_ratio import MAPS, lookback_ratios
 from diffattn.evaluation.hallucination.tasks import TASKS, Task
+from diffattn.evaluation.hallucination.truncation import cut
 from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.decoding import Generation

@@ -14,13 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.evaluation.judge.interface import (
-    JudgeFailure,
-    JudgeSettings,
-    JudgeUnreachable,
-    Messages,
-    Reply,
-)
+from diffattn.evaluation.judge.interface import JudgeFailure, JudgeSettings, JudgeUnreachable, Reply
+from diffattn.evaluation.judge.prompt import Messages
 
 _REFUSALS = {401, 403, 404}
 """Wrong key, model or address: no request will fare better."""

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.judge.endpoint import EndpointJudge
-from diffattn.evaluation.judge.interface import Judge, JudgeFailure, JudgeSettings, Messages, Reply
+from diffattn.evaluation.judge.interface import Judge, JudgeFailure, JudgeSettings, Reply
+from diffattn.evaluation.judge.prompt import Messages
 from diffattn.records.io import read_jsonl
 
 if TYPE_CHECKING:  # an endpoint and recorded replies need no torch

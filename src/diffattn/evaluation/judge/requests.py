@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.judge.interface import Messages, judge_messages
+from diffattn.evaluation.judge.prompt import Messages, judge_messages
 from diffattn.records.evaluations import EvalResult, evaluation_marker
 from diffattn.records.io import read_jsonl
 from diffattn.records.outputs import JUDGED_PROTOCOL, text_read

@@ -17,8 +17,8 @@ from diffattn.evaluation.judge.interface import (
     JudgeSettings,
     JudgeUnreachable,
     Reply,
-    read_verdict,
 )
+from diffattn.evaluation.judge.prompt import read_verdict
 from diffattn.evaluation.judge.requests import Outputs, Request, recorded_outputs
 from diffattn.evaluation.metrics import metric
 from diffattn.records.evaluations import EVALUATION_MARKER, EvalResult, evaluation_marker

@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.lengths import (
-    lengths_that_fit,
-    most_that_fits,
-    require_lengths,
-)
+from diffattn.evaluation.long_context.fitting import most_that_fits
+from diffattn.evaluation.long_context.lengths import lengths_that_fit, require_lengths
 from diffattn.evaluation.metrics import score_metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary
 from diffattn.inference.language_model import LanguageModel

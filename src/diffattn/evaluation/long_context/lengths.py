@@ -1,6 +1,6 @@
 """Context lengths and depths of a protocol: which are allowed, what fits, what is mastered."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diffattn.errors import ConfigError
@@ -155,51 +155,3 @@ def mean_over_tasks(scores: Sequence[Sequence[float]]) -> Interval:
         n = sum(map(len, scores))
         return wilson_interval(n if every == {1.0} else 0, n)
     return bootstrap_mean_of_means(scores)
-
-
-def most_that_fits(count: Callable[[int], int], limit: int, *, least: int, most: int) -> int | None:
-    """The largest number of units whose context has at most ``limit`` tokens.
-
-    Secant steps guess, and every second step halves the bracket, so it ends for any function;
-    tokens grow almost in proportion to units, so it takes about six counts.
-
-    Args:
-        count: Units to tokens, not falling; where tokenizers merge across units and it falls by a
-            token here and there, the result still fits and the next larger one does not.
-        limit: Tokens.
-        least: Units that must fit.
-        most: Units there are.
-
-    Returns:
-        From ``least`` to ``most``; ``None`` if not even ``least`` fits.
-    """
-    low, low_count = least, count(least)
-    if low_count > limit:
-        return None
-    first, step = low_count, 8
-    while True:  # up to a number that does not fit
-        if low >= most:
-            return low
-        high = min(most, low + step)
-        high_count = count(high)
-        if high_count > limit:
-            break
-        low, low_count = high, high_count
-        per_unit = (low_count - first) / (low - least)
-        # A little too far on purpose: the bracket is then narrow from above as well.
-        reach = int((limit - low_count) / per_unit * 1.01) + 1 if per_unit > 0 else 0
-        step = max(reach, 1) if per_unit > 0 else 2 * step
-    halve = False
-    while high - low > 1:
-        if halve or high_count <= low_count:
-            guess = (low + high) // 2
-        else:
-            guess = low + (limit - low_count) * (high - low) // (high_count - low_count)
-        guess = min(max(guess, low + 1), high - 1)
-        guess_count = count(guess)
-        if guess_count <= limit:
-            low, low_count = guess, guess_count
-        else:
-            high, high_count = guess, guess_count
-        halve = not halve
-    return low

@@ -1,7 +1,7 @@
 """Loss on tokens that the context alone can tell: associative recall in ordinary text."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,146 +9,15 @@ import numpy as np
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.metrics import loss_metric, metric
-from diffattn.evaluation.perplexity.documents import token_splits
+from diffattn.evaluation.perplexity.loss_slices import Slices, bin_sums, slice_losses
+from diffattn.evaluation.perplexity.ngrams import NgramCounts, gaps, ngram_keys
+from diffattn.evaluation.perplexity.training_tokens import token_splits
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.stats.bootstrap import bootstrap_ratio
 
 _PUBLISHED_COUNT, _PUBLISHED_TOKENS = 1_250, 10_000_000_000
 """Zoology's threshold, and the training tokens it was chosen for."""
-
-
-class Slices:
-    """Number of tokens and summed loss of named sets of tokens of one sequence.
-
-    Args:
-        losses: float64 ``[n]`` in nats.
-    """
-
-    def __init__(self, losses: np.ndarray) -> None:
-        self._losses = losses
-        self.total = float(losses.sum())
-        self.sums: dict[str, Any] = {}
-        """``[tokens, nats]`` by name; by size, such pairs by the bin's lower end."""
-
-    def add(self, name: str, inside: np.ndarray) -> None:
-        """The tokens where ``inside`` (bool ``[n]``) is true."""
-        self.sums[name] = [int(inside.sum()), float(self._losses[inside].sum())]
-
-    def add_by_size(self, name: str, sizes: np.ndarray, inside: np.ndarray) -> None:
-        """The same by bins of ``sizes`` (int64 ``[n]``): 0, 1, 2 to 3, 4 to 7, and so on."""
-        exponents = np.frexp(sizes[inside].astype(float))[1]  # 0 -> 0, 1 -> 1, 2 and 3 -> 2
-        losses = self._losses[inside]
-        self.sums[name] = {
-            str(0 if e == 0 else 2 ** (e - 1)): [
-                int((exponents == e).sum()), float(losses[exponents == e].sum())
-            ]
-            for e in np.unique(exponents).tolist()
-        }  # fmt: skip
-
-    def scores(self, names: Sequence[str]) -> tuple[dict[str, float], dict[str, int]]:
-        """Mean loss and number of tokens of slices that have any."""
-        held = {name: self.sums[name] for name in names if self.sums[name][0]}
-        scores = {f"{name}_nll": nats / count for name, (count, nats) in held.items()}
-        return scores, {f"{name}_nll": count for name, (count, _) in held.items()}
-
-
-def bin_sums(rows: Sequence[Mapping[str, Any]], name: str) -> dict[int, np.ndarray]:
-    """``[rows, 2]``, tokens and summed loss of every bin of ``name``, smallest bin first."""
-    bins: dict[int, np.ndarray] = {}
-    for i, row in enumerate(rows):
-        for low, pair in row["slices"][name].items():
-            bins.setdefault(int(low), np.zeros((len(rows), 2)))[i] = pair
-    return dict(sorted(bins.items()))
-
-
-def slice_losses(rows: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
-    """Loss, tokens and share of every bin of ``name`` over all rows, smallest bin first."""
-    tokens = sum(row["tokens"] for row in rows)
-    totals = {low: sums.sum(0).tolist() for low, sums in bin_sums(rows, name).items()}
-    return [
-        {
-            "from": low,
-            "to": max(0, 2 * low - 1),
-            "tokens": int(count),
-            "share": count / tokens,
-            "nll": nats / count,
-        }
-        for low, (count, nats) in totals.items()
-    ]
-
-
-def ngram_keys(tokens: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
-    """One int64 per n-gram of a row, different n-grams never sharing one.
-
-    Args:
-        tokens: ``[length]``, ids below ``vocab_size``.
-        n: 1 or more.
-        vocab_size: Ids there are.
-
-    Returns:
-        int64 ``[length - n + 1]``; entry i stands for tokens i to i + n - 1. Empty if the row is
-        shorter than n.
-
-    Raises:
-        ConfigError: So many ids that the n-grams do not fit 63 bits.
-    """
-    if vocab_size**n >= 2**63:
-        raise ConfigError(
-            f"ngram_keys: {n}-grams of {vocab_size} ids must fit 63 bits, got more. Use fewer n."
-        )
-    size = max(0, len(tokens) - n + 1)
-    keys = np.zeros(size, dtype=np.int64)
-    for i in range(n):
-        keys = keys * vocab_size + tokens[i : i + size].astype(np.int64)
-    return keys
-
-
-def gaps(keys: np.ndarray) -> np.ndarray:
-    """How many places ago each key stood last, int64 like ``keys``; 0 where it is new."""
-    order = np.argsort(keys, kind="stable")
-    again = np.flatnonzero(keys[order][1:] == keys[order][:-1]) + 1
-    distances = np.zeros(len(keys), dtype=np.int64)
-    distances[order[again]] = order[again] - order[again - 1]
-    return distances
-
-
-class NgramCounts:
-    """Exact counts of chosen n-grams in a stream of any length, in memory of the chosen ones.
-
-    Only n-grams that a text to be evaluated holds are ever asked for, so only they are counted.
-
-    Args:
-        chosen: Keys of the n-grams to count, any order, repeats allowed.
-        n: Tokens of one.
-        vocab_size: As the keys were made with.
-    """
-
-    def __init__(self, chosen: np.ndarray, n: int, vocab_size: int) -> None:
-        self.keys = np.unique(chosen)
-        self.counts = np.zeros(len(self.keys), dtype=np.int64)
-        self.n, self.vocab_size = n, vocab_size
-
-    def add(self, pieces: Iterable[np.ndarray]) -> None:
-        """Count a stream of tokens that comes in pieces; n-grams may cross their borders."""
-        tail = np.zeros(0, dtype=np.int64)
-        for piece in pieces:
-            tokens = np.concatenate([tail, piece.astype(np.int64)])
-            self._add(ngram_keys(tokens, self.n, self.vocab_size))
-            tail = tokens[max(0, len(tokens) - self.n + 1) :]
-
-    def of(self, keys: np.ndarray) -> np.ndarray:
-        """Counts int64 of chosen keys, in their order."""
-        return self.counts[np.searchsorted(self.keys, keys)]
-
-    def _add(self, keys: np.ndarray) -> None:
-        if not len(self.keys):
-            return
-        # Sorted keys are looked up far faster.
-        distinct, counts = np.unique(keys, return_counts=True)
-        at = np.minimum(np.searchsorted(self.keys, distinct), len(self.keys) - 1)
-        chosen = self.keys[at] == distinct
-        self.counts[at[chosen]] += counts[chosen]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,13 +8,13 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.babilong.stories import LABELS, STORIES, Story
+from diffattn.evaluation.long_context.fitting import most_that_fits
 from diffattn.evaluation.long_context.haystack import insert_sentences, read_haystack_words
 from diffattn.evaluation.long_context.lengths import (
     LENGTHS,
     by_length_and_task,
     length_metric,
     lengths_that_fit,
-    most_that_fits,
     require_lengths,
 )
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches

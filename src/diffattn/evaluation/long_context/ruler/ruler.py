@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from diffattn.errors import ConfigError
+from diffattn.evaluation.long_context.fitting import most_that_fits
 from diffattn.evaluation.long_context.haystack import read_haystack_words
 from diffattn.evaluation.long_context.lengths import (
     by_length_and_task,
     length_metric,
     lengths_that_fit,
-    most_that_fits,
     require_lengths,
 )
 from diffattn.evaluation.long_context.ruler.aggregation import CommonWordsTask, FrequentWordsTask

@@ -1,0 +1,80 @@
+"""Repeated n-grams: where a context repeats one, and how often training saw it. Exact."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from diffattn.errors import ConfigError
+
+
+def ngram_keys(tokens: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
+    """One int64 per n-gram of a row, different n-grams never sharing one.
+
+    Args:
+        tokens: ``[length]``, ids below ``vocab_size``.
+        n: 1 or more.
+        vocab_size: Ids there are.
+
+    Returns:
+        int64 ``[length - n + 1]``; entry i stands for tokens i to i + n - 1. Empty if the row is
+        shorter than n.
+
+    Raises:
+        ConfigError: So many ids that the n-grams do not fit 63 bits.
+    """
+    if vocab_size**n >= 2**63:
+        raise ConfigError(
+            f"ngram_keys: {n}-grams of {vocab_size} ids must fit 63 bits, got more. Use fewer n."
+        )
+    size = max(0, len(tokens) - n + 1)
+    keys = np.zeros(size, dtype=np.int64)
+    for i in range(n):
+        keys = keys * vocab_size + tokens[i : i + size].astype(np.int64)
+    return keys
+
+
+def gaps(keys: np.ndarray) -> np.ndarray:
+    """How many places ago each key stood last, int64 like ``keys``; 0 where it is new."""
+    order = np.argsort(keys, kind="stable")
+    again = np.flatnonzero(keys[order][1:] == keys[order][:-1]) + 1
+    distances = np.zeros(len(keys), dtype=np.int64)
+    distances[order[again]] = order[again] - order[again - 1]
+    return distances
+
+
+class NgramCounts:
+    """Exact counts of chosen n-grams in a stream of any length, in memory of the chosen ones.
+
+    Only n-grams that a text to be evaluated holds are ever asked for, so only they are counted.
+
+    Args:
+        chosen: Keys of the n-grams to count, any order, repeats allowed.
+        n: Tokens of one.
+        vocab_size: As the keys were made with.
+    """
+
+    def __init__(self, chosen: np.ndarray, n: int, vocab_size: int) -> None:
+        self.keys = np.unique(chosen)
+        self.counts = np.zeros(len(self.keys), dtype=np.int64)
+        self.n, self.vocab_size = n, vocab_size
+
+    def add(self, pieces: Iterable[np.ndarray]) -> None:
+        """Count a stream of tokens that comes in pieces; n-grams may cross their borders."""
+        tail = np.zeros(0, dtype=np.int64)
+        for piece in pieces:
+            tokens = np.concatenate([tail, piece.astype(np.int64)])
+            self._add(ngram_keys(tokens, self.n, self.vocab_size))
+            tail = tokens[max(0, len(tokens) - self.n + 1) :]
+
+    def of(self, keys: np.ndarray) -> np.ndarray:
+        """Counts int64 of chosen keys, in their order."""
+        return self.counts[np.searchsorted(self.keys, keys)]
+
+    def _add(self, keys: np.ndarray) -> None:
+        if not len(self.keys):
+            return
+        # Sorted keys are looked up far faster.
+        distinct, counts = np.unique(keys, return_counts=True)
+        at = np.minimum(np.searchsorted(self.keys, distinct), len(self.keys) - 1)
+        chosen = self.keys[at] == distinct
+        self.counts[at[chosen]] += counts[chosen]
