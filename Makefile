@@ -45,7 +45,7 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -m "not scheduled" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not scheduled" -n 2 --dist worksteal
 	$(BIN)/python .ci/variants --fast
 	$(MAKE) --no-print-directory smoke
 

@@ -1,6 +1,5 @@
 """A comparison small enough to be trained by a test, through the recipe that users start from."""
 
-import gc
 import random
 import shutil
 
@@ -9,15 +8,6 @@ import pytest
 import diffattn
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog", "by", "sea"]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _imports_are_no_garbage():
-    """transformers collects garbage before every run, which is slow with all its modules loaded."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
