@@ -26,7 +26,6 @@ CASES = {
         "decode-d128-own-keys-rows64",
         "hopper-fwd-d128-dv256-causal",
     ],
-    100: ["decode-d128-own-keys-rows64", "v1-d128-fwd", "v2-d64-dkv"],
 }
 """What every push compiles; the scheduled tier compiles all."""
 
@@ -42,7 +41,7 @@ def fresh(arguments, cache, python=sys.executable):
     )
 
 
-@pytest.mark.parametrize("capability", [80, 90, pytest.param(100, marks=pytest.mark.scheduled)])
+@pytest.mark.parametrize("capability", CASES)
 def test_chosen_kernels_keep_the_limits(capability, tmp_path):
     code = f"""
 from diffattn.testing import aot
