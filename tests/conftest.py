@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Modules and tests are no garbage: looking through them at every collection takes 5 %."""
+    """Modules and tests are no garbage: looking through them at every collection takes time."""
     gc.collect()
     gc.freeze()
 
