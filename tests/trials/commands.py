@@ -1,0 +1,248 @@
+"""Commands that are small enough to be stopped at every one of their writes."""
+
+import contextlib
+import io
+import json
+import random
+import re
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trials.disk import Recorder, State, digest, held, recording, restore
+
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog", "by", "sea"]
+TIMES = frozenset(
+    {"created", "wall_seconds", "cpu_seconds", "step_seconds", "tokens_per_second", "peak_bytes"}
+)
+"""Keys of records whose values differ from run to run."""
+SMALL = (
+    "data.vocab_size=270",
+    "data.validation_fraction=0.2",
+    "model.hidden_size=8",
+    "model.head_dim=4",
+    "model.num_hidden_layers=1",
+    "train.seq_len=16",
+    "train.batch_tokens=32",
+    "train.evaluation_tokens=32",
+    "train.warmup_steps=1",
+    "train.log_every=1",
+    "train.evaluate_every=2",
+)
+
+
+def call(arguments: Sequence[object]) -> str | None:
+    """Run a command line in this process; its last line if it fails."""
+    from diffattn.cli.app import main
+
+    err, before = io.StringIO(), sys.argv
+    sys.argv = ["diffattn", *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
+            main()
+        code: object = 0
+    except SystemExit as end:
+        code = end.code or 0
+    except Exception as error:
+        return f"traceback, {type(error).__name__}: {error}"
+    finally:
+        sys.argv = before
+    lines = err.getvalue().strip().splitlines() or ["no message"]
+    return None if code == 0 else f"exit {code}: {lines[-1]}"
+
+
+@dataclass
+class Command:
+    """A command line, and what lies in its folder before."""
+
+    name: str
+    arguments: list[object]
+    out: Path
+    before: State | None = None
+    """``None`` if the folder does not exist."""
+    exact: bool = False
+    """Whether pages must be equal to the byte."""
+    expected: dict[str, object] = field(default_factory=dict)
+    outcomes: dict[str, str | None] = field(default_factory=dict)
+    """Fault by digest of a state: the same state ends the same way."""
+
+    def start(self) -> None:
+        """Put the folder into the state before."""
+        shutil.rmtree(self.out, ignore_errors=True)
+        if self.before is not None:
+            restore(self.before, self.out)
+
+    def run(self) -> str | None:
+        """Run it to its end."""
+        return call(self.arguments)
+
+    def recorded(self, state: State | None = None) -> Recorder:
+        """Run it from a state, by default that before, and note what the disk held."""
+        self.start() if state is None else restore(state, self.out)
+        with recording(Recorder(self.out)) as recorder:
+            fault = self.run()
+        assert fault is None or state is not None, (self.name, fault)
+        assert not recorder.unseen, (self.name, recorder.unseen)
+        if state is None:
+            self.expected = self.results()
+        return recorder
+
+    def continued(self, state: State) -> str | None:
+        """The fault of running it again from a state: a failure, another result, leftovers."""
+        key = digest(state)
+        if key not in self.outcomes:
+            restore(state, self.out)
+            self.outcomes[key] = self.run() or self.difference()
+        return self.outcomes[key]
+
+    def difference(self) -> str | None:
+        """What is not as after an undisturbed run."""
+        results = self.results()
+        for path in sorted(results.keys() | self.expected.keys()):
+            if path not in self.expected:
+                return f"left over: {path}"
+            if path not in results:
+                return f"missing: {path}"
+            if results[path] != self.expected[path]:
+                return f"another result: {path}"
+        return None
+
+    def results(self) -> dict[str, object]:
+        """What the folder holds, without times."""
+        return {path: self._result(path, data) for path, data in held(self.out).items()}
+
+    def _result(self, path: str, data: bytes | None) -> object:
+        if data is None:
+            return None
+        if path.endswith(".json"):
+            return _timeless(json.loads(data))
+        if path.endswith(".jsonl"):
+            return [_timeless(json.loads(line)) for line in data.splitlines()]
+        if path.endswith(".html") and not self.exact:  # it shows times
+            return data.rstrip().endswith(b"</html>")
+        return data
+
+
+def _timeless(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _timeless(inner) for key, inner in value.items() if key not in TIMES}
+    return [_timeless(inner) for inner in value] if isinstance(value, list) else value
+
+
+def corpus(folder: Path, files: int = 1) -> Path:
+    """Text files of random words."""
+    rng = random.Random(0)
+    folder.mkdir(parents=True)
+    for number in range(files):
+        lines = [" ".join(rng.choice(WORDS) for _ in range(12)) for _ in range(60)]
+        (folder / f"{number}.txt").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+def settings(text: Path, steps: int) -> list[str]:
+    """Options of a tiny run."""
+    changes = [f"data.source={text}", f"train.num_steps={steps}", *SMALL]
+    return [part for change in changes for part in ("--set", change)]
+
+
+def model_folder(folder: Path, kind: str) -> Path:
+    """A tiny model with a tokenizer."""
+    import torch
+
+    from diffattn.data.corpora import Document
+    from diffattn.data.tokenizer import train_tokenizer
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+    from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+    rng = random.Random(0)
+    text = " ".join(rng.choice([*WORDS, str(rng.randrange(10**6))]) for _ in range(500))
+    tokenizer = train_tokenizer([Document(name="a", text=text)], vocab_size=300)
+    torch.manual_seed(0)
+    config = DiffTransformerConfig(
+        attention_type=kind, vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1,
+        num_heads=2, head_dim=4, max_position_embeddings=1024, initializer_range=0.5,
+    )  # fmt: skip
+    DiffTransformerForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def train_command(home: Path) -> Command:
+    """Training of six steps, with a checkpoint every two."""
+    out, text = home / "train", corpus(home / "train-text")
+    arguments = ["train", "smoke", "--attention", "diff", "--out", out, *settings(text, 6)]
+    return Command("train", arguments, out)
+
+
+def pack_command(home: Path) -> Command:
+    """Packing of a few files, with a tokenizer trained on them."""
+    out, text = home / "pack", corpus(home / "pack-text", 6)
+    return Command("pack", ["pack", text, "--out", out, "--vocab-size", "270"], out)
+
+
+def evaluate_command(home: Path) -> Command:
+    """Two protocols on two models."""
+    out = home / "evaluate"
+    models = [model_folder(home / "models" / kind, kind) for kind in ("softmax", "diff")]
+    changes = ("key_values.samples=2", "hallucination.samples=3", "hallucination.max_new_tokens=4")
+    arguments: list[object] = ["evaluate", "key_values", "hallucination", "--quick", "--out", out]
+    arguments += [part for change in changes for part in ("--set", change)]
+    arguments += [part for path in models for part in ("--model", path)]
+    return Command("evaluate", arguments, out)
+
+
+def judge_command(home: Path, evaluate: Command) -> Command:
+    """Verdicts of a file of replies on an evaluation."""
+    out, replies = home / "judge", home / "replies.jsonl"
+    evaluate.start()
+    assert evaluate.run() is None
+    before = held(evaluate.out)
+    restore(before, out)
+    asked = home / "requests.jsonl"
+    assert call(["judge", out, "--requests", asked]) is None
+    lines = [json.loads(line) for line in asked.read_text().splitlines()]
+    replies.write_text(
+        "".join(
+            json.dumps({"id": line["id"], "reply": "Yes.\n**Conclusion: True**"}) + "\n"
+            for line in lines
+        )
+    )
+    arguments: list[object] = ["judge", out, "--model", "judge", "--replies", replies]
+    return Command("judge", arguments, out, before=before)
+
+
+def report_command(home: Path, evaluate: Command) -> Command:
+    """The page of an evaluation."""
+    evaluate.start()
+    assert evaluate.run() is None
+    out = home / "report"
+    return Command("report", ["report", out], out, before=held(evaluate.out), exact=True)
+
+
+def reproduce_command(home: Path) -> Command:
+    """A study of four models of four steps, made in this process: see :func:`in_this_process`."""
+    out, text = home / "reproduce", corpus(home / "reproduce-text")
+    arguments = ["reproduce", "--scale", "smoke", "--workers", "1", "--out", out]
+    return Command("reproduce", [*arguments, *settings(text, 2)], out)
+
+
+def in_this_process(
+    members: Sequence, data: Path, folder: Path, *, workers: int, on_progress: Callable
+) -> None:
+    """In place of ``run_members``: the points of a worker count with those of its parent."""
+    from diffattn.training.prepare import open_data
+    from diffattn.training.trainer import train
+
+    for member in members:
+        name = member.config.name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.log").open("w").close()
+        train(member.config, open_data(data), folder / name, facts=member.facts)
+        on_progress(name, {"done": True})
+
+
+def nameless(path: str) -> str:
+    """A path without the parts of temporary names that differ from process to process."""
+    return re.sub(r"\.\d+\.tmp$|(?<=\.packing-)\w+$|(?<=\.packing-)\w+(?=/)", "*", path)

@@ -1,0 +1,49 @@
+"""Commands and what the disk held while they ran: recorded once per process."""
+
+import gc
+from dataclasses import dataclass
+
+import pytest
+
+from trials import commands
+from trials.commands import Command
+from trials.disk import Moment
+
+
+@dataclass
+class Recorded:
+    """A command, and the moments of its undisturbed run."""
+
+    command: Command
+    events: list[str]
+    moments: list[Moment]
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory):
+    """``recorded("train")``: a command and the moments of its undisturbed run."""
+    made: dict[str, Recorded] = {}
+    home = tmp_path_factory.mktemp("trials")
+
+    def make(name):
+        match name:
+            case "judge":
+                return commands.judge_command(home, get("evaluate").command)
+            case "report":
+                return commands.report_command(home, get("evaluate").command)
+        return getattr(commands, f"{name}_command")(home)
+
+    def get(name):
+        if name not in made:
+            command = make(name)
+            recorder = command.recorded()
+            made[name] = Recorded(command, recorder.events, recorder.moments)
+            # transformers collects garbage before every run, which is slow with all it has loaded.
+            gc.collect()
+            gc.freeze()
+        return made[name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("diffattn.studies.workers.run_members", commands.in_this_process)
+        yield get
+    gc.unfreeze()

@@ -1,0 +1,401 @@
+"""What a disk holds at every moment of a command: after a kill there, and after a loss of power.
+
+Every change below a folder is an event: opening for writing, renaming, removing, making and
+removing folders, cutting, syncing. Python's own audit events show most of them; syncs, and the
+writers that are not Python's, are seen through their functions.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+State = dict[str, bytes | None]
+"""Path below the folder to the content of a file; ``None`` for a folder."""
+
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+LOSSES = ("zero length", "half", "old content", "removals only")
+"""What is left of what was not synced when the power went.
+
+``"zero length"`` and ``"half"``: every name is as it was last, files end where they were synced or
+half-way from there. ``"old content"``: names and contents are those of the last sync of folder and
+file. ``"removals only"``: the same, but what was removed since is gone.
+"""
+
+
+@dataclass(eq=False)
+class _Node:
+    """A file, or a folder with what it holds."""
+
+    content: bytes | None = None
+    synced: bytes = b""
+    entries: "dict[str, _Node] | None" = None
+    durable: "dict[str, _Node]" = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Just before an event, or in the middle of the write before it."""
+
+    what: str
+    killed: State
+    """What a killed process leaves."""
+    lost: dict[str, State]
+    """What a loss of power leaves, by kind of loss; empty in the middle of a write."""
+
+
+class Recorder:
+    """Follows a folder event by event.
+
+    Args:
+        root: The folder; what lies there already counts as synced.
+        before: Called with the number and the name of every event before it happens: to kill the
+            process there, or to raise.
+        snapshots: Whether to keep what the disk holds at every event.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        before: Callable[[int, str], None] = lambda number, what: None,
+        *,
+        snapshots: bool = True,
+    ) -> None:
+        self.root = str(root)
+        self.before, self.snapshots = before, snapshots
+        self.moments: list[Moment] = []
+        self.events: list[str] = []
+        self.tree = _Node(entries={})
+        self.pending: Callable[[], None] = lambda: None
+        self.opened: set[str] = set()
+        self.unseen: list[str] = []
+        """Files that changed although nobody was seen to write them: the trace has a gap."""
+        if root.exists():
+            self._merge(self.tree, root, "", {})
+            _sync_all(self.tree)
+
+    def event(self, what: str, path: str, after: Callable[[], None] = lambda: None) -> None:
+        """Note what the disk holds, then what is about to be done."""
+        if self.snapshots:
+            self._observe(f"{what} {path}")
+        self.events.append(f"{what} {path}")
+        self.pending = after
+        self.before(len(self.events) - 1, self.events[-1])
+
+    def end(self) -> None:
+        """Note what the disk holds at the end."""
+        if self.snapshots:
+            self._observe("end")
+
+    def below(self, path: object) -> str | None:
+        """Path below the folder, or ``None`` if it lies elsewhere."""
+        if isinstance(path, int):
+            try:
+                path = os.readlink(f"/proc/self/fd/{path}")
+            except OSError:
+                return None
+        text = os.path.abspath(os.fsdecode(path))  # type: ignore[arg-type]
+        if text == self.root:
+            return "."
+        return text.removeprefix(f"{self.root}/") if text.startswith(f"{self.root}/") else None
+
+    def written(self, path: str) -> None:
+        """A file is opened for writing."""
+        self.opened.add(path)
+        self.event("write", path)
+
+    def renamed(self, source: str, target: str) -> None:
+        """A file or folder gets another name."""
+
+        def after() -> None:
+            if os.path.lexists(os.path.join(self.root, source)):
+                return  # it failed
+            folder, name = self._parent(source)
+            node = folder.pop(name, None)
+            into, other = self._parent(target)
+            if node is not None:
+                into[other] = node
+
+        self.opened |= {
+            target + p.removeprefix(source) for p in self.opened if p.startswith(source)
+        }
+        self.event(f"rename {source} to", target, after)
+
+    def synced(self, path: str) -> Callable[[], None]:
+        """A file or folder is synced: its content, or its names. To be called after it."""
+        self.event("sync", path)
+
+        def done() -> None:
+            node = self._node(path)
+            if node is None:
+                return
+            if node.entries is None:
+                node.synced = node.content or b""
+            else:
+                node.durable = dict(node.entries)
+
+        return done
+
+    def _observe(self, what: str) -> None:
+        """Bring the tree up to date; one moment for now and one for each torn write before it."""
+        self.pending()
+        self.pending = lambda: None
+        changed: dict[str, bytes | None] = {}
+        if os.path.isdir(self.root):
+            self._merge(self.tree, Path(self.root), "", changed)
+        else:
+            self.tree.entries = {}
+        self.unseen += [path for path in changed if path not in self.opened]
+        now = _current(self.tree)
+        for path, old in changed.items():
+            new = now[path]
+            assert new is not None
+            for part, torn in _torn(old, new):
+                self.moments.append(Moment(f"{part} of {path}", now | {path: torn}, {}))
+        lost = {
+            "zero length": _current(self.tree, lambda node: _kept(node, 0.0)),
+            "half": _current(self.tree, lambda node: _kept(node, 0.5)),
+            "old content": _durable(self.tree),
+            "removals only": _durable(self.tree, removed=True),
+        }
+        self.moments.append(Moment(f"before {what}", now, lost))
+
+    def _merge(
+        self, node: _Node, folder: Path, prefix: str, changed: dict[str, bytes | None]
+    ) -> None:
+        assert node.entries is not None
+        seen = set()
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            seen.add(entry.name)
+            path, known = prefix + entry.name, node.entries.get(entry.name)
+            if entry.is_dir(follow_symlinks=False):
+                if known is None or known.entries is None:
+                    known = node.entries[entry.name] = _Node(entries={})
+                self._merge(known, Path(entry.path), f"{path}/", changed)
+                continue
+            content = Path(entry.path).read_bytes()
+            if known is None or known.entries is not None:
+                known = node.entries[entry.name] = _Node()
+            if known.content != content:
+                changed[path] = known.content
+                known.content = content
+        for name in set(node.entries) - seen:
+            del node.entries[name]
+
+    def _node(self, path: str) -> _Node | None:
+        node: _Node | None = self.tree
+        for part in () if path == "." else path.split("/"):
+            node = None if node is None or node.entries is None else node.entries.get(part)
+        return node
+
+    def _parent(self, path: str) -> tuple[dict[str, _Node], str]:
+        parent, _, name = path.rpartition("/")
+        node = self._node(parent or ".")
+        return ({} if node is None or node.entries is None else node.entries), name
+
+
+def _sync_all(node: _Node) -> None:
+    node.synced = node.content or b""
+    if node.entries is not None:
+        node.durable = dict(node.entries)
+        for inner in node.entries.values():
+            _sync_all(inner)
+
+
+def _kept(node: _Node, share: float) -> bytes:
+    """A file of which only a share of what was not synced has reached the disk."""
+    content = node.content or b""
+    sure = len(node.synced) if content.startswith(node.synced) else 0
+    return content[: sure + int((len(content) - sure) * share)]
+
+
+def _torn(old: bytes | None, new: bytes) -> Iterator[tuple[str, bytes]]:
+    """What a file holds in the middle of a write."""
+    start = len(old) if old is not None and new.startswith(old) else 0
+    if old is None or not new.startswith(old):
+        yield "nothing", b""
+    if len(new) - start > 1:
+        yield "half", new[: start + (len(new) - start) // 2]
+
+
+def _current(
+    node: _Node, content: Callable[[_Node], bytes] = lambda node: node.content or b""
+) -> State:
+    state: State = {}
+    for name, inner in (node.entries or {}).items():
+        if inner.entries is None:
+            state[name] = content(inner)
+            continue
+        state[name] = None
+        state |= {f"{name}/{path}": held for path, held in _current(inner, content).items()}
+    return state
+
+
+def _durable(node: _Node, *, removed: bool = False) -> State:
+    state: State = {}
+    for name, inner in node.durable.items():
+        if removed and name not in (node.entries or {}):
+            continue
+        if inner.entries is None:
+            state[name] = inner.synced
+            continue
+        state[name] = None
+        state |= {f"{name}/{path}": held for path, held in _durable(inner, removed=removed).items()}
+    return state
+
+
+def restore(state: State, root: Path) -> None:
+    """Make a folder hold a state and nothing else."""
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    for path, content in sorted(state.items()):
+        if content is None:
+            (root / path).mkdir()
+        else:
+            (root / path).write_bytes(content)
+
+
+def held(root: Path) -> State:
+    """What a folder holds."""
+    return {
+        str(path.relative_to(root)): None if path.is_dir() else path.read_bytes()
+        for path in sorted(root.rglob("*"))
+    }
+
+
+def digest(state: State) -> str:
+    """Equal for equal states only."""
+    content = hashlib.sha256()
+    for path, data in sorted(state.items()):
+        kind = b"d" if data is None else b"f" + hashlib.sha256(data).digest()
+        content.update(path.encode() + b"\0" + kind)
+    return content.hexdigest()
+
+
+_active: Recorder | None = None
+_busy = False
+_hooked = False
+
+
+@contextlib.contextmanager
+def recording(recorder: Recorder) -> Iterator[Recorder]:
+    """Show every event in this process to a recorder."""
+    global _active, _hooked
+    import sys
+
+    if not _hooked:  # a hook stays for the life of the process
+        _hooked = True
+        sys.addaudithook(_hook)
+        _wrap_writers()
+    _active = recorder
+    try:
+        yield recorder
+    finally:
+        _active = None
+    recorder.end()
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[bool]:
+    """False for what the recorder itself does."""
+    global _busy
+    if _busy:
+        yield False
+        return
+    _busy = True
+    try:
+        yield True
+    finally:
+        _busy = False
+
+
+def _hook(event: str, arguments: tuple) -> None:
+    if _active is None or _busy or event not in _EVENTS:
+        return
+    with _alone():
+        _EVENTS[event](_active, *arguments)
+
+
+def _on_open(recorder: Recorder, path: object, mode: object, flags: int) -> None:
+    if not isinstance(path, int) and flags & WRITING and (name := recorder.below(path)):
+        recorder.written(name)
+
+
+def _at(path: object, folder: int) -> object:
+    return path if folder < 0 else os.path.join(os.readlink(f"/proc/self/fd/{folder}"), str(path))
+
+
+def _simple(what: str) -> Callable[..., None]:
+    def on(recorder: Recorder, path: object, *arguments: object) -> None:
+        folder = arguments[-1] if what != "cut" else -1
+        assert isinstance(folder, int)
+        if name := recorder.below(_at(path, folder)):
+            if what == "cut":
+                recorder.opened.add(name)
+            recorder.event(what, name)
+
+    return on
+
+
+def _on_rename(recorder: Recorder, source: object, target: object, *folders: int) -> None:
+    a, b = recorder.below(_at(source, folders[0])), recorder.below(_at(target, folders[1]))
+    if b is not None:
+        if a is None:
+            recorder.opened.add(b)
+        recorder.renamed(a or str(source), b)
+
+
+_EVENTS: dict[str, Callable[..., None]] = {
+    "open": _on_open,
+    "os.rename": _on_rename,
+    "os.remove": _simple("remove"),
+    "os.rmdir": _simple("rmdir"),
+    "os.mkdir": _simple("mkdir"),
+    "os.truncate": _simple("cut"),
+}
+
+
+def _wrap_writers() -> None:
+    """Functions that write without Python's files, and syncs: no audit event shows them."""
+    import safetensors.torch
+    import torch
+    from transformers import PreTrainedTokenizerFast
+
+    def wrap(owner: object, name: str, path_of: Callable[..., object]) -> None:
+        real = getattr(owner, name)
+
+        def wrapped(*arguments: object, **named: object) -> object:
+            if _active is not None and not _busy:
+                with _alone():
+                    if path := _active.below(path_of(*arguments, **named)):
+                        _active.written(path)
+            return real(*arguments, **named)
+
+        setattr(owner, name, wrapped)
+
+    wrap(safetensors.torch, "serialize_file", lambda tensors, path, *rest, **named: path)
+    wrap(torch, "save", lambda thing, f, *rest, **named: f)
+    wrap(
+        PreTrainedTokenizerFast, "_save_pretrained",
+        lambda self, save_directory, *rest, **named: os.path.join(save_directory, "tokenizer.json"),
+    )  # fmt: skip
+    for name in ("fsync", "fdatasync"):
+        setattr(os, name, _syncing(getattr(os, name)))
+
+
+def _syncing(real: Callable[..., None]) -> Callable[..., None]:
+    def sync(file: object) -> None:
+        number = file if isinstance(file, int) else file.fileno()  # type: ignore[attr-defined]
+        done = None
+        if _active is not None and not _busy:
+            with _alone():
+                if path := _active.below(number):
+                    done = _active.synced(path)
+        real(number)
+        if done is not None:
+            done()
+
+    return sync

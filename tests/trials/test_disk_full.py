@@ -1,0 +1,81 @@
+"""The disk is full at any write of a command: one line says so, and the same command continues."""
+
+import errno
+import os
+import resource
+
+import pytest
+
+from tally import trial
+from trials.disk import Recorder, recording
+
+NEEDS_ROOM = ("write", "mkdir", "sync")
+"""Events that a full disk refuses; it still renames and removes."""
+
+
+class Full:
+    """From the event of a number on nothing more fits.
+
+    Args:
+        number: Of the event.
+        room: Bytes that a file may still have; ``None`` refuses at once.
+    """
+
+    def __init__(self, number, room=None):
+        self.number, self.room, self.is_full = number, room, False
+
+    def __call__(self, number, what):
+        if number == self.number:
+            self.is_full = True
+            if self.room is not None:
+                hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+                resource.setrlimit(resource.RLIMIT_FSIZE, (self.room, hard))
+        if self.is_full and self.room is None and what.startswith(NEEDS_ROOM):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def fault_of(command, full):
+    """What is wrong with a command on a full disk, or with the next one when there is room."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    command.start()
+    try:
+        with recording(Recorder(command.out, full, snapshots=False)):
+            failed = command.run()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    if failed is not None and not failed.startswith("exit 1: diffattn: "):
+        return failed
+    return command.run() or command.difference()
+
+
+def cases(known):
+    """Every event that needs room, refused; and every file, cut in the middle of its writing."""
+    for number, event in enumerate(known.events):
+        if event.startswith(NEEDS_ROOM):
+            yield f"no room for {event}", Full(number)
+    sizes = {}
+    for moment in known.moments:
+        sizes |= {path: len(data) for path, data in moment.killed.items() if data}
+    for number, event in enumerate(known.events):
+        what, _, path = event.partition(" ")
+        if what == "write" and sizes.get(path, 0) > 1:
+            yield f"half the room for {event}", Full(number, sizes[path] // 2)
+
+
+def test_a_full_disk_of_every_push(recorded):
+    """Every write of a packing."""
+    known = recorded("pack")
+    with trial("disk full in a push", minimum=20) as tally:
+        for what, full in cases(known):
+            tally.check(what, fault_of(known.command, full))
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize(
+    ("name", "step"), [("train", 4), ("pack", 1), ("evaluate", 2), ("judge", 2), ("report", 1)]
+)
+def test_every_write(recorded, name, step):
+    known = recorded(name)
+    with trial(f"{name} with the disk full at its writes", minimum=3) as tally:
+        for what, full in list(cases(known))[::step]:
+            tally.check(what, fault_of(known.command, full))

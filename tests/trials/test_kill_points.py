@@ -1,0 +1,143 @@
+"""Killed at any of its writes, a command continues when it is called again.
+
+The end is that of an undisturbed run, to the byte apart from times, and nothing is left over.
+"""
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tally import trial
+from trials import commands
+from trials.commands import call
+from trials.disk import Recorder, recording
+
+POINTS = {
+    "train": 81,
+    "pack": 25,
+    "evaluate": 94,
+    "judge": 40,
+    "reproduce": 100,
+    "report": 5,
+}
+"""Commands, and the points each must have at least."""
+
+
+def points(recorded):
+    """All moments; of a study's runs, which are those of ``train``, every seventh."""
+    for number, moment in enumerate(recorded.moments):
+        if recorded.command.name != "reproduce" or " runs/" not in moment.what or number % 7 == 0:
+            yield moment
+
+
+def test_a_few_points_of_every_push(recorded):
+    """Every point of a packing, and a few of a training."""
+    with trial("kill points of a push", minimum=30) as tally:
+        for name, step in (("pack", 1), ("train", 97)):
+            command = recorded(name).command
+            for moment in recorded(name).moments[::step]:
+                tally.check(f"{name} {moment.what}", command.continued(moment.killed))
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("name", POINTS)
+def test_every_point(recorded, name):
+    known = recorded(name)
+    with trial(f"{name} killed at every write", minimum=POINTS[name]) as tally:
+        for moment in points(known):
+            tally.check(moment.what, known.command.continued(moment.killed))
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize(
+    ("name", "step"), [("train", 9), ("pack", 2), ("evaluate", 7), ("judge", 5)]
+)
+def test_killed_again_while_it_continues(recorded, name, step):
+    """At one point of the second run, drawn at random; the third one ends."""
+    known, rng = recorded(name), random.Random(0)
+    with trial(f"{name} killed twice", minimum=15) as tally:
+        for moment in known.moments[::step]:
+            second = rng.choice(known.command.recorded(moment.killed).moments)
+            fault = known.command.continued(second.killed)
+            tally.check(f"{moment.what}, then {second.what}", fault)
+
+
+class Death:
+    """Kills its own process before the event of a number."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __call__(self, number, what):
+        if number == self.number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at(out, arguments, number):
+    """A child: run a command and be killed before one of its events."""
+    with recording(Recorder(Path(out), Death(number), snapshots=False)):
+        call(arguments)
+
+
+@pytest.fixture(scope="module")
+def warm():
+    """Processes that start with everything loaded."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["diffattn.cli.app", "diffattn.training.trainer", "tokenizers"])
+    return context
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("name", ["train", "evaluate", "pack"])
+def test_what_is_held_at_a_point_is_what_a_kill_leaves(recorded, warm, name):
+    """The points above are looked at from within the process; here it really dies."""
+    known = recorded(name)
+    command = known.command
+    held_at = {m.what: m.killed for m in known.moments if m.lost}
+    with trial(f"{name} with a signal at a write", minimum=5) as tally:
+        for number in range(0, len(known.events), len(known.events) // 5):
+            command.start()
+            child = warm.Process(target=die_at, args=(command.out, command.arguments, number))
+            child.start()
+            child.join(120)
+            assert child.exitcode == -signal.SIGKILL
+            names = {commands.nameless(path) for path in command.results()}
+            what = f"before {known.events[number]}"
+            fault = None
+            # Of equal names the last moment is kept: compare those that are unique.
+            if [f"before {event}" for event in known.events].count(what) == 1:
+                expected = {commands.nameless(path) for path in held_at[what]}
+                fault = None if names == expected else f"{sorted(names ^ expected)} differ"
+            tally.check(what, fault or command.run() or command.difference())
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize(("name", "count"), [("train", 40), ("pack", 25)])
+def test_killed_at_any_time(recorded, warm, name, count):
+    """Not at a write but whenever the signal comes."""
+    command, rng = recorded(name).command, random.Random(0)
+
+    def run(seconds):
+        child = warm.Process(target=call, args=(command.arguments,))
+        began = time.monotonic()
+        child.start()
+        child.join(seconds)
+        child.kill()
+        child.join()
+        return time.monotonic() - began
+
+    command.start()
+    run(None)
+    command.start()
+    whole = run(None)
+    with trial(f"{name} killed at random times", minimum=count) as tally:
+        for _ in range(count):
+            command.start()
+            seconds = rng.uniform(0, whole)
+            run(seconds)
+            tally.check(f"after {seconds:.3f} s", command.run() or command.difference())
