@@ -94,19 +94,20 @@ def _read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
     require_fields(path, vars(record), name=str, **dict.fromkeys(mappings, dict))
     require_fields(path, record.config, model=dict)
     require_fields(path, record.config["model"], attention_type=str)
+    results, costs = None, shared_costs.get(record.name)
+    if (folder / "results.json").exists():
+        results = read_checked(folder / "results.json", run=str, metrics=dict)
     metrics: list[dict[str, Any]] = []
-    if (folder / "metrics.jsonl").exists():
-        metrics = read_jsonl(folder / "metrics.jsonl")
+    if results or (folder / "metrics.jsonl").exists():
+        recorded = results and results["metrics"]
+        metrics = read_jsonl(folder / "metrics.jsonl", recorded=recorded)
         for number, row in enumerate(metrics, start=1):
             if not isinstance(row, dict) or not is_number(row.get("step")):
                 raise CheckpointError(
                     f"{folder / 'metrics.jsonl'}:{number}: every row must hold a step, got {row}."
                 )
-    results, costs = None, shared_costs.get(record.name)
     if costs is not None:
         require_fields(folder.parent.parent / "costs.json", shared_costs, **{record.name: dict})
-    if (folder / "results.json").exists():
-        results = read_checked(folder / "results.json", run=str)
     if (folder / "costs.json").exists():
         costs = read_checked(folder / "costs.json", run=str)
     return StudyRun(record=record, metrics=metrics, results=results, costs=costs)
