@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 
 import pytest
+from record_files import read_record, write_record
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.evaluation.compare import compare
@@ -206,9 +207,9 @@ def test_losses_per_token_of_two_vocabularies_are_not_compared(models, tmp_path)
     assert len(found.differences) == 9
     assert not found.skipped
     path = tmp_path / "two" / "counting" / "result.json"
-    value = json.loads(path.read_text())
+    value = read_record(path)
     value["model"]["vocabulary"] = "another"
-    path.write_text(json.dumps(value))
+    write_record(path, value)
     found = compare(tmp_path, ["one", "two"], ["counting"])
     assert [one.score for one in found.differences] == list(anyway)
     assert found.skipped == [

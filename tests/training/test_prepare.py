@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from record_files import read_record, write_record
 
 from diffattn.data.tokens import PackedTokens
 from diffattn.errors import CheckpointError, ConfigError
@@ -171,7 +172,7 @@ def test_missing_or_damaged_files_are_named(copied, name):
 
 def test_a_marker_of_another_kind_is_refused(copied):
     path = copied / "data.json"
-    marker = json.loads(path.read_text())
+    marker = read_record(path)
     for value in (
         {"schema": 2},
         {"schema": 1},
@@ -179,7 +180,7 @@ def test_a_marker_of_another_kind_is_refused(copied):
         marker | {"config": marker["config"] | {"vocab_size": "x"}},
         [],
     ):
-        path.write_text(json.dumps(value))
+        write_record(path, value)
         with pytest.raises(CheckpointError, match=r"data\.json"):
             open_data(copied)
     with pytest.raises(CheckpointError, match="file must exist"):
