@@ -40,3 +40,9 @@ def write_finished(run, results, rows):
     """``metrics.jsonl`` of a finished run, and ``results.json`` that counts it."""
     write_rows(run / "metrics.jsonl", rows)
     write_record(run / "results.json", results | {"metrics": log_facts(run / "metrics.jsonl")})
+
+
+def write_items(part, rows):
+    """Other ``items.jsonl`` of a finished evaluation, whose result counts them."""
+    write_rows(part / "items.jsonl", rows)
+    change_record(part / "result.json", items=log_facts(part / "items.jsonl"))

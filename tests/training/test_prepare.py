@@ -1,11 +1,9 @@
 """Data is prepared once, reused, and never mixed with another corpus or with foreign files."""
 
-import json
 import shutil
 from dataclasses import replace
 
 import pytest
-from record_files import read_record, write_record
 
 from diffattn.data.tokens import PackedTokens
 from diffattn.errors import CheckpointError, ConfigError
@@ -13,6 +11,7 @@ from diffattn.records.lock import sole_writer
 from diffattn.training import prepare
 from diffattn.training.config import DataConfig
 from diffattn.training.prepare import open_data, prepare_data
+from record_files import read_record, write_record
 
 
 def contents(folder):
@@ -78,9 +77,9 @@ def test_folders_of_somebody_else_are_left_alone(config, tmp_path):
     (tmp_path / "mine" / "tokenizer").mkdir(parents=True)
     (tmp_path / "mine" / "tokenizer" / "tokenizer.json").write_text("{}")
     (tmp_path / "file").write_text("text")
-    for name in ("mine", "file"):
+    for name, must in (("mine", "be empty or hold packed data"), ("file", "be a folder")):
         before = contents(tmp_path)
-        with pytest.raises(CheckpointError, match=f"{name}: must be empty or hold packed data"):
+        with pytest.raises(CheckpointError, match=f"{name}: must {must}"):
             prepare_data(config, tmp_path / name)
         assert contents(tmp_path) == before
 
@@ -178,7 +177,6 @@ def test_a_marker_of_another_kind_is_refused(copied):
         {"schema": 1},
         marker | {"config": {"colour": "red"}},
         marker | {"config": marker["config"] | {"vocab_size": "x"}},
-        [],
     ):
         write_record(path, value)
         with pytest.raises(CheckpointError, match=r"data\.json"):

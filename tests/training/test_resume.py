@@ -6,7 +6,6 @@ import resource
 import shutil
 
 import pytest
-from record_files import write_record
 from transformers import Trainer
 
 from diffattn.errors import DiffAttnError
@@ -14,6 +13,7 @@ from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.records.io import read_json
 from diffattn.training import trainer
 from diffattn.training.trainer import train
+from record_files import write_record
 
 SAME = ("metrics.jsonl", "results.json", "model/model.safetensors")
 
