@@ -7,6 +7,7 @@ import pytest
 
 from diffattn.errors import CheckpointError
 from diffattn.records.results import BenchCase, BenchResult, BenchRow, BenchRun, Spread, Verdict
+from record_files import change_record
 
 SPREAD = Spread(median=1.0, low=0.9, high=1.1, minimum=0.8, maximum=1.2, rounds=5)
 ROW = BenchRow(
@@ -63,6 +64,6 @@ def test_verdicts_say_by_how_much():
 def test_foreign_files_are_refused(change, message, tmp_path):
     path = tmp_path / "cpu.json"
     BenchResult().put(CASE, RUN).write(path)
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    change_record(path, **change)
     with pytest.raises(CheckpointError, match=message):
         BenchResult.read(path)

@@ -21,7 +21,7 @@ def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
     The hold ends with the process, however it ends, and leaves no file.
 
     Args:
-        folder: The folder; made if missing.
+        folder: The folder; made if missing, and removed again if nothing was written into it.
         wait: Whether to wait until no other process holds it.
 
     Raises:
@@ -31,21 +31,32 @@ def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder}: must be a folder, got a file. Choose another --out.")
-    make_folder(folder)
-    handle = os.open(folder, os.O_RDONLY)
+    is_new = not folder.exists()
+    handle = _held(folder, wait)
     try:
-        _hold(handle, folder, wait)
         yield
     finally:
+        if is_new:
+            with contextlib.suppress(OSError):  # it is not empty
+                folder.rmdir()
         os.close(handle)
 
 
-def _hold(handle: int, folder: Path, wait: bool) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError as error:
-        raise BusyError(
-            f"{folder}: one process at a time may write here, got another one at work."
-        ) from error
-    except OSError:
-        pass  # some network file systems have no locks
+def _held(folder: Path, wait: bool) -> int:
+    """A handle of the folder, locked."""
+    while True:
+        make_folder(folder)
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            os.close(handle)
+            raise BusyError(
+                f"{folder}: one process at a time may write here, got another one at work."
+            ) from error
+        except OSError:
+            return handle  # some network file systems have no locks
+        # The process before may have removed the folder that it held.
+        if folder.exists() and os.path.samestat(os.fstat(handle), folder.stat()):
+            return handle
+        os.close(handle)

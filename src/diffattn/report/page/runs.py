@@ -98,7 +98,7 @@ def _read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
     if (folder / "results.json").exists():
         results = read_checked(folder / "results.json", run=str, metrics=dict)
     metrics: list[dict[str, Any]] = []
-    if results or (folder / "metrics.jsonl").exists():
+    if (folder / "metrics.jsonl").exists():
         recorded = results and results["metrics"]
         metrics = read_jsonl(folder / "metrics.jsonl", recorded=recorded)
         for number, row in enumerate(metrics, start=1):
@@ -113,10 +113,12 @@ def _read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
     return StudyRun(record=record, metrics=metrics, results=results, costs=costs)
 
 
-def unfinished_gap(run: StudyRun) -> str:
-    """The sentence for a run without results."""
-    step = max((row["step"] for row in run.metrics), default=0)
-    return f"Run {run.name} has not finished: it stopped at step {step:,}."
+def run_gaps(run: StudyRun) -> list[str]:
+    """A sentence if the run has no results, or has lost its log."""
+    if run.results is None:
+        step = max((row["step"] for row in run.metrics), default=0)
+        return [f"Run {run.name} has not finished: it stopped at step {step:,}."]
+    return [] if run.metrics else [f"Run {run.name} has lost its metrics.jsonl: no curves."]
 
 
 def is_number(value: Any) -> bool:

@@ -11,7 +11,7 @@ from diffattn.report.page.runs import (
     read_checked,
     read_runs,
     require_fields,
-    unfinished_gap,
+    run_gaps,
 )
 
 
@@ -74,9 +74,9 @@ def _run_gaps(info: dict[str, Any], runs: list[StudyRun]) -> list[str]:
                 )
             if not here:
                 gaps.append(f"No run of {attention_type} with seed {seed} was found.")
-            elif here[0].results is None:
-                gaps.append(unfinished_gap(here[0]))
-            elif not has_loss(here[0]):
+                continue
+            gaps += run_gaps(here[0])
+            if here[0].results is not None and not has_loss(here[0]):
                 gaps.append(f"Run {here[0].name} finished without a finite validation loss.")
     return gaps
 
