@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+DEAD = 2**22 + 1
+"""A number that no process has."""
 State = dict[str, bytes | None]
 """Path below the folder to the content of a file; ``None`` for a folder."""
 
@@ -251,11 +253,14 @@ def restore(state: State, root: Path) -> None:
     """Make a folder hold a state and nothing else."""
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
+    own = f".{os.getpid()}.tmp"
     for path, content in sorted(state.items()):
         if content is None:
             (root / path).mkdir()
-        else:
-            (root / path).write_bytes(content)
+            continue
+        # The process that left a temporary file had another number than the next one.
+        name = f"{path.removesuffix(own)}.{DEAD}.tmp" if path.endswith(own) else path
+        (root / name).write_bytes(content)
 
 
 def held(root: Path) -> State:

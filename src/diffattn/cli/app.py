@@ -65,8 +65,7 @@ def main() -> None:
     except SystemExit as end:
         if end.code == _INTERRUPTED:
             typer.echo(
-                "diffattn: interrupted. What was finished is kept: run the same command again "
-                "(train: with --resume).",
+                "diffattn: interrupted. What was finished is kept: run the same command again.",
                 err=True,
             )
         raise

@@ -10,7 +10,7 @@ import typer
 
 def train(
     recipe: Annotated[str, typer.Argument(help="a name from 'diffattn list recipes'")],
-    out: Annotated[Path, typer.Option(help="run directory; must not exist, unless --resume")],
+    out: Annotated[Path, typer.Option(help="run directory; continued if it exists")],
     attention: Annotated[
         str | None,
         typer.Option(help="train the recipe's twin: softmax, diff, diff_v2 or shared_diff"),
@@ -24,17 +24,23 @@ def train(
     data: Annotated[
         Path | None, typer.Option(help="folder of 'diffattn pack' [packs into OUT/data]")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="continue the run in OUT")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="insist on a folder that exists, to be continued")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the resolved configuration and stop")
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="print results.json at the end")] = False,
 ) -> None:
-    """Train one recipe and write a run directory."""
+    """Train one recipe and write a run directory.
+
+    The same command again continues what was interrupted.
+    """
     from diffattn.cli.progress import RunsProgress
     from diffattn.errors import ConfigError
     from diffattn.models.attention_types import attention_facts
     from diffattn.recipes.catalog import plan
+    from diffattn.records.claim import is_claimed
     from diffattn.training.settings import apply_settings, read_changes
 
     planned = plan(recipe)
@@ -57,10 +63,9 @@ def train(
     if dry_run:
         typer.echo(json.dumps(config.resolved(), indent=2, ensure_ascii=False))
         return
-    if out.exists() and not resume:
-        raise ConfigError(f"train: --out must not exist, got {out}. Add --resume to continue it.")
-    if resume and not any((out / name).exists() for name in ("run.json", "data")):
+    if resume and not out.exists():
         raise ConfigError(f"train: --resume needs a run in {out}, got none.")
+    is_claimed(out, "run.json", "a run", besides="data")  # before data is packed there
 
     from diffattn.training.trainer import train as run
 

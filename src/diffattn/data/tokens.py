@@ -86,15 +86,14 @@ def pack(
     if all((out / f"{split}.json").exists() for split in SPLITS):
         for _ in corpus:
             pass
+        _remove_work(out)
         return _existing(out, {**identity, "corpus_hash": digest.hexdigest()})
     _refuse_foreign(out)
 
     out.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=out))
     try:
-        for leftover in out.glob(f"{_WORK_PREFIX}*"):
-            if leftover != work:
-                shutil.rmtree(leftover)
+        _remove_work(out, besides=work)
         assigned = assign_splits(itertools.chain([first], corpus), validation_fraction)
         parts = _write_tokens(assigned, tokenizer, work, on_progress)
         identity["corpus_hash"] = digest.hexdigest()
@@ -204,9 +203,10 @@ def _write_tokens(
     """Write the token files of both splits, and describe them."""
     vocab_size = max(tokenizer.get_vocab().values()) + 1  # ids may have gaps: not len(tokenizer)
     with contextlib.ExitStack() as stack:
-        writers = {split: SplitWriter(folder, split, vocab_size) for split in SPLITS}
-        for writer in writers.values():
-            stack.callback(writer.file.close)  # also if another one fails to close
+        writers = {}
+        for split in SPLITS:
+            writers[split] = SplitWriter(folder, split, vocab_size)
+            stack.callback(writers[split].file.close)  # also if another one fails to open or close
         encode(assigned, tokenizer, writers, on_progress)
         return {split: writer.finish() for split, writer in writers.items()}
 
@@ -234,6 +234,13 @@ def _refuse_foreign(out: Path) -> None:
             f"pack: {out} must be empty or hold a whole packing, got only {', '.join(present)}. "
             "Choose another folder."
         )
+
+
+def _remove_work(out: Path, *, besides: Path | None = None) -> None:
+    """Remove the work folders of killed packings."""
+    for leftover in out.glob(f"{_WORK_PREFIX}*"):
+        if leftover != besides:
+            shutil.rmtree(leftover)
 
 
 def _publish(work: Path, out: Path) -> None:

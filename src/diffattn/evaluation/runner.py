@@ -136,14 +136,15 @@ def _ask_all(
     began, done_before = time.monotonic(), len(rows)
     on_progress(len(rows), len(wanted))
     for batch in batches:
-        left = [item for item in batch if item.id not in rows]
-        if not left:
+        if all(item.id in rows for item in batch):
             continue
-        for row in _ask(model, protocol, left):
-            append_jsonl(path, row)
-            rows[row["id"]] = row
+        # The whole batch, although some are known: in other company an answer is rounded otherwise.
+        for row in _ask(model, protocol, batch):
+            if row["id"] not in rows:
+                append_jsonl(path, row)
+                rows[row["id"]] = row
         on_progress(len(rows), len(wanted))
-    if len(rows) > done_before:
+    if len(rows) > done_before or not (folder / "costs.json").exists():
         costs["wall_seconds"] += time.monotonic() - began
         costs["items"] += len(rows) - done_before
         write_json(folder / "costs.json", costs)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from diffattn.errors import CheckpointError
 from diffattn.records.checksum import file_hash, opened, sealed
+from diffattn.records.temporary import temporary_file
 
 Record = TypeVar("Record")
 _NUMBER = "row"
@@ -36,16 +37,12 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` in one step; on failure the old file stays."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+    with temporary_file(path) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+        Path(file.name).replace(path)
         sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def make_folder(path: Path) -> None:

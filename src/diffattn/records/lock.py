@@ -8,6 +8,7 @@ from pathlib import Path
 
 from diffattn.errors import CheckpointError
 from diffattn.records.io import make_folder
+from diffattn.records.temporary import clean_leftovers
 
 
 class BusyError(CheckpointError):
@@ -18,7 +19,8 @@ class BusyError(CheckpointError):
 def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold a folder, so that no second process writes into it meanwhile.
 
-    The hold ends with the process, however it ends, and leaves no file.
+    The hold ends with the process, however it ends, and leaves no file. Temporary files that a
+    process before has left are removed.
 
     Args:
         folder: The folder; made if missing, and removed again if nothing was written into it.
@@ -34,6 +36,7 @@ def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
     is_new = not folder.exists()
     handle = _held(folder, wait)
     try:
+        clean_leftovers(folder)
         yield
     finally:
         if is_new:

@@ -63,9 +63,12 @@ def _checkpoints(folder: Path) -> list[Path]:
 def written_whole(folder: Path) -> Iterator[None]:
     """Remove what was written if it could not all be, and say so in one line.
 
+    What a killed process left there is removed first.
+
     Raises:
         DiffAttnError: Something went wrong, as a rule a full disk.
     """
+    shutil.rmtree(folder, ignore_errors=True)
     try:
         yield
     # safetensors and torch raise these for a full disk, the tokenizer's Rust writer bare Exception.

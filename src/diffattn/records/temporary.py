@@ -1,0 +1,58 @@
+"""Temporary files: locked while they are written, so that those of dead processes can be told."""
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+
+@contextlib.contextmanager
+def temporary_file(path: Path) -> Iterator[IO[str]]:
+    """A new text file beside ``path``, to be given its name; removed unless that was done."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    clean_leftovers(path.parent, path.name)
+    try:
+        with _held(temporary) as file:
+            yield file
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def clean_leftovers(folder: Path, name: str | None = None) -> None:
+    """Remove the temporary files of processes that have died; those being written stay.
+
+    Args:
+        folder: Where they lie.
+        name: Of the file that they were to become. Default: any.
+    """
+    ours = re.compile(rf"\.{'.+' if name is None else re.escape(name)}\.\d+\.tmp", re.DOTALL)
+    for entry in Path(folder).iterdir():
+        if not ours.fullmatch(entry.name) or not entry.is_file():
+            continue
+        # Locked: somebody writes it. Other errors: some network file systems have no locks.
+        with contextlib.suppress(OSError), entry.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is(file, entry):
+                entry.unlink()
+
+
+def _held(path: Path) -> IO[str]:
+    """A new file, locked."""
+    while True:
+        file = path.open("w", encoding="utf-8")
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if _is(file, path):
+            return file
+        file.close()  # taken for a leftover before it was locked
+
+
+def _is(file: IO[str] | IO[bytes], path: Path) -> bool:
+    """Whether an open file still has this name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
