@@ -83,14 +83,14 @@ def test_missing_and_foreign_folders(fails, tmp_path, monkeypatch):
     for arguments, code, message in (
         (("report", "nothing"), 1, "nothing/study.json: file must exist, got none"),
         (("report", "mine"), 1, "mine/study.json: file must exist, got none"),
-        (("report", "file"), 1, "Not a directory"),
+        (("report", "file"), 1, "file/study.json: file must exist, got none"),
         (("reproduce", "--out", "mine"), 1, "mine: must be empty or hold a study"),
-        (("reproduce", "--out", "file"), 2, "--out must be a folder, got the file file"),
+        (("reproduce", "--out", "file"), 2, "file: must be a folder, got a file"),
         (("train", "smoke", "--out", "mine"), 1, "mine: must be empty or hold a run"),
         (("train", "smoke", "--out", "file"), 1, "file: must be empty or hold a run"),
         (("train", "smoke", "--out", "x", "--data", "mine"), 1, "data.json: file must exist"),
         (("pack", "stdlib", "--out", "mine"), 1, "must be empty or hold packed data"),
-        (("pack", "stdlib", "--out", "file"), 1, "must be empty or hold packed data"),
+        (("pack", "stdlib", "--out", "file"), 2, "file: must be a folder, got a file"),
         (("generate", "nothing", "--prompt", "x"), 1, "got nothing"),
         (("generate", "mine", "--prompt", "x"), 1, "must hold a model (config.json"),
         (("generate", "mine/x", "--prompt", "x"), 1, "got nothing"),
@@ -135,12 +135,15 @@ def truncate(path, size):
 
 @pytest.mark.parametrize("damage", SPOIL)
 def test_a_damaged_checkpoint_is_named(damage, fails, spoiled):
+    """Without the manifest that would name the file: it may come from elsewhere."""
+    (spoiled / "model" / "manifest.json").unlink()
     SPOIL[damage](spoiled / "model")
     line = fails("generate", spoiled, "--prompt", "the cat", "--max-new-tokens", 2, code=1)
     assert line.startswith(f"diffattn: {spoiled}: must ")
 
 
 def test_the_names_of_wrong_weights_are_given(fails, spoiled):
+    (spoiled / "model" / "manifest.json").unlink()
     edit_config(spoiled / "model", intermediate_size=100)
     line = fails("generate", spoiled, "--prompt", "the cat", code=1)
     assert "got another shape of model.layers.0.mlp.down_proj.weight (6 such names)" in line

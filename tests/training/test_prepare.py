@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from diffattn.data.tokens import PackedTokens
-from diffattn.errors import CheckpointError, ConfigError
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.records.lock import sole_writer
 from diffattn.training import prepare
 from diffattn.training.config import DataConfig
@@ -77,9 +77,12 @@ def test_folders_of_somebody_else_are_left_alone(config, tmp_path):
     (tmp_path / "mine" / "tokenizer").mkdir(parents=True)
     (tmp_path / "mine" / "tokenizer" / "tokenizer.json").write_text("{}")
     (tmp_path / "file").write_text("text")
-    for name, must in (("mine", "be empty or hold packed data"), ("file", "be a folder")):
+    for name, must in (
+        ("mine", "be empty or hold packed data"),
+        ("file", "be a folder, got a file"),
+    ):
         before = contents(tmp_path)
-        with pytest.raises(CheckpointError, match=f"{name}: must {must}"):
+        with pytest.raises(DiffAttnError, match=f"{name}: must {must}"):
             prepare_data(config, tmp_path / name)
         assert contents(tmp_path) == before
 

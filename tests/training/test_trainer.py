@@ -272,7 +272,7 @@ def test_foreign_damaged_and_busy_folders_are_left_alone(finished, make_run, dat
             ("damaged", "must be JSON"),
             ("busy", "one process at a time"),
         ):
-            with pytest.raises(CheckpointError, match=message):
+            with pytest.raises(DiffAttnError, match=message):
                 train(make_run("diff"), data, tmp_path / name)
     assert snapshot(tmp_path) == before
 

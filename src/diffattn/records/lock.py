@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from diffattn.errors import CheckpointError
+from diffattn.errors import CheckpointError, ConfigError
 from diffattn.records.io import make_folder
 from diffattn.records.temporary import clean_leftovers
 
@@ -23,25 +23,25 @@ def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
     process before has left are removed.
 
     Args:
-        folder: The folder; made if missing, and removed again if nothing was written into it.
+        folder: The folder; made if missing, with its parents; removed again if nothing was written.
         wait: Whether to wait until no other process holds it.
 
     Raises:
-        CheckpointError: It is a file.
+        ConfigError: It is a file.
         BusyError: Another process holds the folder, and it is not waited for.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
-        raise CheckpointError(f"{folder}: must be a folder, got a file. Choose another --out.")
-    is_new = not folder.exists()
+        raise ConfigError(f"{folder}: must be a folder, got a file. Choose another --out.")
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     handle = _held(folder, wait)
     try:
         clean_leftovers(folder)
         yield
     finally:
-        if is_new:
-            with contextlib.suppress(OSError):  # it is not empty
-                folder.rmdir()
+        with contextlib.suppress(OSError):  # the first that is not empty
+            for path in missing:
+                path.rmdir()
         os.close(handle)
 
 

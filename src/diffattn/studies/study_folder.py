@@ -23,11 +23,9 @@ def recorded_study(
         besides: Name of one entry that may lie in a free folder.
 
     Raises:
-        ConfigError: The folder holds a study of another configuration, or is a file.
+        ConfigError: The folder holds a study of another configuration.
         CheckpointError: Something else lies there.
     """
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"reproduce: --out must be a folder, got the file {folder}.")
     if not is_claimed(folder, _MARKER, "a study", besides=besides):
         return None
     path = folder / _MARKER

@@ -62,13 +62,13 @@ def recorded(models, tmp_path_factory):
     out = tmp_path_factory.mktemp("recorded")
     (part,) = parts(["hallucination"], ["hallucination.lookback=false"], quick=True)
     for label in ("softmax", "diff"):
+        register(out, label, part.variant)
         own = out / label / part.variant
         evaluate(models[label], part, own)
         rows = read_jsonl(own / "items.jsonl")
         for i, row in enumerate(rows):
             row["output"] = "" if i == 5 else f"{label} {i}"
         write_items(own, rows)
-        register(out, label, part.variant)
     return out
 
 
