@@ -72,7 +72,7 @@ def test_a_full_disk_of_every_push(recorded):
 
 @pytest.mark.scheduled
 @pytest.mark.parametrize(
-    ("name", "step"), [("train", 4), ("pack", 1), ("evaluate", 2), ("judge", 2), ("report", 1)]
+    ("name", "step"), [("train", 6), ("pack", 1), ("evaluate", 4), ("judge", 4), ("report", 1)]
 )
 def test_every_write(recorded, name, step):
     known = recorded(name)

@@ -86,14 +86,15 @@ def pack(
     if all((out / f"{split}.json").exists() for split in SPLITS):
         for _ in corpus:
             pass
-        _remove_work(out)
         return _existing(out, {**identity, "corpus_hash": digest.hexdigest()})
     _refuse_foreign(out)
 
     out.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=out))
     try:
-        _remove_work(out, besides=work)
+        for leftover in out.glob(f"{_WORK_PREFIX}*"):
+            if leftover != work:
+                shutil.rmtree(leftover)
         assigned = assign_splits(itertools.chain([first], corpus), validation_fraction)
         parts = _write_tokens(assigned, tokenizer, work, on_progress)
         identity["corpus_hash"] = digest.hexdigest()
@@ -234,13 +235,6 @@ def _refuse_foreign(out: Path) -> None:
             f"pack: {out} must be empty or hold a whole packing, got only {', '.join(present)}. "
             "Choose another folder."
         )
-
-
-def _remove_work(out: Path, *, besides: Path | None = None) -> None:
-    """Remove the work folders of killed packings."""
-    for leftover in out.glob(f"{_WORK_PREFIX}*"):
-        if leftover != besides:
-            shutil.rmtree(leftover)
 
 
 def _publish(work: Path, out: Path) -> None:
