@@ -16,9 +16,9 @@ from trials.disk import Recorder, State, digest, held, recording, restore
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog", "by", "sea"]
 TIMES = frozenset(
     {"created", "wall_seconds", "cpu_seconds", "step_seconds", "tokens_per_second", "peak_bytes"}
-    | {"checksum"}
+    | {"checksum", "commit", "dirty"}
 )
-"""Keys of records whose values differ from run to run."""
+"""Keys of records whose values differ from run to run, or with the state of the checkout."""
 SMALL = (
     "data.vocab_size=270",
     "data.validation_fraction=0.2",

@@ -6,6 +6,7 @@ The end is that of an undisturbed run, to the byte apart from times, and nothing
 import multiprocessing
 import os
 import random
+import re
 import signal
 import time
 from pathlib import Path
@@ -22,16 +23,17 @@ POINTS = {
     "pack": 25,
     "evaluate": 94,
     "judge": 40,
-    "reproduce": 90,
+    "reproduce": 40,
     "report": 5,
 }
 """Commands, and the points each must have at least."""
 
 
 def points(recorded):
-    """All moments; of a study's runs, which are those of ``train``, every fortieth."""
+    """All moments; of a study's data and runs, which are those of ``train``, every thirtieth."""
     for number, moment in enumerate(recorded.moments):
-        if recorded.command.name != "reproduce" or " runs/" not in moment.what or number % 40 == 0:
+        is_shared = re.search(r" (data|runs)/", moment.what) is not None
+        if recorded.command.name != "reproduce" or not is_shared or number % 30 == 0:
             yield moment
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import DiffAttnError
+from diffattn.records.lock import sole_writer
 
 
 def job(config: Any, facts: dict[str, Any], data: Path | None, folder: Path) -> str:
@@ -66,6 +67,9 @@ def _train(order: dict[str, Any], send: Callable[..., None]) -> None:
     def on_message(line: str) -> None:
         send(message=line)
 
+    # A worker whose parent was killed ends at once, but perhaps a moment after this one began.
+    with sole_writer(Path(order["folder"]), wait=True):
+        pass
     run = _train_on_task if order["data"] is None else _train_on_text
     run(order, on_progress=on_progress, on_message=on_message)
 
