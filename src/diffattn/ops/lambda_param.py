@@ -12,6 +12,8 @@ from diffattn.ops.diff_attention.validation import (
     validate_tensor,
 )
 
+_MAX_LAYER = 2**31 - 1
+
 
 def lambda_init(layer_idx: int) -> float:
     r"""Depth schedule of the constant part of λ.
@@ -29,12 +31,14 @@ def lambda_init(layer_idx: int) -> float:
         0.2 for the first layer, 0.3555 for the second, tending to 0.8; dimensionless.
 
     Raises:
-        ConfigError: ``layer_idx`` is negative or no integer.
+        ConfigError: ``layer_idx`` is no integer, negative or absurdly large.
     """
     whole = isinstance(layer_idx, int) and not isinstance(layer_idx, bool)
-    if not whole or layer_idx < 0:
-        wanted = "0 or more" if whole else "an integer"
-        raise ConfigError(f"lambda_init: layer_idx must be {wanted}, got {shown(layer_idx)}.")
+    if not whole or not 0 <= layer_idx <= _MAX_LAYER:
+        raise ConfigError(
+            f"lambda_init: layer_idx must be an integer from 0 to {_MAX_LAYER}, "
+            f"got {shown(layer_idx)}."
+        )
     depth = layer_idx + 1
     return 0.8 - 0.6 * math.exp(-0.3 * (depth - 1))
 

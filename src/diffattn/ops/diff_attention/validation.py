@@ -1,5 +1,6 @@
 """Checks of what a caller passes: shapes, dtypes, devices and options."""
 
+import math
 import sys
 from collections.abc import Callable
 from numbers import Real
@@ -114,13 +115,18 @@ def checked_number(
     Raises:
         ShapeError: It is no real number, or not between ``least`` and ``most``; NaN is not.
     """
-    real = isinstance(value, Real) and not isinstance(value, bool)
-    if not (real and least <= value <= most):
+    number = math.nan
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            number = value if isinstance(value, float) else float(value)
+        except OverflowError:  # an integer beyond every float
+            number = math.inf
+    if not least <= number <= most:
         bounds = "" if (least, most) == (-MAX, MAX) else f" from {least:g} to {most:g}"
         raise ShapeError(
             f"{where}: {name} must be a finite real number{bounds}, got {shown(value)}."
         )
-    return value if isinstance(value, float) else float(value)
+    return number
 
 
 def validate_like(where: str, name: str, x: Tensor, q: Tensor) -> None:
