@@ -23,6 +23,15 @@ class BackendError(DiffAttnError):
     """The named backend cannot run these inputs on this machine."""
 
 
+def shown(value: object) -> str:
+    """A wrong value in a message: itself if it is short and plain, else what kind it is."""
+    plain = value is None or isinstance(value, bool | float | str)
+    if plain or (isinstance(value, int) and value.bit_length() < 64):
+        text = repr(value)
+        return text if len(text) <= 60 else f"{text[:60]}..."
+    return f"an object of type {type(value).__name__}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: the nearest known one, or nothing.
 

@@ -26,7 +26,8 @@ def test_schedule_rises_to_eight_tenths():
 
 def test_schedule_refuses_a_negative_layer():
     """One public model counts one layer too few and starts at −0.0099."""
-    with pytest.raises(ConfigError, match=r"^lambda_init: layer_idx must be 0 or more, got -1\.$"):
+    message = r"^lambda_init: layer_idx must be an integer from 0 to 2147483647, got -1\.$"
+    with pytest.raises(ConfigError, match=message):
         lambda_init(-1)
 
 

@@ -80,13 +80,30 @@ def test_empty_lengths(sizes):
     assert mask.visible_keys(*sizes, device=CPU).shape == (2, *sizes)
 
 
-def test_keys_without_content_are_padding_and_unwritten_cache():
+def unseen(num_queries, **options):
+    keys = AttentionMask(**options).unseen_keys(num_queries, 5, device=CPU)
+    return None if keys is None else pattern([keys])[0]
+
+
+def test_keys_that_no_query_sees_are_padding_unwritten_cache_and_before_every_window():
     padding, lengths = bools("..xxx", "xxxxx"), int32(5, 3)
-    assert AttentionMask(window=2, cu_seqlens=int32(0, 5)).unreal_keys(5) is None
-    assert pattern([AttentionMask(key_padding_mask=padding).unreal_keys(5)]) == [["xx...", "....."]]
-    assert pattern([AttentionMask(kv_lengths=lengths).unreal_keys(5)]) == [[".....", "...xx"]]
-    both = AttentionMask(key_padding_mask=padding, kv_lengths=lengths)
-    assert pattern([both.unreal_keys(5)]) == [["xx...", "...xx"]]
+    assert unseen(5, window=2, cu_seqlens=int32(0, 5)) is None
+    assert unseen(2) is None
+    assert unseen(2, key_padding_mask=padding) == ["xx...", "....."]
+    assert unseen(2, kv_lengths=lengths) == [".....", "...xx"]
+    assert unseen(2, kv_lengths=lengths, causal=False) == [".....", "...xx"]
+    assert unseen(2, key_padding_mask=padding, kv_lengths=lengths) == ["xx...", "...xx"]
+    assert unseen(2, window=2) == ["xx..."]
+    assert unseen(1, window=2, kv_lengths=lengths) == ["xxx..", "x..xx"]
+    assert unseen(1, window=2, key_padding_mask=padding) == ["xxx..", "xxx.."]
+
+
+def test_tensors_without_unseen_keys():
+    mask, x = AttentionMask(kv_lengths=int32(1, 2)), torch.full((2, 2, 3), torch.nan)
+    (cleared,) = mask.without_unseen(1, x.requires_grad_())
+    assert (cleared[0, 1] == 0).all()
+    assert cleared.isnan().sum() == 9
+    assert AttentionMask().without_unseen(2, x)[0] is x
 
 
 def test_flat_options_build_the_same_mask():

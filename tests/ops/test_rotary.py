@@ -85,7 +85,10 @@ def test_16_bits_round_only_the_result(dtype):
 
 
 def test_odd_width_is_refused():
-    with pytest.raises(ShapeError, match=r"^rotary_embedding: head_dim must be even, got 7\.$"):
+    with pytest.raises(
+        ShapeError,
+        match=r"^rotary_embedding: head_dim must be an even integer from 2 to 1048576, got 7\.$",
+    ):
         rotary_embedding(torch.arange(3), 7)
 
 

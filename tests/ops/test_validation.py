@@ -54,7 +54,7 @@ BOTH = [  # of both functions
     ({"k": zeros(B, S, HKV, 2, D, dtype=torch.bfloat16)},
      "k must have q's dtype torch.float32, got torch.bfloat16."),
     ({"k": zeros(B, S, HKV, 2, D, device="meta")}, "k must be on cpu like q, got meta."),
-    ({"lam": 0.5}, "lam must be a float32 tensor, got float."),
+    ({"lam": 0.5}, "lam must be a tensor, got 0.5."),
     ({"lam": zeros(dtype=torch.bfloat16)}, "lam must be float32, got torch.bfloat16."),
     ({"lam": zeros(dtype=torch.float64)}, "lam must be float32, got torch.float64."),
     ({"lam": zeros(dtype=torch.int64)}, "lam must be float32, got torch.int64."),

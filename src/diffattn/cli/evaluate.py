@@ -37,6 +37,12 @@ def evaluate(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda [cuda if there]")] = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16")] = "float32",
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify/--no-verify", help="compare the model with its manifest (a second per GB)"
+        ),
+    ] = True,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the resolved parameters and stop")
     ] = False,
@@ -65,6 +71,7 @@ def evaluate(
     with ItemProgress(wanted) as progress:
         results, comparison = run_evaluation(
             chosen, models, out, device=device, dtype=dtype, max_length=max_length, add_bos=bos,
+            verify=verify,
             on_start=progress.on_start, on_progress=progress.on_progress,
             on_message=progress.on_message,
         )  # fmt: skip

@@ -12,6 +12,12 @@ def generate(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="length of the continuation")] = 64,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="of the sampling")] = 0,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify/--no-verify", help="compare the model with its manifest (a second per GB)"
+        ),
+    ] = True,
 ) -> None:
     """Continue a text; tokens appear as they are made."""
     from diffattn.errors import ConfigError
@@ -28,7 +34,7 @@ def generate(
 
     from diffattn.models.loading import load_model
 
-    network, tokenizer = load_model(model)
+    network, tokenizer = load_model(model, verify=verify)
     network.to("cuda" if torch.cuda.is_available() else "cpu")
     inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
     length = inputs["input_ids"].shape[1]

@@ -46,6 +46,7 @@ def run_evaluation(
     dtype: str = "float32",
     max_length: int | None = None,
     add_bos: bool | None = None,
+    verify: bool = True,
     on_start: Callable[[str], None] = lambda name: None,
     on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
     on_message: Callable[[str], None] = lambda line: None,
@@ -62,6 +63,7 @@ def run_evaluation(
         dtype: Of the weights.
         max_length: Longest context in tokens. Default: the model's.
         add_bos: Default: if the tokenizer has BOS.
+        verify: Whether to compare the models' files with their manifests.
         on_start: Given the name of each model and part before its items are prepared.
         on_progress: Given the name of each model and part, and its items done and in all.
         on_message: Given one line per stage.
@@ -86,7 +88,7 @@ def run_evaluation(
             left[label] = []
             model = LanguageModel.load(
                 models[label], label=label, device=device, dtype=dtype, max_length=max_length,
-                add_bos=add_bos,
+                add_bos=add_bos, verify=verify,
             )  # fmt: skip
             for part in parts:
                 register(folder, label, part.variant)

@@ -40,6 +40,7 @@ class LanguageModel(NetworkReader):
         dtype: str = "float32",
         max_length: int | None = None,
         add_bos: bool | None = None,
+        verify: bool = True,
     ) -> "LanguageModel":
         """Open a run directory, a model folder or a hub name.
 
@@ -50,6 +51,7 @@ class LanguageModel(NetworkReader):
             dtype: ``"float32"``, ``"bfloat16"`` or ``"float16"``.
             max_length: In tokens. Default: the model's.
             add_bos: Default: if the tokenizer has a BOS token.
+            verify: See :func:`diffattn.models.loading.load_model`.
 
         Raises:
             CheckpointError: Nothing is there, or it is damaged.
@@ -58,7 +60,7 @@ class LanguageModel(NetworkReader):
         if dtype not in ("float32", "bfloat16", "float16"):
             raise ConfigError(f"dtype must be in {{float32, bfloat16, float16}}, got {dtype!r}.")
         where = usable_device(device)
-        network, tokenizer = load_model(name_or_path)
+        network, tokenizer = load_model(name_or_path, verify=verify)
         network.to(where, getattr(torch, dtype))
         return cls(
             network,

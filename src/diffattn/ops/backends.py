@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from diffattn.errors import BackendError
+from diffattn.errors import BackendError, did_you_mean, shown
 from diffattn.ops import kernel_support
 
 if TYPE_CHECKING:
@@ -65,6 +64,8 @@ class Backend:
     """Device types where it runs, but gives no gradient."""
     max_queries: int | None = None
     """In tokens; ``None``: no limit."""
+    reads_in_place: bool = False
+    """Without a gradient K and V are never copied, so they must be finite at keys nobody sees."""
     available: Callable[[], str | None] = lambda: None
     """Why it cannot run on this machine at all, or ``None``."""
 
@@ -109,6 +110,7 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             name="decode",
             summary="few queries against a long cache, K1, K2 and V read once and never copied",
             gradient="any order",
+            reads_in_place=True,
         ),
         Backend(
             name="triton",
@@ -121,6 +123,7 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             gradient="none",
             no_gradient_on=kernel_support.devices(),
             max_queries=kernel_support.MAX_DECODE_QUERIES,
+            reads_in_place=True,
             **_TRITON,
         ),
         Backend(
@@ -168,6 +171,7 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             name="decode",
             summary="the technique of differential 'decode' with one map: its baseline",
             gradient="any order",
+            reads_in_place=True,
         ),
     ),
 }
@@ -188,8 +192,8 @@ def table(op: str) -> tuple[Backend, ...]:
     Raises:
         BackendError: No such operator.
     """
-    if op not in _TABLE:
-        raise BackendError(f"backends: op must be in {{{', '.join(_TABLE)}}}, got {op!r}.")
+    if not isinstance(op, str) or op not in _TABLE:
+        raise BackendError(f"backends: op must be in {{{', '.join(_TABLE)}}}, got {shown(op)}.")
     return _TABLE[op]
 
 
@@ -226,19 +230,30 @@ def resolve(op: str, name: str, inputs: Inputs) -> str:
         BackendError: Unknown name, or the named backend cannot run these inputs.
     """
     known = {backend.name: backend for backend in table(op)}
-    if name == "auto":
+    if isinstance(name, str) and name == "auto":
         return _AUTO[op](inputs)
-    if name not in known:
-        near = get_close_matches(name, [*known, "auto"], n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+    if not isinstance(name, str) or name not in known:
+        hint = did_you_mean(name, [*known, "auto"]) if isinstance(name, str) else ""
         raise BackendError(
-            f"{op}: backend must be in {{auto, {', '.join(known)}}}, got {name!r}.{hint}"
+            f"{op}: backend must be in {{auto, {', '.join(known)}}}, got {shown(name)}.{hint}"
         )
     reason = known[name].refuses(inputs)
     if reason:
         usable = [other.name for other in known.values() if other.refuses(inputs) is None]
         raise BackendError(f"{op}: backend {name!r} {reason}. Usable here: {', '.join(usable)}.")
     return name
+
+
+def copies_keys(op: str, name: str, inputs: Inputs) -> bool:
+    """Whether K and V of this call may be copied at no cost that counts.
+
+    Args:
+        op: For example ``"diff_attention"``.
+        name: What :func:`resolve` gave.
+        inputs: The facts of the call.
+    """
+    (backend,) = (backend for backend in table(op) if backend.name == name)
+    return inputs.needs_gradient or not backend.reads_in_place
 
 
 def _refusal(op: str, name: str, inputs: Inputs) -> str | None:

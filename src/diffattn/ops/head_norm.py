@@ -4,6 +4,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from diffattn.errors import ShapeError
+from diffattn.ops.diff_attention.validation import (
+    MAX,
+    checked_number,
+    validate_dtype,
+    validate_tensor,
+)
+
 
 def head_norm(
     x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-5, factor: float = 1.0
@@ -26,7 +34,26 @@ def head_norm(
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``x``.
+
+    Raises:
+        ShapeError: A tensor does not have the documented shape, dtype or device, ``eps`` is
+            negative, or a number is not finite.
     """
+    where = "head_norm"
+    validate_tensor(where, "x", x)
+    validate_dtype(where, "x", x)
+    if x.ndim == 0:
+        raise ShapeError(f"{where}: x must be [..., Dv], got a scalar.")
+    if weight is not None:
+        validate_tensor(where, "weight", weight)
+        validate_dtype(where, "weight", weight)
+        if weight.shape != x.shape[-1:] or weight.device != x.device:
+            raise ShapeError(
+                f"{where}: weight must be [Dv = {x.shape[-1]}] on {x.device}, "
+                f"got {list(weight.shape)} on {weight.device}."
+            )
+    eps = checked_number(where, "eps", eps, least=0.0, most=MAX)
+    factor = checked_number(where, "factor", factor)
     wide = x if x.dtype == torch.float64 else x.float()
     normed = F.rms_norm(
         wide, (x.shape[-1],), None if weight is None else weight.to(wide.dtype), eps

@@ -5,7 +5,14 @@ import math
 import torch
 from torch import Tensor
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, ShapeError, shown
+from diffattn.ops.diff_attention.validation import (
+    checked_number,
+    validate_dtype,
+    validate_tensor,
+)
+
+_MAX_LAYER = 2**31 - 1
 
 
 def lambda_init(layer_idx: int) -> float:
@@ -24,10 +31,14 @@ def lambda_init(layer_idx: int) -> float:
         0.2 for the first layer, 0.3555 for the second, tending to 0.8; dimensionless.
 
     Raises:
-        ConfigError: ``layer_idx`` is negative.
+        ConfigError: ``layer_idx`` is no integer, negative or absurdly large.
     """
-    if layer_idx < 0:
-        raise ConfigError(f"lambda_init: layer_idx must be 0 or more, got {layer_idx}.")
+    whole = isinstance(layer_idx, int) and not isinstance(layer_idx, bool)
+    if not whole or not 0 <= layer_idx <= _MAX_LAYER:
+        raise ConfigError(
+            f"lambda_init: layer_idx must be an integer from 0 to {_MAX_LAYER}, "
+            f"got {shown(layer_idx)}."
+        )
     depth = layer_idx + 1
     return 0.8 - 0.6 * math.exp(-0.3 * (depth - 1))
 
@@ -53,7 +64,22 @@ def diff_lambda(
 
     Returns:
         Scalar tensor ``[]``, float32 (float64 for float64 vectors).
+
+    Raises:
+        ShapeError: The vectors are not four of one length, or ``lambda_init`` is not finite.
     """
+    vectors = {
+        "lambda_q1": lambda_q1, "lambda_k1": lambda_k1,
+        "lambda_q2": lambda_q2, "lambda_k2": lambda_k2,
+    }  # fmt: skip
+    for name, x in vectors.items():
+        _validate_floating("diff_lambda", name, x)
+        if x.ndim != 1 or x.shape != lambda_q1.shape or x.device != lambda_q1.device:
+            raise ShapeError(
+                f"diff_lambda: {name} must be [D] and on one device like lambda_q1, "
+                f"got {list(x.shape)} on {x.device}."
+            )
+    lambda_init = checked_number("diff_lambda", "lambda_init", lambda_init)
     # mul and sum rather than matmul, which autocast runs in bfloat16.
     exponent_1 = (_at_least_float32(lambda_q1) * _at_least_float32(lambda_k1)).sum()
     exponent_2 = (_at_least_float32(lambda_q2) * _at_least_float32(lambda_k2)).sum()
@@ -72,8 +98,17 @@ def sigmoid_lambda(logits: Tensor) -> Tensor:
 
     Returns:
         ``[B, T, H]``, float32 (float64 for float64 logits).
+
+    Raises:
+        ShapeError: ``logits`` is no tensor of floating numbers.
     """
+    _validate_floating("sigmoid_lambda", "logits", logits)
     return torch.sigmoid(_at_least_float32(logits))
+
+
+def _validate_floating(where: str, name: str, x: Tensor) -> None:
+    validate_tensor(where, name, x)
+    validate_dtype(where, name, x)
 
 
 def _at_least_float32(x: Tensor) -> Tensor:

@@ -122,14 +122,47 @@ class AttentionMask:
         first, last = torch.broadcast_tensors(first, last)
         return first.to(torch.int32).contiguous(), last.to(torch.int32).contiguous()
 
-    def unreal_keys(self, num_keys: int) -> Tensor | None:
-        """True ``[B, S]`` at padding and at unwritten cache, or ``None`` if there is none."""
-        unreal = None if self.key_padding_mask is None else ~self.key_padding_mask
-        if self.kv_lengths is not None:
-            keys = torch.arange(num_keys, device=self.kv_lengths.device)
-            tail = keys >= self.kv_lengths[:, None]
-            unreal = tail if unreal is None else unreal | tail
-        return unreal
+    def unseen_keys(
+        self, num_queries: int, num_keys: int, *, device: torch.device
+    ) -> Tensor | None:
+        """Keys that no query may see: padding, unwritten cache, and what every window has left.
+
+        Args:
+            num_queries: T, at least 1.
+            num_keys: S.
+            device: Where the result is made.
+
+        Returns:
+            bool ``[B or 1, S]``, or ``None`` if no option can hide a key from all queries.
+        """
+        unseen = None if self.key_padding_mask is None else ~self.key_padding_mask
+        behind = self.window is not None and num_queries < num_keys
+        if self.kv_lengths is not None or behind:
+            first, last = self.key_ranges(num_queries, num_keys, device=device)
+            keys = torch.arange(num_keys, device=device)
+            outside = (keys < first[:, :1]) | (keys >= last[:, -1:])
+            unseen = outside if unseen is None else unseen | outside
+        return unseen
+
+    def without_unseen(self, num_queries: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Keys or values with 0 where no query looks, so that what lies there changes nothing.
+
+        A weight of 0 is not enough: 0 · ∞ is NaN, and products with what lies there may overflow,
+        in the gradients too. Copies, and only where an option hides a key from all queries.
+
+        Args:
+            num_queries: T, at least 1.
+            *tensors: ``[B, S, ...]`` each.
+
+        Returns:
+            The tensors in their order.
+        """
+        unseen = self.unseen_keys(num_queries, tensors[0].shape[1], device=tensors[0].device)
+        if unseen is None:
+            return tensors
+        return tuple(
+            x.masked_fill(unseen.view(*unseen.shape, *(1,) * (x.ndim - 2)), 0.0) for x in tensors
+        )
 
 
 CAUSAL = AttentionMask()

@@ -9,11 +9,13 @@ from diffattn.errors import ShapeError
 from diffattn.ops import backends
 from diffattn.ops.diff_attention import chunked, custom_op, decode
 from diffattn.ops.diff_attention.validation import (
+    checked_scale,
     validate_floating,
     validate_heads,
     validate_like,
     validate_mask,
     validate_rows,
+    validate_tensor,
     validate_values,
 )
 from diffattn.ops.masking import CAUSAL, AttentionMask, masked_softmax, repeat_heads
@@ -53,20 +55,26 @@ def softmax_attention(
             backend never falls back to another one.
 
     Returns:
-        ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0.
+        ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0, and keys that no query
+        sees may hold what :func:`diffattn.diff_attention` allows.
 
     Raises:
-        ShapeError: A tensor does not have the documented shape, dtype or device.
+        ShapeError: An argument is no tensor, or not of the documented shape, dtype, device or
+            range.
         BackendError: The named backend cannot run these inputs here.
     """
     where = "softmax_attention"
     _validate(where, q, k, v)
     mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     validate_mask(where, q, k, mask)
-    name = backends.resolve(where, backend, backends.describe(q, k, v))
-    forward = _FORWARD[name] if q.numel() and k.numel() else attend
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return forward(q, k, v, scale=scale, mask=mask)
+    scale = checked_scale(where, scale, q)
+    inputs = backends.describe(q, k, v)
+    name = backends.resolve(where, backend, inputs)
+    if not (q.numel() and k.numel()):
+        return attend(q, k, v, scale=scale, mask=mask)
+    if backends.copies_keys(where, name, inputs):
+        k, v = mask.without_unseen(q.shape[1], k, v)
+    return _FORWARD[name](q, k, v, scale=scale, mask=mask)
 
 
 def softmax_attention_maps(
@@ -100,15 +108,18 @@ def softmax_attention_maps(
         ``[B, H, T or R, S]``, float32 (float64 for float64 ``q``).
 
     Raises:
-        ShapeError: A tensor does not have the documented shape, dtype or device.
+        ShapeError: An argument is no tensor, or not of the documented shape, dtype, device or
+            range.
     """
     where = "softmax_attention_maps"
     _validate(where, q, k, k)
     mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     validate_mask(where, q, k, mask)
     if rows is not None:
-        validate_rows(where, rows, q.shape[1])
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
+        validate_rows(where, rows, q)
+    scale = checked_scale(where, scale, q)
+    if q.numel() and k.numel():
+        (k,) = mask.without_unseen(q.shape[1], k)
     return _maps(q, k, rows=rows, scale=scale, mask=mask)
 
 
@@ -144,6 +155,8 @@ _FORWARD: dict[str, Callable[..., Tensor]] = {
 
 
 def _validate(where: str, q: Tensor, k: Tensor, v: Tensor) -> None:
+    validate_tensor(where, "q", q)
+    validate_tensor(where, "k", k)
     if q.ndim != 4 or q.shape[-1] == 0:
         raise ShapeError(f"{where}: q must be [B, T, H, D], got {list(q.shape)}.")
     if k.ndim != 4 or (k.shape[0], k.shape[-1]) != (q.shape[0], q.shape[-1]):

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -52,6 +53,7 @@ def compare_to_reference(
     backend: str,
     gradients: bool = True,
     lay_out: Callable[[Tensor], Tensor] = Tensor.detach,
+    oracle: Callable[..., Tensor] | None = None,
 ) -> dict[str, Comparison]:
     """What :func:`assert_close_to_reference` asserts, for every tensor it compares.
 
@@ -61,13 +63,16 @@ def compare_to_reference(
         backend: Name of the backend to test.
         gradients: Compare the gradients too, unless called under ``torch.no_grad``.
         lay_out: How the gradient of the output lies in memory.
+        oracle: Gives the exact result, called as ``oracle(q, k, v, lam, **options)`` in float64.
+            Default: ``op`` on the backend ``reference``.
 
     Returns:
         By name: ``output``, ``gradient of q`` and so on.
     """
     gradients = gradients and torch.is_grad_enabled()
-    exact = _run(op, inputs.map_tensors(Tensor.double), "reference", gradients, lay_out)
-    actual = _run(op, inputs, backend, gradients, lay_out)
+    oracle = oracle or partial(op, backend="reference")
+    exact = _run(oracle, inputs.map_tensors(Tensor.double), gradients, lay_out)
+    actual = _run(partial(op, backend=backend), inputs, gradients, lay_out)
     off = rounding_errors(inputs, lay_out(exact_weights(exact["output"])))
     dtypes = {f"gradient of {name}": x.dtype for name, x in inputs.tensors().items()}
     dtypes["output"] = inputs.q.dtype
@@ -111,13 +116,12 @@ def assert_equal_to_rounding(
 def _run(
     op: Callable[..., Tensor],
     inputs: DiffAttentionInputs,
-    backend: str,
     gradients: bool,
     lay_out: Callable[[Tensor], Tensor],
 ) -> dict[str, Tensor]:
     """The output, and the gradients of a fixed weighted sum of it."""
     tensors = inputs.tensors()
-    out = op(*tensors.values(), backend=backend, **inputs.options)
+    out = op(*tensors.values(), **inputs.options)
     weights = lay_out(exact_weights(out)) if gradients else None
     return output_and_gradients(out, tensors, weights)
 

@@ -10,7 +10,7 @@ import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import partial
@@ -28,6 +28,8 @@ from diffattn.testing.fuzz_calls import BROKEN, FuzzCall, draw_call, lay_out, ma
 from diffattn.testing.inputs import DiffAttentionInputs
 
 OP = "diff_attention"
+Oracle = Callable[..., torch.Tensor]
+"""The definition in float64: ``(q, k, v, lam, **options)`` to the output."""
 SEEDS_PER_RUN = 1_000_000
 DRAWN_LESS = {"flex": 0.2}
 """Weights below 1: unfused FlexAttention is traced again for most shapes, which takes 0.4 s."""
@@ -96,6 +98,7 @@ def run(
     backends: Sequence[str] | None = None,
     *,
     device: str = "cpu",
+    oracle: Oracle | None = None,
 ) -> FuzzReport:
     """Make random calls and compare each with the float64 reference, output and gradients.
 
@@ -106,6 +109,7 @@ def run(
         seed: Of the run: call i has the seed ``seed * 1_000_000 + i``.
         backends: Names to draw from. Default: :func:`usable_backends`.
         device: Where the tensors lie.
+        oracle: What gives the exact results. Default: the reference, in float64 too.
 
     Returns:
         Counts, the worst use of the budgets, and one line for every failure.
@@ -114,12 +118,18 @@ def run(
     report = FuzzReport(num_calls=num_calls, seed=seed, backends=names)
     start = time.monotonic()
     for call_seed in range(seed * SEEDS_PER_RUN, seed * SEEDS_PER_RUN + num_calls):
-        run_call(call_seed, names, report, device)
+        run_call(call_seed, names, report, device, oracle)
     report.wall_seconds = round(time.monotonic() - start, 1)
     return report
 
 
-def run_call(call_seed: int, names: Sequence[str], report: FuzzReport, device: str = "cpu") -> None:
+def run_call(
+    call_seed: int,
+    names: Sequence[str],
+    report: FuzzReport,
+    device: str = "cpu",
+    oracle: Oracle | None = None,
+) -> None:
     """Make one call on a backend drawn from ``names`` and add it to the report."""
     call = draw_call(call_seed)
     weights = [DRAWN_LESS.get(name, 1.0) for name in names]
@@ -139,7 +149,7 @@ def run_call(call_seed: int, names: Sequence[str], report: FuzzReport, device: s
             problem = _expect_refusal(inputs, backend, reason)
             outcome = "refused"
         else:
-            problem = _compare(call, inputs, backend, report)
+            problem = _compare(call, inputs, backend, report, oracle)
             outcome = "right"
     except Exception as error:  # whatever an operator raises here is a finding, not an end
         problem = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
@@ -154,13 +164,18 @@ def run_call(call_seed: int, names: Sequence[str], report: FuzzReport, device: s
 
 
 def _compare(
-    call: FuzzCall, inputs: DiffAttentionInputs, backend: str, report: FuzzReport
+    call: FuzzCall,
+    inputs: DiffAttentionInputs,
+    backend: str,
+    report: FuzzReport,
+    oracle: Oracle | None,
 ) -> str | None:
     """Against the budget that rounding explains."""
     with torch.set_grad_enabled(_has_gradient(backend, inputs.q.device.type)):
         compared = compare_to_reference(
-            diff_attention, inputs, backend=backend, lay_out=partial(lay_out, call.layouts[-1])
-        )
+            diff_attention, inputs, backend=backend, lay_out=partial(lay_out, call.layouts[-1]),
+            oracle=oracle,
+        )  # fmt: skip
     shares = report.worst.setdefault(backend, {})
     for name, value in compared.items():
         if name not in shares or value.share > shares[name]["share"]:

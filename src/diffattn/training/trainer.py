@@ -22,9 +22,9 @@ from diffattn.models.loading import without_bars
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
 from diffattn.records.claim import claim_run
-from diffattn.records.io import log_facts, read_json, write_json
+from diffattn.records.io import log_facts, read_json, read_jsonl, write_json
 from diffattn.records.lock import sole_writer
-from diffattn.records.manifest import write_manifest
+from diffattn.records.manifest import verify_manifest, write_manifest
 from diffattn.records.run import RunRecord
 from diffattn.training.callbacks import (
     METRICS,
@@ -43,6 +43,8 @@ from diffattn.training.checkpoints import (
 from diffattn.training.config import RunConfig, TrainConfig
 from diffattn.training.prepare import PreparedData
 from diffattn.training.schedule import optimizer_and_scheduler
+
+RESULTS = "results.json"
 
 
 def train(
@@ -90,10 +92,19 @@ def finish(folder: Path, run: RunRecord, train: Callable[[], None]) -> dict[str,
     """Claim a run directory, train unless it has results, and return what they hold."""
     with sole_writer(folder), without_bars():
         claim_run(folder, run, f"run {run.name!r}", besides="data")
-        if not (folder / "results.json").exists():
+        if (folder / RESULTS).exists():
+            _verify_finished(folder)
+        else:
             train()
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    return read_json(folder / "results.json")
+    return read_json(folder / RESULTS)
+
+
+def _verify_finished(folder: Path) -> None:
+    """Refuse a finished run of which a file is damaged: it cannot be continued."""
+    read_jsonl(folder / METRICS, recorded=read_json(folder / RESULTS).get("metrics"))
+    if (folder / "model").exists():  # runs on recall tasks keep none
+        verify_manifest(folder / "model")
 
 
 def require_enough(config: RunConfig, data: PreparedData) -> None:
@@ -176,7 +187,7 @@ def _run(
         "tokens": config.train.num_steps * config.train.batch_tokens,
         "metrics": log_facts(metrics.path),
     }
-    write_json(folder / "results.json", results)
+    write_json(folder / RESULTS, results)
 
 
 def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> Subset[Any]:

@@ -16,6 +16,7 @@ from diffattn.ops.diff_attention import (
     reference,
 )
 from diffattn.ops.diff_attention.validation import (
+    checked_scale,
     validate_lambda,
     validate_mask,
     validate_queries_keys,
@@ -66,12 +67,11 @@ def diff_attention(
         v: ``[B, S, Hkv, Dv]``, dtype of ``q``.
         lam: λ, float32, broadcastable to ``[B, T, H]`` (float64 too when ``q`` is float64).
             NaN is refused where looking is free, that is on CPU outside compiled code.
-        scale: s, dimensionless. Default ``D ** -0.5``.
+        scale: s, dimensionless, finite. Default ``D ** -0.5``.
         causal: Hide key j from query i when ``j > i + L - T``, L the row's key length.
         window: Keep only keys with ``0 <= i + L - T - j < window``, in tokens. Default: all.
         key_padding_mask: bool ``[B, S]``, True where a key is real.
-        kv_lengths: int32 ``[B]``, L per row: keys from L on are unwritten cache and may hold any
-            finite values. Default ``S``.
+        kv_lengths: int32 ``[B]``, L per row: keys from L on are unwritten cache. Default ``S``.
         cu_seqlens: int32 ``[num_docs + 1]``, document borders of a packed row (B = 1, T = S, no
             ``kv_lengths``): no attention across them.
         backend: A name from ``backends.names("diff_attention")``, or ``"auto"``. A named backend
@@ -79,10 +79,15 @@ def diff_attention(
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``; softmaxes in float32, or float64 for float64 ``q``.
-        A query that sees no key gets 0. An empty batch or length gives an empty result.
+        A query that sees no key gets 0. An empty batch or length gives an empty result. Keys and
+        values that no query sees (unwritten cache, padding, before every window) change nothing
+        and get a gradient of 0, whatever they hold, inf and NaN included; without a gradient the
+        backends that read a cache where it lies, ``decode`` and ``triton_decode``, need them
+        finite.
 
     Raises:
-        ShapeError: A tensor does not have the documented shape, dtype or device.
+        ShapeError: An argument is no tensor, or not of the documented shape, dtype, device or
+            range.
         BackendError: The named backend cannot run these inputs here.
     """
     where = "diff_attention"
@@ -91,11 +96,15 @@ def diff_attention(
     validate_lambda(where, q, lam)
     mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     validate_mask(where, q, k, mask)
-    name = backends.resolve(where, backend, backends.describe(q, k, v, lam))
-    # Nothing to compute: kernels differ in what they do with empty inputs, the definition does not.
-    forward = _FORWARD[name] if q.numel() and k.numel() else reference.forward
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return forward(q, k, v, lam, scale=scale, mask=mask)
+    scale = checked_scale(where, scale, q)
+    inputs = backends.describe(q, k, v, lam)
+    name = backends.resolve(where, backend, inputs)
+    if not (q.numel() and k.numel()):
+        # Nothing to compute: kernels differ in what they do with it, the definition does not.
+        return reference.forward(q, k, v, lam, scale=scale, mask=mask)
+    if backends.copies_keys(where, name, inputs):
+        k, v = mask.without_unseen(q.shape[1], k, v)
+    return _FORWARD[name](q, k, v, lam, scale=scale, mask=mask)
 
 
 def diff_attention_maps(
@@ -137,7 +146,8 @@ def diff_attention_maps(
         A1, A2 and A1 − λA2, each ``[B, H, T or R, S]``, float32 (float64 for float64 ``q``).
 
     Raises:
-        ShapeError: A tensor does not have the documented shape, dtype or device.
+        ShapeError: An argument is no tensor, or not of the documented shape, dtype, device or
+            range.
     """
     where = "diff_attention_maps"
     validate_queries_keys(where, q, k)
@@ -145,6 +155,8 @@ def diff_attention_maps(
     mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     validate_mask(where, q, k, mask)
     if rows is not None:
-        validate_rows(where, rows, q.shape[1])
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
+        validate_rows(where, rows, q)
+    scale = checked_scale(where, scale, q)
+    if q.numel() and k.numel():
+        (k,) = mask.without_unseen(q.shape[1], k)
     return reference.maps(q, k, lam, rows=rows, scale=scale, mask=mask)

@@ -122,18 +122,14 @@ class Group:
         keys = problem.k[batch, :, heads].expand(-1, -1, -1, problem.q.shape[3], -1)
         values = problem.v[batch, :, heads, None]
         self._num_rows, self.size = len(values), values.shape[0] * values.shape[2]
-        unreal = problem.mask.unreal_keys(keys.shape[1])
         # One head in float32 is read where it lies. Otherwise packing pays: oneDNN is up to three
         # times slower on strided bfloat16, and several heads have no common stride.
-        self._in_place = self.size == 1 and keys.dtype != torch.bfloat16 and unreal is None
+        self._in_place = self.size == 1 and keys.dtype != torch.bfloat16
         if self._in_place:
             self.keys, self.values = keys[0, :, 0].transpose(0, 1), values[0, :, 0].transpose(0, 1)
             self.keys_t = self.keys.mT
             return
         self.keys = self._packed("keys", keys)  # [maps * G, S, D]
-        if unreal is not None:  # whatever lies there must not overflow
-            by_row = self.keys.view(keys.shape[3], len(keys), -1, *self.keys.shape[1:])
-            by_row.masked_fill_(unreal[batch, None, :, None], 0.0)
         self.keys_t = self.transposed("keysT", self.keys)  # [maps * G, D, S]
         self.values = self._packed("product", values)  # [G, S, Dv], until the first product
 

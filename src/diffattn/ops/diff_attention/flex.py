@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from diffattn.errors import BackendError, ShapeError
+from diffattn.errors import BackendError, ShapeError, shown
 from diffattn.ops.diff_attention.validation import (
+    checked_scale,
     refuse_transforms,
     validate_lambda,
     validate_queries_keys,
@@ -76,14 +77,14 @@ def flex_diff_attention(
         block_mask: The same as a ready :class:`BlockMask` of T queries and S keys, which can be
             kept from call to call, instead of ``mask_mod``.
         score_mod: f, ``(score, batch, head, query, key) -> score``.
-        scale: s, dimensionless. Default ``D ** -0.5``.
+        scale: s, dimensionless, finite. Default ``D ** -0.5``.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0.
 
     Raises:
-        ShapeError: A tensor does not have the documented shape, dtype or device, both masks are
-            given, or the block mask has other lengths.
+        ShapeError: An argument is no tensor or no function, or not of the documented shape,
+            dtype, device or range; both masks are given, or the block mask has other lengths.
         BackendError: FlexAttention cannot run these inputs here.
     """
     from torch.nn.attention.flex_attention import create_block_mask
@@ -92,7 +93,10 @@ def flex_diff_attention(
     validate_queries_keys(where, q, k)
     validate_values(where, q, k, v)
     validate_lambda(where, q, lam)
+    scale = checked_scale(where, scale, q)
     _validate_masks(where, q, k, mask_mod, block_mask)
+    if score_mod is not None and not callable(score_mod):
+        raise ShapeError(f"{where}: score_mod must be a function, got {shown(score_mod)}.")
     if not (q.numel() and k.numel()):
         return q.new_zeros(*q.shape[:3], v.shape[-1])
     batch, num_queries, num_heads = q.shape[:3]
@@ -100,7 +104,6 @@ def flex_diff_attention(
         block_mask = create_block_mask(
             mask_mod, batch, num_heads, num_queries, k.shape[1], device=str(q.device)
         )
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
     return _two_maps(where, q, k, v, lam, scale, block_mask, score_mod)
 
 
@@ -197,10 +200,16 @@ def _validate_masks(
     block_mask: "BlockMask | None",
 ) -> None:
     """Raise ShapeError unless at most one mask is given and it fits."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    if mask_mod is not None and not callable(mask_mod):
+        raise ShapeError(f"{where}: mask_mod must be a function, got {shown(mask_mod)}.")
     if block_mask is None:
         return
     if mask_mod is not None:
         raise ShapeError(f"{where}: needs mask_mod or block_mask, got both.")
+    if not isinstance(block_mask, BlockMask):
+        raise ShapeError(f"{where}: block_mask must be a BlockMask, got {shown(block_mask)}.")
     batch, num_queries, num_heads = q.shape[:3]
     wanted = (batch, num_heads, num_queries, k.shape[1])
     got = tuple(block_mask.shape)

@@ -88,6 +88,7 @@ def diff_attention_gradients(
     """
     num_heads, num_kv_heads = q.shape[2], k.shape[2]
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    k, v = mask.without_unseen(q.shape[1], k, v)
     map_1, map_2, signed = reference.maps(q, k, lam, scale=scale, mask=mask)  # [B, H, T, S]
     wide = signed.dtype
     per_pair = lam.to(wide).expand(q.shape[:3]).transpose(1, 2)[..., None]  # [B, H, T, 1]

@@ -1,19 +1,36 @@
 """Checks of what a caller passes: shapes, dtypes, devices and options."""
 
+import math
+import sys
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from diffattn.errors import BackendError, ShapeError
+from diffattn.errors import BackendError, ShapeError, shown
 from diffattn.ops.masking import AttentionMask
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+MAX = sys.float_info.max
+"""The largest finite number."""
+_MAX_WINDOW = 2**31 - 1  # kernels count tokens in int32
+
+
+def validate_tensor(where: str, name: str, x: Tensor) -> None:
+    """Raise ShapeError unless ``x`` is a tensor with plain strides."""
+    if not isinstance(x, Tensor):
+        raise ShapeError(f"{where}: {name} must be a tensor, got {shown(x)}.")
+    if x.is_nested or x.layout != torch.strided:
+        layout = "nested" if x.is_nested else str(x.layout)
+        raise ShapeError(f"{where}: {name} must be a dense tensor, got {layout}.")
 
 
 def validate_queries_keys(where: str, q: Tensor, k: Tensor) -> None:
     """Raise ShapeError unless ``q`` and ``k`` have the documented form."""
+    validate_tensor(where, "q", q)
+    validate_tensor(where, "k", k)
     if q.ndim != 5 or q.shape[3] != 2 or q.shape[-1] == 0:
         raise ShapeError(f"{where}: q must be [B, T, H, 2, D], got {list(q.shape)}.")
     batch, _, num_heads, _, head_dim = q.shape
@@ -30,6 +47,7 @@ def validate_queries_keys(where: str, q: Tensor, k: Tensor) -> None:
 
 def validate_values(where: str, q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raise ShapeError unless ``v`` fits ``q`` and ``k``."""
+    validate_tensor(where, "v", v)
     if v.ndim != 4 or v.shape[:3] != k.shape[:3] or v.shape[-1] == 0:
         raise ShapeError(
             f"{where}: v must be [B, S, Hkv, Dv] with [B, S, Hkv] = {list(k.shape[:3])}, "
@@ -40,8 +58,7 @@ def validate_values(where: str, q: Tensor, k: Tensor, v: Tensor) -> None:
 
 def validate_lambda(where: str, q: Tensor, lam: Tensor) -> None:
     """Raise ShapeError unless λ is float32, finite where that is cheap to see, and broadcasts."""
-    if not isinstance(lam, Tensor):
-        raise ShapeError(f"{where}: lam must be a float32 tensor, got {type(lam).__name__}.")
+    validate_tensor(where, "lam", lam)
     if lam.dtype != torch.float32 and not (lam.dtype == q.dtype == torch.float64):
         raise ShapeError(f"{where}: lam must be float32, got {lam.dtype}.")
     if lam.device != q.device:
@@ -68,9 +85,48 @@ def validate_heads(where: str, num_heads: int, num_kv_heads: int) -> None:
 
 def validate_floating(where: str, q: Tensor) -> None:
     """Raise ShapeError unless ``q`` has a floating dtype that attention is defined for."""
-    if q.dtype not in _FLOATS:
+    validate_dtype(where, "q", q)
+
+
+def validate_dtype(where: str, name: str, x: Tensor) -> None:
+    """Raise ShapeError unless ``x`` holds floating numbers of 16 bits or more."""
+    if x.dtype not in _FLOATS:
         names = ", ".join(str(dtype).removeprefix("torch.") for dtype in _FLOATS)
-        raise ShapeError(f"{where}: q must have a dtype in {{{names}}}, got {q.dtype}.")
+        raise ShapeError(f"{where}: {name} must have a dtype in {{{names}}}, got {x.dtype}.")
+
+
+def checked_scale(where: str, scale: float | None, q: Tensor) -> float:
+    """``scale``, or the default, in a form that every backend takes.
+
+    Raises:
+        ShapeError: It is no finite real number, or none where the softmax is computed.
+    """
+    if scale is None:
+        return float(q.shape[-1] ** -0.5)
+    limit = torch.finfo(q.dtype if q.dtype == torch.float64 else torch.float32).max
+    return checked_number(where, "scale", scale, least=-limit, most=limit)
+
+
+def checked_number(
+    where: str, name: str, value: float, *, least: float = -MAX, most: float = MAX
+) -> float:
+    """``value`` as a float.
+
+    Raises:
+        ShapeError: It is no real number, or not between ``least`` and ``most``; NaN is not.
+    """
+    number = math.nan
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            number = value if isinstance(value, float) else float(value)
+        except OverflowError:  # an integer beyond every float
+            number = math.inf
+    if not least <= number <= most:
+        bounds = "" if (least, most) == (-MAX, MAX) else f" from {least:g} to {most:g}"
+        raise ShapeError(
+            f"{where}: {name} must be a finite real number{bounds}, got {shown(value)}."
+        )
+    return number
 
 
 def validate_like(where: str, name: str, x: Tensor, q: Tensor) -> None:
@@ -83,12 +139,20 @@ def validate_like(where: str, name: str, x: Tensor, q: Tensor) -> None:
 
 def validate_mask(where: str, q: Tensor, k: Tensor, mask: AttentionMask) -> None:
     """Raise ShapeError unless the masking options fit ``q`` and ``k``."""
-    _, window, key_padding_mask, kv_lengths, cu_seqlens = mask.flat()
+    causal, window, key_padding_mask, kv_lengths, cu_seqlens = mask.flat()
+    if not isinstance(causal, bool):
+        raise ShapeError(f"{where}: causal must be True or False, got {shown(causal)}.")
     batch, num_queries = q.shape[:2]
     num_keys = k.shape[1]
     whole = isinstance(window, int) and not isinstance(window, bool)
     if window is not None and (not whole or window < 1):
-        raise ShapeError(f"{where}: window must be an integer of 1 or more tokens, got {window!r}.")
+        raise ShapeError(
+            f"{where}: window must be an integer of 1 or more tokens, got {shown(window)}."
+        )
+    if window is not None and window > _MAX_WINDOW:
+        raise ShapeError(
+            f"{where}: window must be at most {_MAX_WINDOW} tokens, got {shown(window)}."
+        )
     if key_padding_mask is not None:
         _expect(where, "key_padding_mask", key_padding_mask, torch.bool, (batch, num_keys), q)
     if kv_lengths is not None:
@@ -106,6 +170,7 @@ def validate_mask(where: str, q: Tensor, k: Tensor, mask: AttentionMask) -> None
                 f"kv_lengths, got B = {batch}, T = {num_queries}, S = {num_keys}, "
                 f"kv_lengths {'set' if kv_lengths is not None else 'unset'}."
             )
+        validate_tensor(where, "cu_seqlens", cu_seqlens)
         if cu_seqlens.ndim != 1 or len(cu_seqlens) < 2 or cu_seqlens.dtype != torch.int32:
             raise ShapeError(
                 f"{where}: cu_seqlens must be int32 [num_docs + 1], "
@@ -117,17 +182,20 @@ def validate_mask(where: str, q: Tensor, k: Tensor, mask: AttentionMask) -> None
             )
         borders = _look(cu_seqlens)
         if borders and ((borders[0], borders[-1]) != (0, num_keys) or borders != sorted(borders)):
-            shown = f"{borders}" if len(borders) <= 8 else f"{borders[:7]} ... {borders[-1]}"
+            listed = f"{borders}" if len(borders) <= 8 else f"{borders[:7]} ... {borders[-1]}"
             raise ShapeError(
-                f"{where}: cu_seqlens must rise from 0 to S = {num_keys}, got {shown}."
+                f"{where}: cu_seqlens must rise from 0 to S = {num_keys}, got {listed}."
             )
 
 
-def validate_rows(where: str, rows: Tensor, num_queries: int) -> None:
+def validate_rows(where: str, rows: Tensor, q: Tensor) -> None:
     """Raise ShapeError unless ``rows`` names query positions."""
+    validate_tensor(where, "rows", rows)
     if rows.ndim != 1 or rows.dtype != torch.int64:
         raise ShapeError(f"{where}: rows must be int64 [R], got {rows.dtype} {list(rows.shape)}.")
-    wanted = _look(rows)
+    if rows.device not in (q.device, torch.device("cpu")):
+        raise ShapeError(f"{where}: rows must be on {q.device} like q, got {rows.device}.")
+    wanted, num_queries = _look(rows), q.shape[1]
     if wanted and (min(wanted) < 0 or max(wanted) >= num_queries):
         raise ShapeError(
             f"{where}: rows must lie in [0, T = {num_queries}), got {min(wanted)} to {max(wanted)}."
@@ -155,6 +223,7 @@ def refuse_second_order(where: str, backend: str, *_: Any) -> NoReturn:
 def _expect(
     where: str, name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int, ...], like: Tensor
 ) -> None:
+    validate_tensor(where, name, x)
     if x.dtype != dtype or tuple(x.shape) != shape:
         raise ShapeError(
             f"{where}: {name} must be {dtype} {list(shape)}, got {x.dtype} {list(x.shape)}."

@@ -1,0 +1,329 @@
+"""Wrong arguments of every public function of ``ops``: one line that names them, nothing else."""
+
+import warnings
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from diffattn.errors import BackendError, ConfigError, ShapeError
+from diffattn.ops import backends
+from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
+from diffattn.ops.diff_attention.flex import flex_diff_attention
+from diffattn.ops.head_norm import head_norm
+from diffattn.ops.lambda_param import diff_lambda, lambda_init, sigmoid_lambda
+from diffattn.ops.rotary import apply_rotary, rotary_embedding
+from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
+from tally import trial
+
+B, T, S, H, HKV, D, DV = 2, 3, 5, 4, 2, 4, 8
+
+
+class Foreign:
+    """What no function knows, with a name of several lines."""
+
+    def __repr__(self):
+        return "two\nlines"
+
+    shape, dtype, ndim = (1, 2), torch.float32, 2
+
+
+def int32(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+NO_TENSORS = {
+    "list": [1.0], "nested list": [[[0.0]]], "tuple": (1, 2), "dict": {"q": 1}, "set": {1},
+    "str": "q", "long str": "q" * 9999, "two lines": "q\nq", "bytes": b"q", "int": 3,
+    "huge int": 10**5000, "float": 0.5, "bool": True, "complex": 1j, "array": np.zeros((2, 3)),
+    "object": object(), "foreign": Foreign(), "class": torch.Tensor, "function": torch.zeros,
+    "dtype": torch.float32, "device": torch.device("cpu"), "module": torch,
+    "generator": iter("q"), "Decimal": Decimal(1), "size": torch.Size([2]),
+}  # fmt: skip
+NO_NUMBERS = {
+    name: NO_TENSORS[name]
+    for name in ("list", "tuple", "dict", "set", "str", "long str", "two lines", "bytes", "bool",
+                 "complex", "array", "object", "foreign", "class", "function", "dtype", "device",
+                 "module", "generator", "Decimal", "huge int")
+} | {
+    "NaN": float("nan"), "inf": float("inf"), "-inf": -float("inf"), "-huge int": -(10**5000),
+    "NaN of numpy": np.float32("nan"), "inf of numpy": np.float64("inf"),
+    "tensor": torch.tensor(0.5), "large tensor": torch.zeros(40, 40), "missing": ...,
+}  # fmt: skip
+NO_COUNTS = NO_NUMBERS | {
+    "0": 0, "-1": -1, "float": 2.0, "half": 0.5, "fraction": Fraction(3), "int64": np.int64(3),
+    "2**31": 2**31, "2**63": 2**63, "-2**63": -(2**63),
+}  # fmt: skip
+NO_FLAGS = {name: x for name, x in NO_NUMBERS.items() if name != "bool"} | {
+    "0": 0, "1": 1, "None": None, "bool of numpy": np.bool_(True),
+}  # fmt: skip
+NO_NAMES = {name: x for name, x in NO_NUMBERS.items() if name != "missing"} | {
+    "None": None, "empty": "", "near": "referense", "case": "Reference", "space": "reference ",
+    "NUL": "\0", "int": 3, "names": ("reference", "decode"), "every": "all",
+}  # fmt: skip
+NO_FUNCTIONS = {
+    name: x for name, x in NO_TENSORS.items() if name not in ("class", "function", "dtype")
+}
+
+
+DTYPES = (
+    torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool, torch.complex64,
+    torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16,
+    torch.float32, torch.float64,
+)  # fmt: skip
+
+
+def odd_dtypes(x, floating=()):
+    """Dtypes that no argument of this one's kind may have."""
+    wrong = [dtype for dtype in DTYPES if dtype != x.dtype and dtype not in floating]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # complex numbers lose their imaginary part
+        return {str(dtype): x.to(dtype) for dtype in wrong}
+
+
+def odd_layouts(x):
+    """The numbers of ``x`` where no kernel reads them."""
+    made = {"meta": x.to("meta")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's own: beta, a prototype, deprecated
+        if x.ndim:
+            made["sparse"] = x.to_sparse()
+        if x.ndim == 2:
+            made["sparse rows"] = x.to_sparse_csr()
+        if x.ndim > 1:
+            made["nested"] = torch.nested.nested_tensor(list(x))
+            made["jagged"] = torch.nested.nested_tensor(list(x), layout=torch.jagged)
+        if x.dtype == torch.float32:
+            made["quantised"] = torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)
+            if x.ndim in (2, 3, 4, 5):
+                made["mkldnn"] = x.to_mkldnn()
+    return made
+
+
+def odd_shapes(x):
+    """Other numbers of axes, other lengths."""
+    made = {"one axis more": x[None], "no numbers": x[..., :0] if x.ndim else None}
+    if x.ndim:
+        made["one axis less"] = x[0]
+        made["longer"] = torch.cat([x, x], -1)
+        made["longer first"] = torch.cat([x, x, x])
+        made["scalar"] = x.flatten()[0]
+    return {name: value for name, value in made.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Function:
+    """A valid call, and for every argument what is wrong."""
+
+    call: object
+    valid: dict
+    tensors: tuple
+    optional: tuple = ()
+    """Tensors that are left out of the valid call, and what they would be."""
+    floats: tuple = ()
+    """Floating dtypes that all tensors may have, each its own."""
+    any_shape: tuple = ()
+    """Tensors whose odd shapes are right, or refused with another one's name."""
+    options: dict = field(default_factory=dict)
+
+
+def attention(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {"q": (B, T, H, 2, D), "k": (B, S, HKV, 2, D), "v": (B, S, HKV, DV), "lam": (B, T, H)}
+    return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+def one_map():
+    given = attention()
+    return {"q": given["q"][:, :, :, 0], "k": given["k"][:, :, :, 0], "v": given["v"]}
+
+
+def without(name, given):
+    return {key: x for key, x in given.items() if key != name}
+
+
+NO_SCALES = NO_NUMBERS | {"1e300": 1e300, "-1e39": -1e39}
+MASK = {
+    "key_padding_mask": torch.ones(B, S, dtype=torch.bool),
+    "kv_lengths": int32(5, 3),
+}
+ROWS = MASK | {"rows": torch.tensor([0, 2])}
+MASK_OPTIONS = {"scale": NO_SCALES, "window": NO_COUNTS, "causal": NO_FLAGS}
+NAMED = MASK_OPTIONS | {"backend": NO_NAMES}
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+VECTORS = {f"lambda_{name}": torch.randn(D) for name in ("q1", "k1", "q2", "k2")}
+COS = torch.ones(B, T, D)
+QKVL, QKV = ("q", "k", "v", "lam"), ("q", "k", "v")
+FUNCTIONS = {
+    **{
+        f"diff_attention {backend}": Function(
+            call=partial(diff_attention, backend=backend), valid=attention(), tensors=QKVL,
+            optional=MASK, options=NAMED if backend == "auto" else MASK_OPTIONS,
+        )
+        for backend in ("auto", "reference", "chunked", "decode", "composed", "flash_diff_attn_1",
+                        "flash_diff_attn_2", "flex")
+    },
+    "diff_attention_maps": Function(
+        call=diff_attention_maps, valid=without("v", attention()), tensors=("q", "k", "lam"),
+        optional=ROWS, options=MASK_OPTIONS,
+    ),
+    **{
+        f"softmax_attention {backend}": Function(
+            call=partial(softmax_attention, backend=backend), valid=one_map(), tensors=QKV,
+            optional=MASK, options=NAMED if backend == "auto" else MASK_OPTIONS,
+        )
+        for backend in ("auto", "reference", "sdpa", "chunked", "decode")
+    },
+    "softmax_attention_maps": Function(
+        call=softmax_attention_maps, valid=without("v", one_map()), tensors=("q", "k"),
+        optional=ROWS, options=MASK_OPTIONS,
+    ),
+    "flex_diff_attention": Function(
+        call=flex_diff_attention, valid=attention(), tensors=QKVL,
+        options={"scale": NO_SCALES, "mask_mod": NO_FUNCTIONS, "score_mod": NO_FUNCTIONS,
+                 "block_mask": NO_TENSORS | {"tensor": torch.ones(T, S)}},
+    ),
+    "rotary_embedding": Function(
+        call=partial(rotary_embedding, head_dim=D), valid={"positions": torch.arange(T)},
+        tensors=("positions",), any_shape=("positions",),
+        floats=(torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64),
+        options={"head_dim": NO_COUNTS | {"odd": 7}, "theta": NO_NUMBERS | {"0": 0.0, "-1": -1.0}},
+    ),
+    "apply_rotary": Function(
+        call=apply_rotary, floats=FLOATS, any_shape=("x",), tensors=("x", "cos", "sin"),
+        valid={"x": torch.randn(B, T, H, D), "cos": COS, "sin": COS},
+    ),
+    "head_norm": Function(
+        call=head_norm, valid={"x": torch.randn(B, T, H, D)}, tensors=("x",), floats=FLOATS,
+        optional={"weight": torch.ones(D)}, any_shape=("x",),
+        options={"eps": NO_NUMBERS | {"-1": -1.0}, "factor": NO_NUMBERS},
+    ),
+    "diff_lambda": Function(
+        call=partial(diff_lambda, lambda_init=0.2), valid=VECTORS, tensors=tuple(VECTORS),
+        floats=FLOATS, options={"lambda_init": NO_NUMBERS},
+    ),
+    "sigmoid_lambda": Function(
+        call=sigmoid_lambda, valid={"logits": torch.randn(B, T, H)}, tensors=("logits",),
+        floats=FLOATS, any_shape=("logits",),
+    ),
+    "lambda_init": Function(
+        call=lambda_init, valid={"layer_idx": 0}, tensors=(),
+        options={"layer_idx": without("0", NO_COUNTS)},
+    ),
+    "backends": Function(
+        call=backends.names, valid={"op": "diff_attention"}, tensors=(), options={"op": NO_NAMES}
+    ),
+}  # fmt: skip
+VALUES = [
+    ("diff_attention auto", {"lam": torch.full((), torch.nan)}),
+    *[("diff_attention auto", {"kv_lengths": lengths})
+      for lengths in (int32(-1, 2), int32(0, S + 1), int32(-(2**31), 0), int32(0, 2**31 - 1))],
+    *[("diff_attention_maps", {"rows": torch.tensor(rows)})
+      for rows in ([-1], [T], [0, 2**62], [-(2**63)])],
+    *[("diff_attention auto", {"cu_seqlens": borders}) for borders in (int32(0, S), 3, [0, S])],
+]  # fmt: skip
+DOCUMENTED = (ShapeError, BackendError, ConfigError)
+
+
+def wrong_calls():
+    """``(label, function, arguments)``."""
+    for label, function in FUNCTIONS.items():
+        for name in (*function.tensors, *function.optional):
+            x = function.valid[name] if name in function.tensors else function.optional[name]
+            wrong = NO_TENSORS | odd_dtypes(x, function.floats) | odd_layouts(x)
+            if name in function.tensors:
+                wrong = wrong | {"None": None}
+            if name not in function.any_shape:
+                wrong = wrong | odd_shapes(x)
+            if name == "v":  # of any width
+                wrong = without("longer", wrong)
+            if name == "rows":
+                wrong = without("no numbers", without("longer", without("longer first", wrong)))
+            if name in ("x", "logits", "positions"):  # nothing else says where they must lie
+                wrong = (
+                    wrong if name == "x" and "cos" in function.tensors else without("meta", wrong)
+                )
+            if name == "lam":  # broadcast
+                wrong = without("scalar", without("one axis less", wrong))
+            for what, value in wrong.items():
+                yield f"{label}: {name} = {what}", function, {name: value}
+        for name, wrong in function.options.items():
+            for what, value in wrong.items():
+                yield f"{label}: {name} = {what}", function, {name: value}
+    for label, arguments in VALUES:
+        yield f"{label}: {arguments}", FUNCTIONS[label], arguments
+
+
+def fault(function, arguments):
+    """What is wrong with the refusal."""
+    try:
+        function.call(**(function.valid | arguments))
+    except DOCUMENTED as error:
+        text = str(error)
+        if "\n" in text or len(text) > 500 or ": " not in text:
+            return f"must be one short line, got {text!r}"
+        own = getattr(function.call, "func", function.call).__name__
+        ours = text.startswith((f"{own}: ", "backends: "))
+        return None if ours else f"must say where, got {text!r}"
+    except Exception as error:  # any other kind is what is looked for
+        return f"raised {type(error).__name__}: {str(error)[:100]}"
+    return "raised nothing"
+
+
+@pytest.fixture(autouse=True)
+def _no_gradient():
+    with torch.no_grad():
+        yield
+
+
+def test_valid_calls_are_valid():
+    """Each of the calls that the others differ from by one argument."""
+    for label, function in FUNCTIONS.items():
+        if "flex" in label:  # slow, and compared in its own test
+            continue
+        function.call(**function.valid)
+        for name in function.optional:
+            function.call(**function.valid, **{name: function.optional[name]})
+
+
+@pytest.mark.parametrize("scale", [1, 0, -2, np.float32(0.3), Fraction(1, 2), 5e-324])
+def test_real_numbers_are_scales(scale):
+    given = attention()
+    out = diff_attention(**given, scale=scale)
+    assert torch.equal(out, diff_attention(**given, scale=float(scale)))
+
+
+def test_wrong_arguments():
+    with trial("wrong arguments of operators", minimum=6_500) as tally:
+        for label, function, arguments in wrong_calls():
+            tally.check(label, fault(function, arguments))
+
+
+def test_empty_lengths_are_no_fault():
+    """B, T or S of 0, on every backend, in every form: a result of the documented shape."""
+    with trial("empty calls", minimum=140) as tally:
+        for name in backends.names("diff_attention"):
+            for shared in (False, True):
+                for batch in (0, 2):
+                    for queries in (0, 3):
+                        for keys in (0, 5):
+                            label = f"{name}, shared {shared}, {batch} x {queries} x {keys}"
+                            if 0 in (batch, queries, keys):
+                                tally.check(label, empty_fault(name, shared, batch, queries, keys))
+
+
+def empty_fault(name, shared, batch, queries, keys):
+    q = torch.ones(batch, queries, 4, 2, 32)
+    k = torch.ones(batch, keys, 2, *(() if shared else (2,)), 32)
+    v = torch.ones(batch, keys, 2, 64)
+    lengths = torch.full((batch,), keys, dtype=torch.int32)
+    try:
+        out = diff_attention(q, k, v, torch.tensor(0.3), backend=name, kv_lengths=lengths)
+    except BackendError as error:
+        return None if name == "hopper" else str(error)
+    right = out.shape == (batch, queries, 4, 64) and not out.any()
+    return None if right else f"got {list(out.shape)}"
