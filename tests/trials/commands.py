@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trials.disk import Recorder, State, digest, held, recording, restore
+from trials.disk import Recorder, State, digest, held, restore
+from trials.tracing import recording
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog", "by", "sea"]
 TIMES = frozenset(

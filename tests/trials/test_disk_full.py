@@ -7,7 +7,8 @@ import resource
 import pytest
 
 from tally import trial
-from trials.disk import Recorder, recording
+from trials.disk import Recorder
+from trials.tracing import recording
 
 NEEDS_ROOM = ("write", "mkdir", "sync")
 """Events that a full disk refuses; it still renames and removes."""

@@ -16,7 +16,8 @@ import pytest
 from tally import trial
 from trials import commands
 from trials.commands import call
-from trials.disk import Recorder, recording
+from trials.disk import Recorder
+from trials.tracing import recording
 
 POINTS = {
     "train": 81,
