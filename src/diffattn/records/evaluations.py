@@ -2,8 +2,11 @@
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+from diffattn.errors import CheckpointError
+from diffattn.records.destination import is_folder_name
+from diffattn.records.fields import checked, short
 from diffattn.records.io import read_record, write_json
 
 EVAL_SCHEMA_VERSION = 1
@@ -71,7 +74,7 @@ class EvalResult:
             Path(folder) / "result.json",
             "evaluation",
             EVAL_SCHEMA_VERSION,
-            lambda value: cls(metrics=[Metric(**row) for row in value.pop("metrics")], **value),
+            lambda value: checked(cls, value, f"{folder}/result.json"),
         )
 
     def headline(self) -> list[Metric]:
@@ -125,21 +128,30 @@ class Comparison:
         Raises:
             CheckpointError: The file is missing, damaged, of another kind or schema version.
         """
-
-        def make(value: dict[str, Any]) -> Comparison:
-            rows = [PairedDifference(**row) for row in value.pop("differences")]
-            return cls(differences=rows, **value)
-
         path = Path(folder) / "comparison.json"
-        return read_record(path, "comparison", EVAL_SCHEMA_VERSION, make)
+        return read_record(
+            path, "comparison", EVAL_SCHEMA_VERSION, lambda value: checked(cls, value, str(path))
+        )
+
+
+class _Marker(TypedDict):
+    """Names of folders: ``<model>/<variant>/``."""
+
+    models: list[str]
+    variants: list[str]
 
 
 def evaluation_marker(folder: Path) -> dict[str, Any]:
     """What ``evaluation.json`` says, to be written back with more.
 
     Raises:
-        CheckpointError: The file is missing or of another kind.
+        CheckpointError: The file is missing or of another kind, or names what is no folder's name.
     """
-    kind = "evaluation folder"
-    marker = read_record(Path(folder) / EVALUATION_MARKER, kind, EVAL_SCHEMA_VERSION, dict)
+    kind, path = "evaluation folder", Path(folder) / EVALUATION_MARKER
+    marker: dict[str, Any] = read_record(
+        path, kind, EVAL_SCHEMA_VERSION, lambda value: dict(checked(_Marker, value, str(path)))
+    )
+    for name in [*marker["models"], *marker["variants"]]:
+        if not is_folder_name(name):
+            raise CheckpointError(f"{path}: must name folders in it, got {short(name)}.")
     return {"schema": EVAL_SCHEMA_VERSION, "kind": kind} | marker

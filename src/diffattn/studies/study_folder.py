@@ -6,6 +6,7 @@ from typing import Any
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.records.claim import is_claimed
+from diffattn.records.destination import require_folder_destination
 from diffattn.records.io import read_json, write_json
 from diffattn.records.run import config_hash, require_schema
 
@@ -26,8 +27,7 @@ def recorded_study(
         ConfigError: The folder holds a study of another configuration, or is a file.
         CheckpointError: Something else lies there.
     """
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"reproduce: --out must be a folder, got the file {folder}.")
+    require_folder_destination(folder)
     if not is_claimed(folder, _MARKER, "a study", besides=besides):
         return None
     path = folder / _MARKER
