@@ -14,6 +14,7 @@ from diffattn.cli import tables
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.ops import backends
 from diffattn.recipes.catalog import RECIPES
+from diffattn.records.io import read_json
 
 
 def test_version_and_module(cli):
@@ -79,7 +80,7 @@ def test_train_from_packed_data_and_generate(cli, small, corpus, tmp_path):
     )  # fmt: skip
     assert trained.code == 0, trained
     results = json.loads(trained.out)
-    assert results == json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results == read_json(tmp_path / "run" / "results.json")
     assert not (tmp_path / "run" / "data").exists()
     lines = trained.err.splitlines()
     assert lines[0] == "1/6 steps (17%), time left unknown; smoke"

@@ -1,6 +1,5 @@
 """An evaluation can be interrupted, continued and compared; a bad item takes no other down."""
 
-import json
 from dataclasses import dataclass
 
 import pytest
@@ -15,6 +14,7 @@ from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
 from diffattn.records.evaluations import EvalResult, Metric
 from diffattn.records.io import read_jsonl
+from record_files import read_record, write_items, write_record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,8 +150,7 @@ def test_paired_differences_leave_out_what_one_has_not_scored(models, tmp_path):
         if row["id"] in ("3", "5"):
             row["scores"]["right"] = 1.0
     rows = [row for row in rows if row["id"] != "4"]
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    (tmp_path / "two" / "counting" / "items.jsonl").write_text(text)
+    write_items(tmp_path / "two" / "counting", rows)
     comparison = compare(tmp_path, ["one", "two", "three"], ["counting"])
     (one,) = comparison.differences
     assert (one.num_items, one.n, one.num_unpaired) == (4, 3, 1)
@@ -168,8 +167,7 @@ def test_single_right_or_wrong_items_are_compared_by_mcnemar(models, tmp_path):
     for label, right in answers.items():
         run(models["softmax"], tmp_path / label / "counting", size=2)
         rows = [{"id": str(i), "scores": {"right": x}} for i, x in enumerate(right)]
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (tmp_path / label / "counting" / "items.jsonl").write_text(text)
+        write_items(tmp_path / label / "counting", rows)
     (one,) = compare(tmp_path, ["one", "two"], ["counting"]).differences
     assert (one.test, one.n) == ("McNemar, exact", 7)
     assert one.difference == pytest.approx(3 / 7)
@@ -186,8 +184,7 @@ def test_weighted_scores_compare_over_equal_items(models, tmp_path):
             {"id": str(i), "scores": {"loss": loss}, "weights": {"loss": weight}}
             for i, (loss, weight) in enumerate(zip(losses, tokens, strict=True))
         ]
-        text = "".join(json.dumps(row) + "\n" for row in [*rows, {"id": "3", "scores": {}}])
-        (tmp_path / label / "counting" / "items.jsonl").write_text(text)
+        write_items(tmp_path / label / "counting", [*rows, {"id": "3", "scores": {}}])
     (one,) = compare(tmp_path, ["one", "two"], ["counting"]).differences
     assert (one.num_items, one.n, one.num_unpaired) == (2, 2, 1)
     assert one.difference == pytest.approx((-3 + 1) / 4)
@@ -200,15 +197,14 @@ def test_losses_per_token_of_two_vocabularies_are_not_compared(models, tmp_path)
     for label in ("one", "two"):
         run(models["softmax"], tmp_path / label / "counting", size=2)
         rows = [{"id": str(i), "scores": dict.fromkeys(per_token + anyway, i)} for i in (0, 1)]
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (tmp_path / label / "counting" / "items.jsonl").write_text(text)
+        write_items(tmp_path / label / "counting", rows)
     found = compare(tmp_path, ["one", "two"], ["counting"])
     assert len(found.differences) == 9
     assert not found.skipped
     path = tmp_path / "two" / "counting" / "result.json"
-    value = json.loads(path.read_text())
+    value = read_record(path)
     value["model"]["vocabulary"] = "another"
-    path.write_text(json.dumps(value))
+    write_record(path, value)
     found = compare(tmp_path, ["one", "two"], ["counting"])
     assert [one.score for one in found.differences] == list(anyway)
     assert found.skipped == [

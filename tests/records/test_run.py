@@ -45,7 +45,6 @@ def test_missing_damaged_and_foreign_records_are_refused(tmp_path):
     good = read_json(path)
     for value, message in (
         (good | {"schema": 2}, "schema must be 1, got 2"),
-        ([], "schema must be 1, got None"),
         ({"name": "x"}, "schema must be 1, got None"),
         (good | {"surprise": 1}, "must hold a run record, got .*surprise"),
         ({k: v for k, v in good.items() if k != "seed"}, "must hold a run record, got .*seed"),

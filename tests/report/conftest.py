@@ -1,6 +1,5 @@
 """A study folder of made-up numbers, in the schema that the report reads."""
 
-import json
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -21,16 +20,11 @@ from diffattn.records.results import (
 from diffattn.records.run import RunRecord
 from diffattn.stats.intervals import mean_interval
 from diffattn.stats.paired import paired_difference
+from record_files import write_finished, write_record
 
 TYPES = ("softmax", "diff", "diff_v2", "shared_diff")
 OFFSETS = {"softmax": 0.0, "diff": -0.031, "diff_v2": 0.002, "shared_diff": 0.027}
 TOKENS = ["def", " ", "main", "(", "a", "<script>", "alert(1)", "</script>", ")", ":", "\n", " "]
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Without the flush to disk of ``records.io``, which costs more than the tests."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value), encoding="utf-8")
 
 
 def write_study(
@@ -55,7 +49,7 @@ def write_study(
     study = {"schema": 1, "scale": scale, "created": "2001-02-03T04:05:06+00:00"}
     study |= {"types": list(types), "seeds": list(seeds), "config": config, "data": data}
     study |= {"config_hash": "0123456789abcdef", "match": "params"}
-    write_json(folder / "study.json", study)
+    write_record(folder / "study.json", study)
     losses: dict[str, dict[int, float]] = {}
     costs = {}
     for name in types:
@@ -64,9 +58,9 @@ def write_study(
             loss, cost = _write_run(folder, name, seed, config, num_layers, num_steps)
             losses[name][seed] = loss
             costs[f"{name}-seed{seed}"] = cost
-    write_json(folder / "costs.json", {"schema": 1, "runs": costs})
-    write_json(folder / "results.json", _results(scale, losses))
-    write_json(folder / "maps.json", _maps(types, tokens, num_layers))
+    write_record(folder / "costs.json", {"schema": 1, "runs": costs})
+    write_record(folder / "results.json", _results(scale, losses))
+    write_record(folder / "maps.json", _maps(types, tokens, num_layers))
     return folder
 
 
@@ -97,7 +91,7 @@ def _write_run(
         hardware={"processor": "Made-up processor", "machine": "none"},
     )
     run = folder / "runs" / name
-    write_json(run / "run.json", asdict(record))
+    write_record(run / "run.json", asdict(record))
     final = 3.21 + OFFSETS[kind] + 0.02 * seed + random.gauss(0, 0.004)
     starts = [0.8 - 0.6 * math.exp(-0.3 * layer) for layer in range(num_layers)]
     rows, lam = [], None
@@ -113,16 +107,14 @@ def _write_run(
                 lam = [round(x + random.gauss(0, 0.01), 4) for x in lam]
                 row["lam"] = lam
         rows.append(row)
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (run / "metrics.jsonl").write_text(lines, encoding="utf-8")
     result = {"schema": 1, "run": name, "validation_loss": final, "tokens": 4096 * num_steps}
     result |= {"validation_bits_per_byte": final * 0.4976, "lam": lam}
     result["lambda_init"] = starts if kind in ("diff", "shared_diff") else None
-    write_json(run / "results.json", result)
+    write_finished(run, result, rows)
     cost = {"schema": 1, "run": name, "wall_seconds": 60 + seed, "cpu_seconds": 58.5 + seed}
     speed = {"softmax": 8_000, "diff": 5_600, "diff_v2": 6_100, "shared_diff": 5_200}[kind]
     cost |= {"tokens_per_second": speed - 10 * seed, "peak_bytes": 500_000_000 + speed * 1000}
-    write_json(run / "costs.json", cost)
+    write_record(run / "costs.json", cost)
     return final, cost
 
 

@@ -15,6 +15,7 @@ from diffattn.errors import CheckpointError
 from diffattn.report.build import build_report
 from diffattn.report.page.wording import number
 from diffattn.report.study.published import study_summary
+from record_files import read_record, write_record
 
 SECTIONS = ["models", "loss", "curves", "costs", "lambda", "maps", "provenance"]
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -94,7 +95,7 @@ def test_charts_hold_the_recorded_numbers(make_study):
     thin = [t for t in traces if t["legendgroup"] == "diff" and not t["showlegend"]]
     assert thin[1]["y"] == [round(x, 6) for x in losses if x is not None]
     assert sum(t["showlegend"] for t in traces) == 4
-    maps = json.loads((study / "maps.json").read_text(encoding="utf-8"))["layers"]["diff"]
+    maps = read_record(study / "maps.json")["layers"]["diff"]
     signed = charts["map-1-d"]["data"][0]
     assert signed["z"] == maps["difference"]
     assert signed["zmin"] == -signed["zmax"]
@@ -119,13 +120,13 @@ def test_page_loads_nothing(make_study):
 
 def test_text_from_files_is_escaped(make_study):
     study = make_study(scale="<script>alert(2)</script>")
-    results = json.loads((study / "results.json").read_text(encoding="utf-8"))
+    results = read_record(study / "results.json")
     results["statement"] = "<img src=x onerror=alert(3)> & more \ud800"
-    (study / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    write_record(study / "results.json", results)
     run = study / "runs/diff-seed0/run.json"
-    record = json.loads(run.read_text(encoding="utf-8"))
+    record = read_record(run)
     record["hardware"] = {"processor": '"><script>alert(4)</script>'}
-    run.write_text(json.dumps(record), encoding="utf-8")
+    write_record(run, record)
     page = build(study)
     assert "<script>alert" not in page
     assert "</script>alert" not in page
@@ -140,8 +141,8 @@ def test_charts_show_text_from_files_as_it_is(make_study):
     """Names of runs reach the hover text; quotes, which plotly would not decode, stay."""
     study = make_study(seeds=(0,), num_steps=10)
     run = study / "runs/diff-seed0/run.json"
-    record = json.loads(run.read_text(encoding="utf-8"))
-    run.write_text(json.dumps(record | {"name": '</script><b>"a\'s" & b'}), encoding="utf-8")
+    record = read_record(run)
+    write_record(run, record | {"name": '</script><b>"a\'s" & b'})
     page = build(study)
     assert "</script><b>" not in page
     traces = figures(page)["chart-validation"]["data"]
@@ -190,6 +191,7 @@ def test_missing_files_are_named(make_study):
     (study / "runs" / "softmax-seed0" / "metrics.jsonl").unlink()
     page = build(study)
     assert "maps.json is missing" in page
+    assert "Run softmax-seed0 has lost its metrics.jsonl" in page
     assert "No run of diff with seed 1 was found." in page
     assert "Run diff_v2-seed0 has not finished: it stopped at step 300." in page
     # The study's own summary still stands.
@@ -233,8 +235,8 @@ def test_one_seed_has_no_interval(make_study):
 def test_contradicting_summary_is_named(make_study):
     study = make_study()
     path = study / "runs/diff-seed0/results.json"
-    value = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(value | {"validation_loss": 9.75}), encoding="utf-8")
+    value = read_record(path)
+    write_record(path, value | {"validation_loss": 9.75})
     assert re.search(r"for diff-seed0, but the run&#39;s own file gives 9\.75", build(study))
 
 
@@ -252,7 +254,7 @@ def test_published_study_has_its_own_provenance(make_study):
 def test_a_summary_shows_its_numbers_and_no_gaps(make_study, tmp_path):
     folder = make_study("published", scale="study", num_steps=500, num_layers=2)
     path = tmp_path / "summary.json"
-    path.write_text(json.dumps(study_summary(folder)), encoding="utf-8")
+    write_record(path, study_summary(folder))
     page = build(make_study(), published=path)
     whole, part = outline_of(build(make_study(), published=folder)), outline_of(page)
     absent = ["published-curves", "published-maps"]
@@ -265,7 +267,7 @@ def test_a_summary_shows_its_numbers_and_no_gaps(make_study, tmp_path):
     assert page.count('class="gap"') == 1  # for readers without scripts
     assert "published-chart-differences" in part.ids
     shown = text[text.index("Published study", text.index("Published study") + 1) :]
-    study = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    study = read_record(folder / "results.json")
     for entry in study["types"].values():
         assert f"{entry['validation_loss']['mean']:.4f}" in shown
     for difference in study["differences"]:
@@ -284,9 +286,9 @@ def test_damaged_summary_is_refused(make_study, tmp_path, content):
 def test_protocol_versions_share_no_table(make_study):
     published = make_study("published")
     path = published / "results.json"
-    value = json.loads(path.read_text(encoding="utf-8"))
+    value = read_record(path)
     value["protocol"]["version"] = 2
-    path.write_text(json.dumps(value), encoding="utf-8")
+    write_record(path, value)
     page = build(make_study(), published=published)
     assert "so their numbers share no table" in page
     assert 'data-label="Study"' not in page
@@ -331,9 +333,9 @@ def test_damaged_files_are_refused(make_study, name, content):
 )
 def test_incomplete_fields_are_refused(make_study, name, change):
     study = make_study(seeds=(0, 1), num_steps=10)
-    value = json.loads((study / name).read_text(encoding="utf-8"))
+    value = read_record(study / name)
     change(value)
-    (study / name).write_text(json.dumps(value), encoding="utf-8")
+    write_record(study / name, value)
     with pytest.raises(CheckpointError, match=name):
         build_report(study)
 

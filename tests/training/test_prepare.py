@@ -1,17 +1,17 @@
 """Data is prepared once, reused, and never mixed with another corpus or with foreign files."""
 
-import json
 import shutil
 from dataclasses import replace
 
 import pytest
 
 from diffattn.data.tokens import PackedTokens
-from diffattn.errors import CheckpointError, ConfigError
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.records.lock import sole_writer
 from diffattn.training import prepare
 from diffattn.training.config import DataConfig
 from diffattn.training.prepare import open_data, prepare_data
+from record_files import read_record, write_record
 
 
 def contents(folder):
@@ -77,9 +77,12 @@ def test_folders_of_somebody_else_are_left_alone(config, tmp_path):
     (tmp_path / "mine" / "tokenizer").mkdir(parents=True)
     (tmp_path / "mine" / "tokenizer" / "tokenizer.json").write_text("{}")
     (tmp_path / "file").write_text("text")
-    for name in ("mine", "file"):
+    for name, must in (
+        ("mine", "be empty or hold packed data"),
+        ("file", "be a folder, got a file"),
+    ):
         before = contents(tmp_path)
-        with pytest.raises(CheckpointError, match=f"{name}: must be empty or hold packed data"):
+        with pytest.raises(DiffAttnError, match=f"{name}: must {must}"):
             prepare_data(config, tmp_path / name)
         assert contents(tmp_path) == before
 
@@ -171,15 +174,14 @@ def test_missing_or_damaged_files_are_named(copied, name):
 
 def test_a_marker_of_another_kind_is_refused(copied):
     path = copied / "data.json"
-    marker = json.loads(path.read_text())
+    marker = read_record(path)
     for value in (
         {"schema": 2},
         {"schema": 1},
         marker | {"config": {"colour": "red"}},
         marker | {"config": marker["config"] | {"vocab_size": "x"}},
-        [],
     ):
-        path.write_text(json.dumps(value))
+        write_record(path, value)
         with pytest.raises(CheckpointError, match=r"data\.json"):
             open_data(copied)
     with pytest.raises(CheckpointError, match="file must exist"):

@@ -13,6 +13,7 @@ from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.records.io import read_json
 from diffattn.training import trainer
 from diffattn.training.trainer import train
+from record_files import write_record
 
 SAME = ("metrics.jsonl", "results.json", "model/model.safetensors")
 
@@ -147,7 +148,7 @@ def test_costs_of_both_parts_add_up(make_run, data, tmp_path):
     def spend(checkpoints):
         path = checkpoints.parent / "costs.json"
         spent = {"wall_seconds": 5_000.0, "cpu_seconds": 4_000.0, "peak_bytes": 10**15}
-        path.write_text(json.dumps(read_json(path) | spent))
+        write_record(path, read_json(path) | spent)
 
     stop_and_continue(make_run("diff"), data, tmp_path / "run", 11, spend)
     costs = read_json(tmp_path / "run" / "costs.json")

@@ -14,6 +14,7 @@ from diffattn.data.tokens import TokenDataset
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.models.accounting import parameter_count
 from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.lock import sole_writer
@@ -40,7 +41,7 @@ def test_a_run_learns_and_writes_its_files(attention_type, finished, make_run, d
     assert names == {
         "run.json", "metrics.jsonl", "costs.json", "results.json", "model/config.json",
         "model/generation_config.json", "model/model.safetensors", "model/tokenizer.json",
-        "model/tokenizer_config.json",
+        "model/tokenizer_config.json", "model/manifest.json",
     }  # fmt: skip
     rows = read_jsonl(folder / "metrics.jsonl")
     results = read_json(folder / "results.json")
@@ -136,7 +137,7 @@ def test_nothing_is_printed_and_the_configuration_stays(make_run, data, tmp_path
     assert capfd.readouterr() == ("", "")
     assert config.resolved() == before
     # transformers switches the cache off to train; whoever generates wants it.
-    assert read_json(tmp_path / "run" / "model" / "config.json")["use_cache"] is True
+    assert DiffTransformerConfig.from_pretrained(tmp_path / "run" / "model").use_cache is True
 
 
 def inputs_seen(config, data, folder, monkeypatch):
@@ -267,11 +268,11 @@ def test_foreign_damaged_and_busy_folders_are_left_alone(finished, make_run, dat
     with sole_writer(busy):
         for name, message in (
             ("foreign", "must be empty or hold run .*, got other files"),
-            ("file", "must be empty or hold run .*, got a file"),
+            ("file", "must be a folder, got a file"),
             ("damaged", "must be JSON"),
             ("busy", "one process at a time"),
         ):
-            with pytest.raises(CheckpointError, match=message):
+            with pytest.raises(DiffAttnError, match=message):
                 train(make_run("diff"), data, tmp_path / name)
     assert snapshot(tmp_path) == before
 

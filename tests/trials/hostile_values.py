@@ -5,7 +5,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from diffattn.records.io import write_json, write_jsonl
+from diffattn.records.io import log_facts
+from record_files import change_record, write_rows
+from record_files import write_record as write_sealed
 
 MARK = "xmark"
 """In every hostile text, so that a page can be searched for it."""
@@ -138,14 +140,16 @@ def renamed(value: Any, path: Path, key: str) -> Any:
 def write_record(file: Any, value: Any) -> None:
     """Write a record as its writer does, so that only its values are wrong.
 
-    What no writer takes is written as plain JSON: NaN, and half a character, which JSON can spell.
+    What no writer takes is written as plain JSON: NaN, which Python's JSON can spell.
     """
     rows = file.suffix == ".jsonl"
     try:
-        (write_jsonl if rows else write_json)(file, value)
-    except (ValueError, RecursionError):
+        (write_rows if rows else write_sealed)(file, value)
+    except ValueError:
         text = "".join(json.dumps(row) + "\n" for row in value) if rows else json.dumps(value)
         file.write_text(text, encoding="utf-8")
+    if rows and (results := file.with_name("results.json")).exists():
+        change_record(results, metrics=log_facts(file))
 
 
 def shown(path: Path, value: Any) -> str:

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diffattn.records.evaluations import Comparison, EvalResult, Metric, PairedDifference
+from diffattn.records.evaluations import (
+    EVAL_SCHEMA_VERSION,
+    Comparison,
+    EvalResult,
+    Metric,
+    PairedDifference,
+)
 from diffattn.records.run import RunRecord
 from diffattn.report.benchmarks.tables import markdown, read_results
 from diffattn.report.build import build_evaluation_report, build_report, markdown_results
@@ -102,7 +108,7 @@ def recall_study(folder: Path) -> Folder:
 def evaluation(folder: Path) -> Folder:
     """Two models and a line chart and heat maps of each."""
     models = {"one": "softmax", "two": "diff"}
-    marker = {"schema": 1, "kind": "evaluation folder"}
+    marker = {"schema": EVAL_SCHEMA_VERSION, "kind": "evaluation folder"}
     marker |= {"models": [*models, "three"], "variants": ["needle"]}
     write_record(folder / "evaluation.json", marker)
     for label, kind in models.items():
@@ -140,7 +146,7 @@ def eval_result(label: str, kind: str) -> EvalResult:
     return EvalResult(
         protocol="needle", version=1, source="a paper", variant="needle", model=model,
         parameters={"samples": 3}, choices={"prompt": "completion"}, metrics=metrics,
-        tables={"by_depth": [0.5]}, num_items=12, num_failed=2,
+        tables={"by_depth": [0.5]}, num_items=12, num_failed=2, items={"rows": 12, "sha256": "0"},
     )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def judge(
     from diffattn.evaluation.judge.interface import judge_settings
     from diffattn.evaluation.judge.requests import recorded_outputs
     from diffattn.records.destination import require_file_destination, require_folder_destination
-    from diffattn.records.io import write_jsonl
+    from diffattn.records.io import write_plain_jsonl
 
     if model is None and requests is None:
         raise ConfigError("judge: --model or --requests must be given, got neither.")
@@ -61,7 +61,7 @@ def judge(
     if requests is not None or dry_run:
         asked = [request for part in recorded for request in part.requests(settings.document)]
         if requests is not None and not dry_run:
-            write_jsonl(requests, [request.plain() for request in asked])
+            write_plain_jsonl(requests, [request.plain() for request in asked])
             typer.echo(f"{len(asked)} requests: {requests}")
         else:
             typer.echo(json.dumps({"requests": len(asked), "judge": asdict(settings)}, indent=2))

@@ -83,7 +83,9 @@ class RunsProgress(StderrBars):
         return self
 
     def on_progress(self, name: str, event: dict[str, Any]) -> None:
-        """Take one event of a run: ``step`` and ``loss``, ``done`` or ``error``."""
+        """Take one event of a run: ``step`` and ``loss``, ``message``, ``done`` or ``error``."""
+        if "message" in event:
+            self.on_message(f"{name}: {event['message']}")
         if "step" in event:
             # The first steps of a run are not timed: they come with its start-up.
             self.began = time.monotonic() if self.began is None else self.began

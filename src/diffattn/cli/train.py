@@ -77,6 +77,7 @@ def train(
             on_progress=lambda step, loss: progress.on_progress(
                 config.name, {"step": step, "loss": loss}
             ),
+            on_message=progress.on_message,
         )
     if json_:
         typer.echo(json.dumps(results, indent=2))

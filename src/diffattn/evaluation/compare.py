@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from diffattn.records.evaluations import Comparison, EvalResult, PairedDifference, evaluation_marker
-from diffattn.records.io import read_jsonl
+from diffattn.records.lock import sole_writer
 from diffattn.stats.bootstrap import bootstrap_ratio, cluster_sums
 from diffattn.stats.paired import mcnemar_test, sign_flip_test
 
@@ -25,10 +25,11 @@ def compare_folder(folder: Path) -> Comparison | None:
     Raises:
         CheckpointError: ``folder`` is no evaluation folder, or a record is damaged.
     """
-    marker = evaluation_marker(folder)
-    if len(marker["models"]) < 2:
-        return None
-    return compare(folder, marker["models"], marker["variants"])
+    with sole_writer(folder, wait=True):  # of several processes the last one sees all results
+        marker = evaluation_marker(folder)
+        if len(marker["models"]) < 2:
+            return None
+        return compare(folder, marker["models"], marker["variants"])
 
 
 def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Comparison:
@@ -57,8 +58,8 @@ def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Com
             if fault:
                 skipped.append(f"{variant}: {label} was not compared: {fault}.")
                 continue
-            rows = [_scored(path) for path in (second, first)]
-            differing = _differences(variant, label, baseline, *rows)
+            base, rows = _scored(results[0], first), _scored(results[1], second)
+            differing = _differences(variant, label, baseline, rows, base)
             a, b = (result.model.get("vocabulary") for result in results)
             unlike = [
                 difference.score
@@ -93,9 +94,8 @@ def _mismatch(a: EvalResult, b: EvalResult) -> str | None:
     return None if a.parameters == b.parameters else "the parameters differ"
 
 
-def _scored(folder: Path) -> dict[str, Mapping[str, Any]]:
-    rows = read_jsonl(folder / "items.jsonl")
-    return {row["id"]: row for row in rows if "error" not in row}
+def _scored(result: EvalResult, folder: Path) -> dict[str, Mapping[str, Any]]:
+    return {row["id"]: row for row in result.read_items(folder) if "error" not in row}
 
 
 def _differences(

@@ -6,17 +6,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import DiffAttnError
+from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.evaluation.protocol import Item, Part, Protocol
 from diffattn.inference.language_model import LanguageModel
 from diffattn.records.claim import claim_run
-from diffattn.records.evaluations import EvalResult
-from diffattn.records.io import append_jsonl, cut_jsonl, read_json, read_jsonl, write_json
+from diffattn.records.evaluations import ITEMS, EvalResult
+from diffattn.records.io import append_jsonl, log_facts, read_json, recover_jsonl, write_json
 from diffattn.records.lock import sole_writer
 from diffattn.records.run import RunRecord, package_versions
 
 OnProgress = Callable[[int, int], None]
 """``(items done, items in all)``, after every batch."""
+OnMessage = Callable[[str], None]
 
 
 def evaluate(
@@ -24,7 +25,9 @@ def evaluate(
     part: Part,
     folder: Path,
     *,
+    wait: bool = False,
     on_progress: OnProgress = lambda done, total: None,
+    on_message: OnMessage = lambda line: None,
 ) -> EvalResult:
     """Put every item of a protocol to a model, or those that an earlier call has not reached.
 
@@ -35,11 +38,15 @@ def evaluate(
         model: The model.
         part: The protocol.
         folder: Where it is recorded; continued if it holds the same evaluation.
+        wait: Whether to wait for another process that works in ``folder``.
         on_progress: Given the items done and in all.
+        on_message: Given one line for a damaged result or row of ``items.jsonl``: what is missing
+            is asked again.
 
     Raises:
         ConfigError: The protocol cannot be run on this model or data; see its ``batches``.
-        CheckpointError: ``folder`` holds another evaluation, or another process works there.
+        CheckpointError: ``folder`` holds another evaluation.
+        BusyError: Another process works there, and it is not waited for.
         DiffAttnError: No item at all could be asked; the first reason is named.
     """
     folder = Path(folder)
@@ -55,14 +62,14 @@ def evaluate(
         device=model.device.type,
         versions=package_versions(),
     )
-    # Where the weights lie does not matter: their hash says whether they are the same.
-    claim_run(folder, record, "an evaluation", free=["model.path"])
-    with sole_writer(folder):
-        if (folder / "result.json").exists():
-            result = EvalResult.read(folder)
-            on_progress(result.num_items, result.num_items)
-            return result
-        rows = _ask_all(model, protocol, folder, on_progress)
+    with sole_writer(folder, wait=wait):
+        # Where the weights lie does not matter: their hash says whether they are the same.
+        claim_run(folder, record, "an evaluation", free=["model.path"])
+        finished = _finished(folder, on_message)
+        if finished is not None:
+            on_progress(finished.num_items, finished.num_items)
+            return finished
+        rows = _ask_all(model, protocol, folder, on_progress, on_message)
         scored = [row for row in rows if "error" not in row]
         if not scored:
             raise DiffAttnError(
@@ -82,23 +89,41 @@ def evaluate(
             tables=summary.tables,
             num_items=len(rows),
             num_failed=len(rows) - len(scored),
+            items=log_facts(folder / ITEMS),
         )
         result.write(folder)
     return result
 
 
+def _finished(folder: Path, on_message: OnMessage) -> EvalResult | None:
+    """The result of an earlier call; ``None`` if it, or an item that it counts, is damaged."""
+    if not (folder / "result.json").exists():
+        return None
+    try:
+        result = EvalResult.read(folder)
+        result.read_items(folder)
+    except CheckpointError as error:
+        on_message(f"The result is made again from the whole items: {error}")
+        return None
+    return result
+
+
 def _ask_all(
-    model: LanguageModel, protocol: Protocol, folder: Path, on_progress: OnProgress
+    model: LanguageModel,
+    protocol: Protocol,
+    folder: Path,
+    on_progress: OnProgress,
+    on_message: OnMessage,
 ) -> list[dict[str, Any]]:
     """Rows of all items, in the order of the items."""
-    path = folder / "items.jsonl"
-    rows: dict[str, dict[str, Any]] = {}
-    if path.exists():
-        cut_jsonl(path)
-        rows = {row["id"]: row for row in read_jsonl(path)}
-        if all("error" in row for row in rows.values()):  # what was wrong may be put right by now
-            path.unlink()
-            rows = {}
+    path = folder / ITEMS
+    known, faults = recover_jsonl(path)
+    for fault in faults:
+        on_message(f"An item is asked again: {fault}")
+    rows = {row["id"]: row for row in known}
+    if all("error" in row for row in rows.values()):  # what was wrong may be put right by now
+        path.unlink(missing_ok=True)
+        rows = {}
     try:
         batches = protocol.batches(model)
     except DiffAttnError:
@@ -107,6 +132,7 @@ def _ask_all(
         raise
     wanted = [item.id for batch in batches for item in batch]
     assert len(set(wanted)) == len(wanted), f"{protocol.name}: ids must be unique"
+    costs = _earlier_costs(folder)
     began, done_before = time.monotonic(), len(rows)
     on_progress(len(rows), len(wanted))
     for batch in batches:
@@ -118,7 +144,9 @@ def _ask_all(
             rows[row["id"]] = row
         on_progress(len(rows), len(wanted))
     if len(rows) > done_before:
-        _add_costs(folder, time.monotonic() - began, len(rows) - done_before)
+        costs["wall_seconds"] += time.monotonic() - began
+        costs["items"] += len(rows) - done_before
+        write_json(folder / "costs.json", costs)
     return [rows[name] for name in wanted]
 
 
@@ -150,18 +178,10 @@ def _writable(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _add_costs(folder: Path, seconds: float, items: int) -> None:
+def _earlier_costs(folder: Path) -> dict[str, Any]:
     """Time goes into a file of its own: it varies from run to run."""
     path = folder / "costs.json"
-    before = read_json(path) if path.exists() else {"wall_seconds": 0.0, "items": 0}
-    write_json(
-        path,
-        {
-            "schema": 1,
-            "wall_seconds": before["wall_seconds"] + seconds,
-            "items": before["items"] + items,
-        },
-    )
+    return read_json(path) if path.exists() else {"schema": 1, "wall_seconds": 0.0, "items": 0}
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.evaluation.compare import compare_folder
@@ -11,14 +10,8 @@ from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.runner import evaluate
 from diffattn.inference.language_model import LanguageModel
 from diffattn.records.claim import is_claimed
-from diffattn.records.evaluations import (
-    EVAL_SCHEMA_VERSION,
-    EVALUATION_MARKER,
-    Comparison,
-    EvalResult,
-    evaluation_marker,
-)
-from diffattn.records.io import write_json
+from diffattn.records.evaluations import EVALUATION_MARKER, Comparison, EvalResult, register
+from diffattn.records.lock import BusyError
 
 
 def labelled(models: Sequence[str]) -> dict[str, str]:
@@ -59,6 +52,8 @@ def run_evaluation(
 ) -> tuple[list[EvalResult], Comparison | None]:
     """Evaluate every model by every part; with several models, compare them.
 
+    Several processes may fill a folder side by side: each part is the work of one of them.
+
     Args:
         chosen: Protocols; see :func:`diffattn.evaluation.registry.parts`.
         models: Paths by label; the first is the baseline of the comparison.
@@ -81,48 +76,50 @@ def run_evaluation(
         CheckpointError: A model cannot be read, or ``folder`` holds other files.
     """
     folder = Path(folder)
-    known = _read_marker(folder)
-    results: list[EvalResult] = []
+    is_claimed(folder, EVALUATION_MARKER, "an evaluation")  # before a model is loaded
+    done: dict[tuple[str, str], EvalResult] = {}
     refused: list[DiffAttnError] = []
-    is_one_of_many = len(models) * len(chosen) > 1
-    for label, path in models.items():
-        model = LanguageModel.load(
-            path, label=label, device=device, dtype=dtype, max_length=max_length, add_bos=add_bos
-        )
-        known["models"] = list(dict.fromkeys([*known["models"], label]))
-        for part in chosen:
-            known["variants"] = list(dict.fromkeys([*known["variants"], part.variant]))
-            write_json(folder / EVALUATION_MARKER, known)
-            name = f"{label}/{part.variant}"
-            on_start(name)
-            try:
-                result = evaluate(
-                    model,
-                    part,
-                    folder / label / part.variant,
-                    on_progress=partial(on_progress, name),
-                )
-            except CheckpointError:  # the folder is not ours to go on in
-                raise
-            except DiffAttnError as error:
-                refused.append(error)
-                if is_one_of_many:  # else it is the error that ends the command
-                    on_message(f"{name} cannot run: {error}")
-                continue
-            if result.num_failed:
-                on_message(f"{name}: {result.num_failed} of {result.num_items} items failed")
-            results.append(result)
-    if not results:
+    left = {label: list(chosen) for label in models}
+    # Parts that other processes are at work on come last, and are waited for.
+    for wait in (False, True):
+        for label, parts in [(label, parts) for label, parts in left.items() if parts]:
+            left[label] = []
+            model = LanguageModel.load(
+                models[label], label=label, device=device, dtype=dtype, max_length=max_length,
+                add_bos=add_bos,
+            )  # fmt: skip
+            for part in parts:
+                register(folder, label, part.variant)
+                name = f"{label}/{part.variant}"
+                on_start(name)
+                try:
+                    done[label, part.variant] = evaluate(
+                        model,
+                        part,
+                        folder / label / part.variant,
+                        wait=wait,
+                        on_progress=partial(on_progress, name),
+                        on_message=partial(_say, on_message, name),
+                    )
+                except BusyError:
+                    on_message(f"{name}: another process is at work on it, waiting at the end")
+                    left[label].append(part)
+                except CheckpointError:  # the folder is not ours to go on in
+                    raise
+                except DiffAttnError as error:
+                    refused.append(error)
+                    if len(models) * len(chosen) > 1:  # else it is the error that ends the command
+                        on_message(f"{name} cannot run: {error}")
+    if not done:
         raise refused[0]
+    order = [(label, part.variant) for label in models for part in chosen]
+    results = [done[key] for key in order if key in done]
+    for (label, variant), result in done.items():
+        if result.num_failed:
+            failed = f"{result.num_failed} of {result.num_items} items failed"
+            on_message(f"{label}/{variant}: {failed}")
     return results, compare_folder(folder)
 
 
-def _read_marker(folder: Path) -> dict[str, Any]:
-    if is_claimed(folder, EVALUATION_MARKER, "an evaluation"):
-        return evaluation_marker(folder)
-    return {
-        "schema": EVAL_SCHEMA_VERSION,
-        "kind": "evaluation folder",
-        "models": [],
-        "variants": [],
-    }
+def _say(on_message: Callable[[str], None], name: str, line: str) -> None:
+    on_message(f"{name}: {line}")

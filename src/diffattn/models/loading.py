@@ -11,13 +11,16 @@ from transformers.utils import logging
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.checkpoint_folder import checkpoint_folder
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.records.manifest import MANIFEST, verify_manifest
 
 
-def load_model(name_or_path: str) -> tuple[Any, Any]:
+def load_model(name_or_path: str, *, verify: bool = True) -> tuple[Any, Any]:
     """A causal language model, ours or any other, and its tokenizer.
 
     Args:
         name_or_path: A run directory (with ``model/``), a model folder, or a hub name.
+        verify: Whether to compare the files with their ``manifest.json``, if there is one: about
+            a second per gigabyte.
 
     Returns:
         The model in evaluation mode, and the tokenizer.
@@ -26,6 +29,8 @@ def load_model(name_or_path: str) -> tuple[Any, Any]:
         CheckpointError: Nothing is there, or the files are damaged or of another kind.
     """
     folder = checkpoint_folder(name_or_path)
+    if verify and (folder / MANIFEST).exists():
+        verify_manifest(folder)
     with _quiet(), _damage(f"{name_or_path}: must be a whole checkpoint"):
         model, report = AutoModelForCausalLM.from_pretrained(
             str(folder),

@@ -50,7 +50,7 @@ def _require(path: Path, wanted: str) -> None:
     fault = _fault(path, wanted)
     if fault:
         where = str(path) if str(path).isprintable() else repr(str(path))
-        raise ConfigError(f"{where}: must be {wanted}, or free for one, got {fault}.")
+        raise ConfigError(f"{where}: must be {wanted}, got {fault}.")
 
 
 def _fault(path: Path, wanted: str) -> str | None:

@@ -5,13 +5,17 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from diffattn.errors import CheckpointError
+from diffattn.records.claim import is_claimed
 from diffattn.records.destination import is_folder_name
 from diffattn.records.fields import checked, short
-from diffattn.records.io import read_record, write_json
+from diffattn.records.io import read_jsonl, read_record, write_json
+from diffattn.records.lock import sole_writer
 
-EVAL_SCHEMA_VERSION = 1
+EVAL_SCHEMA_VERSION = 2
 EVALUATION_MARKER = "evaluation.json"
 """Names the models and parts of an evaluation folder, in their order."""
+ITEMS = "items.jsonl"
+_FOLDER = "evaluation folder"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +61,8 @@ class EvalResult:
     num_items: int
     num_failed: int
     """Items that could not be asked or scored; the reasons stand in ``items.jsonl``."""
+    items: dict[str, Any]
+    """Rows and hash of ``items.jsonl``."""
 
     def write(self, folder: Path) -> None:
         """Write ``result.json`` into ``folder``."""
@@ -76,6 +82,14 @@ class EvalResult:
             EVAL_SCHEMA_VERSION,
             lambda value: checked(cls, value, f"{folder}/result.json"),
         )
+
+    def read_items(self, folder: Path) -> list[dict[str, Any]]:
+        """Rows of ``items.jsonl`` of ``folder``, all that were measured.
+
+        Raises:
+            CheckpointError: The file is missing, or not the one that was measured.
+        """
+        return read_jsonl(Path(folder) / ITEMS, recorded=self.items)
 
     def headline(self) -> list[Metric]:
         """The metrics a table of the paper would print."""
@@ -142,16 +156,34 @@ class _Marker(TypedDict):
 
 
 def evaluation_marker(folder: Path) -> dict[str, Any]:
-    """What ``evaluation.json`` says, to be written back with more.
+    """``models`` and ``variants`` of an evaluation folder, in their order.
 
     Raises:
         CheckpointError: The file is missing or of another kind, or names what is no folder's name.
     """
-    kind, path = "evaluation folder", Path(folder) / EVALUATION_MARKER
+    path = Path(folder) / EVALUATION_MARKER
     marker: dict[str, Any] = read_record(
-        path, kind, EVAL_SCHEMA_VERSION, lambda value: dict(checked(_Marker, value, str(path)))
+        path, _FOLDER, EVAL_SCHEMA_VERSION, lambda value: dict(checked(_Marker, value, str(path)))
     )
     for name in [*marker["models"], *marker["variants"]]:
         if not is_folder_name(name):
             raise CheckpointError(f"{path}: must name folders in it, got {short(name)}.")
-    return {"schema": EVAL_SCHEMA_VERSION, "kind": kind} | marker
+    return marker
+
+
+def register(folder: Path, label: str, variant: str) -> None:
+    """Add a model and a part to an evaluation folder, which other processes may do as well.
+
+    Raises:
+        CheckpointError: ``folder`` holds other files.
+    """
+    folder = Path(folder)
+    with sole_writer(folder, wait=True):
+        known: dict[str, Any] = {"models": [], "variants": []}
+        if is_claimed(folder, EVALUATION_MARKER, "an evaluation"):
+            known = evaluation_marker(folder)
+        added = {"models": [*known["models"], label], "variants": [*known["variants"], variant]}
+        more = {key: list(dict.fromkeys(names)) for key, names in added.items()}
+        if more != known:
+            head = {"schema": EVAL_SCHEMA_VERSION, "kind": _FOLDER}
+            write_json(folder / EVALUATION_MARKER, head | more)

@@ -184,4 +184,5 @@ def _limited(value: Any, limits: tuple[Any, ...]) -> Any:
 
 def _name(key: str) -> str:
     """A key as part of a place; one that is no name in quotes, its end left out."""
-    return key if key.isascii() and key.replace("-", "_").isidentifier() else short(key)
+    is_name = key.isascii() and key.replace("-", "_").isidentifier() and len(key) <= 60
+    return key if is_name else short(key)

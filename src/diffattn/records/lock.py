@@ -7,31 +7,56 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diffattn.errors import CheckpointError
+from diffattn.records.destination import require_folder_destination
+from diffattn.records.io import make_folder
+
+
+class BusyError(CheckpointError):
+    """Another process is at work in a folder."""
 
 
 @contextlib.contextmanager
-def sole_writer(folder: Path) -> Iterator[None]:
-    """Hold an existing folder, so that no second process writes into it meanwhile.
+def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold a folder, so that no second process writes into it meanwhile.
 
     The hold ends with the process, however it ends, and leaves no file.
 
+    Args:
+        folder: The folder; made if missing, with its parents; removed again if nothing was written.
+        wait: Whether to wait until no other process holds it.
+
     Raises:
-        CheckpointError: Another process holds the folder.
+        ConfigError: Something else lies there.
+        BusyError: Another process holds the folder, and it is not waited for.
     """
-    handle = os.open(folder, os.O_RDONLY)
+    folder = Path(folder)
+    require_folder_destination(folder)
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    handle = _held(folder, wait)
     try:
-        # Other errors: some network file systems have no locks.
-        with contextlib.suppress(OSError):
-            _hold(handle, folder)
         yield
     finally:
+        with contextlib.suppress(OSError):  # the first that is not empty
+            for path in missing:
+                path.rmdir()
         os.close(handle)
 
 
-def _hold(handle: int, folder: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise CheckpointError(
-            f"{folder}: one process at a time may write here, got another one at work."
-        ) from error
+def _held(folder: Path, wait: bool) -> int:
+    """A handle of the folder, locked."""
+    while True:
+        make_folder(folder)
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            os.close(handle)
+            raise BusyError(
+                f"{folder}: one process at a time may write here, got another one at work."
+            ) from error
+        except OSError:
+            return handle  # some network file systems have no locks
+        # The process before may have removed the folder that it held.
+        if folder.exists() and os.path.samestat(os.fstat(handle), folder.stat()):
+            return handle
+        os.close(handle)

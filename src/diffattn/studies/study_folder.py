@@ -6,7 +6,6 @@ from typing import Any
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.records.claim import is_claimed
-from diffattn.records.destination import require_folder_destination
 from diffattn.records.io import read_json, write_json
 from diffattn.records.run import config_hash, require_schema
 
@@ -24,10 +23,9 @@ def recorded_study(
         besides: Name of one entry that may lie in a free folder.
 
     Raises:
-        ConfigError: The folder holds a study of another configuration, or is a file.
+        ConfigError: The folder holds a study of another configuration.
         CheckpointError: Something else lies there.
     """
-    require_folder_destination(folder)
     if not is_claimed(folder, _MARKER, "a study", besides=besides):
         return None
     path = folder / _MARKER

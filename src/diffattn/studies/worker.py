@@ -63,11 +63,14 @@ def _train(order: dict[str, Any], send: Callable[..., None]) -> None:
             last = time.monotonic()
             send(step=step, loss=loss)
 
+    def on_message(line: str) -> None:
+        send(message=line)
+
     run = _train_on_task if order["data"] is None else _train_on_text
-    run(order, on_progress)
+    run(order, on_progress=on_progress, on_message=on_message)
 
 
-def _train_on_text(order: dict[str, Any], on_progress: Callable[[int, float | None], None]) -> None:
+def _train_on_text(order: dict[str, Any], **callbacks: Callable[..., None]) -> None:
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
     from diffattn.training.config import DataConfig, RunConfig, TrainConfig
     from diffattn.training.prepare import open_data
@@ -81,15 +84,15 @@ def _train_on_text(order: dict[str, Any], on_progress: Callable[[int, float | No
         data=DataConfig(**settings["data"]),
     )
     data = open_data(Path(order["data"]))
-    train(config, data, Path(order["folder"]), facts=order["facts"], on_progress=on_progress)
+    train(config, data, Path(order["folder"]), facts=order["facts"], **callbacks)
 
 
-def _train_on_task(order: dict[str, Any], on_progress: Callable[[int, float | None], None]) -> None:
+def _train_on_task(order: dict[str, Any], **callbacks: Callable[..., None]) -> None:
     from diffattn.training.recall import train_recall
     from diffattn.training.recall_config import RecallConfig
 
     config = RecallConfig.from_resolved(order["name"], order["config"])
-    train_recall(config, Path(order["folder"]), facts=order["facts"], on_progress=on_progress)
+    train_recall(config, Path(order["folder"]), facts=order["facts"], **callbacks)
 
 
 def _end_with_parent() -> None:

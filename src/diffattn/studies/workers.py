@@ -20,7 +20,8 @@ from diffattn.training.recall_config import RecallConfig
 
 OnMessage = Callable[[str], None]
 OnProgress = Callable[[str, dict[str, Any]], None]
-"""Called with a run's name and its event: ``step`` and ``loss``, ``done``, or ``error``."""
+"""Called with a run's name and its event: ``step`` and ``loss``, ``message``, ``done`` or
+``error``."""
 
 
 Config = TypeVar("Config", RunConfig, RecallConfig)

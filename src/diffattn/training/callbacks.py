@@ -14,18 +14,13 @@ from transformers import TrainerCallback
 
 from diffattn.errors import DiffAttnError
 from diffattn.probes.lambdas import layer_lambdas
-from diffattn.records.io import (
-    append_jsonl,
-    cut_jsonl,
-    read_json,
-    read_jsonl,
-    write_json,
-    write_jsonl,
-)
+from diffattn.records.io import append_jsonl, read_json, read_jsonl, write_json, write_jsonl
 from diffattn.training.config import TrainConfig
 
 OnProgress = Callable[[int, float | None], None]
 """Called with the steps done and the last training loss in nats per token."""
+OnMessage = Callable[[str], None]
+METRICS = "metrics.jsonl"
 
 
 class MetricsCallback(TrainerCallback):
@@ -41,17 +36,15 @@ class MetricsCallback(TrainerCallback):
     def __init__(
         self, folder: Path, config: TrainConfig, probe: torch.Tensor, on_progress: OnProgress
     ) -> None:
-        self.path = folder / "metrics.jsonl"
+        self.path = folder / METRICS
         self.config = config
         self.probe = probe
         self.on_progress = on_progress
         self.loss: float | None = None
 
-    def keep_until(self, step: int) -> None:
-        """Forget rows after ``step``: they will be measured again from its checkpoint."""
-        if self.path.exists():
-            cut_jsonl(self.path)
-            write_jsonl(self.path, (r for r in read_jsonl(self.path) if r["step"] <= step))
+    def restore(self, checkpoint: Path | None) -> None:
+        """Go back to the rows of a checkpoint: those after it will be measured again."""
+        write_jsonl(self.path, read_jsonl(checkpoint / self.path.name) if checkpoint else [])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Report progress; log before every checkpoint, whose losses so far it does not keep."""

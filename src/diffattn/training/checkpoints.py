@@ -1,7 +1,7 @@
 """Checkpoints that are either whole or do not count."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from diffattn.errors import CheckpointError, DiffAttnError
-from diffattn.records.io import read_json
+from diffattn.records.manifest import verify_manifest
 
 
 class CheckpointCallback(TrainerCallback):
@@ -35,23 +35,28 @@ def checkpoint_step(path: Path) -> int:
     return int(path.name.split("-")[1])
 
 
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint; one that a killed process left half-written does not count."""
-    return next((path for path in reversed(_checkpoints(folder)) if _is_whole(path)), None)
+def last_checkpoint(folder: Path, on_message: Callable[[str], None]) -> Path | None:
+    """The newest whole checkpoint, or ``None``.
+
+    Args:
+        folder: Where the checkpoints lie.
+        on_message: Given one line for each newer one that is damaged, or that a killed process
+            left half-written.
+    """
+    for path in reversed(_checkpoints(folder)):
+        try:
+            verify_manifest(path)
+        except CheckpointError as error:
+            on_message(f"{path.name} is not whole, an earlier one is used: {error}")
+        else:
+            return path
+    return None
 
 
 def _checkpoints(folder: Path) -> list[Path]:
     """All checkpoints, oldest first."""
-    return sorted(folder.glob("checkpoint-*"), key=checkpoint_step)
-
-
-def _is_whole(checkpoint: Path) -> bool:
-    """Whether the file that transformers.Trainer writes last is there and can be read."""
-    try:
-        read_json(checkpoint / "trainer_state.json")
-    except CheckpointError:
-        return False
-    return True
+    paths = (p for p in folder.glob("checkpoint-*") if p.name.split("-")[1].isdecimal())
+    return sorted(paths, key=checkpoint_step)
 
 
 @contextmanager

@@ -71,16 +71,13 @@ def prepare_data(
     folder = Path(folder)
     documents = list(load_corpus(config.source, text_field=config.text_field))
     wanted = {"schema": 1, "config": asdict(config), "corpus_hash": corpus_hash(documents)}
-    _check_claim(folder, wanted)
-    tokenizer = None
-    if not (folder / _TOKENIZER).exists():
-        tokenizer = _new_tokenizer(config, documents, on_message)
-    folder.mkdir(parents=True, exist_ok=True)
     with sole_writer(folder):
-        if tokenizer is None:
+        _check_claim(folder, wanted)
+        if (folder / _TOKENIZER).exists():
             on_message(f"checking {len(documents):,} documents")
             tokenizer = _saved_tokenizer(folder)
         else:
+            tokenizer = _new_tokenizer(config, documents, on_message)
             write_json(folder / _MARKER, wanted)
             _save_tokenizer(tokenizer, folder)
             on_message(f"packing {len(documents):,} documents")

@@ -17,9 +17,15 @@ from diffattn.data.synthetic import RecallBatch, generate
 from diffattn.errors import ShapeError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
-from diffattn.records.io import read_jsonl, write_json
-from diffattn.training.callbacks import CostCallback, MetricsCallback, OnProgress, diverged
-from diffattn.training.checkpoints import CheckpointCallback, checkpoint_step, last_checkpoint
+from diffattn.records.io import log_facts, read_jsonl, write_json
+from diffattn.training.callbacks import (
+    CostCallback,
+    MetricsCallback,
+    OnMessage,
+    OnProgress,
+    diverged,
+)
+from diffattn.training.checkpoints import CheckpointCallback, last_checkpoint
 from diffattn.training.recall_config import RecallConfig
 from diffattn.training.schedule import optimizer_and_scheduler
 from diffattn.training.trainer import (
@@ -41,6 +47,7 @@ def train_recall(
     *,
     facts: dict[str, Any] | None = None,
     on_progress: OnProgress = lambda step, loss: None,
+    on_message: OnMessage = lambda line: None,
 ) -> dict[str, Any]:
     """Train one model on a recall task until it is solved or the steps are used up.
 
@@ -53,6 +60,7 @@ def train_recall(
         folder: Run directory.
         facts: More to record about the model, for example its difference to a baseline.
         on_progress: Called after every step.
+        on_message: Given one line for every checkpoint that is damaged and left out.
 
     Returns:
         What ``results.json`` holds: whether and when the task was solved, test accuracy over all
@@ -67,7 +75,7 @@ def train_recall(
     folder = Path(folder)
     require_one_process()
     run = record(config.name, config.model, config.train, config.resolved(), facts or {})
-    return finish(folder, run, lambda: _run(config, folder, on_progress))
+    return finish(folder, run, lambda: _run(config, folder, on_progress, on_message))
 
 
 def held_out(config: RecallConfig, index: int) -> RecallBatch:
@@ -202,14 +210,16 @@ def _answer_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -
     return F.cross_entropy(outputs.logits.float().flatten(0, 1), labels.flatten())
 
 
-def _run(config: RecallConfig, folder: Path, on_progress: OnProgress) -> None:
+def _run(
+    config: RecallConfig, folder: Path, on_progress: OnProgress, on_message: OnMessage
+) -> None:
     """Train from the start or from the last checkpoint, and write ``results.json``."""
     train = config.train
     set_seed(train.seed)
     model = DiffTransformerForCausalLM(deepcopy(config.model))
     metrics = _RecallCallback(folder, config, on_progress)
     costs = CostCallback(folder, config.name, train)
-    checkpoint = last_checkpoint(folder / "checkpoints")
+    checkpoint = last_checkpoint(folder / "checkpoints", on_message)
     batches = _FreshBatches(config.task, train.num_steps, train.batch_sequences, train.data_seed)
     trainer = OrderedTrainer(
         model=model,
@@ -221,7 +231,7 @@ def _run(config: RecallConfig, folder: Path, on_progress: OnProgress) -> None:
         callbacks=[metrics, costs, CheckpointCallback(folder / "checkpoints")],
     )
     trainer.remove_callback(PrinterCallback)  # the caller shows progress
-    metrics.keep_until(checkpoint_step(checkpoint) if checkpoint else -1)
+    metrics.restore(checkpoint)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except ShapeError as error:  # the operator meets a λ that is no number before any loss does
@@ -262,6 +272,7 @@ def _results(
         "test_sequences": len(test.input_ids),
         "ceilings": guessing_ceilings(config.task),
         "lam": layer_lambdas(model, metrics.probe),
+        "metrics": log_facts(metrics.path),
     }
     if test.depths is not None:
         first = score.hits[:, 0].double()

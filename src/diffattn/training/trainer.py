@@ -22,19 +22,21 @@ from diffattn.models.loading import without_bars
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
 from diffattn.records.claim import claim_run
-from diffattn.records.io import read_json, write_json
+from diffattn.records.io import log_facts, read_json, write_json
 from diffattn.records.lock import sole_writer
+from diffattn.records.manifest import write_manifest
 from diffattn.records.run import RunRecord
 from diffattn.training.callbacks import (
+    METRICS,
     CostCallback,
     MetricsCallback,
+    OnMessage,
     OnProgress,
     diverged,
     require_finite,
 )
 from diffattn.training.checkpoints import (
     CheckpointCallback,
-    checkpoint_step,
     last_checkpoint,
     written_whole,
 )
@@ -50,6 +52,7 @@ def train(
     *,
     facts: dict[str, Any] | None = None,
     on_progress: OnProgress = lambda step, loss: None,
+    on_message: OnMessage = lambda line: None,
 ) -> dict[str, Any]:
     """Train one model and write its run directory; continue it if it was interrupted.
 
@@ -62,6 +65,7 @@ def train(
         folder: Run directory.
         facts: More to record about the model, for example its difference to a baseline.
         on_progress: Called after every step.
+        on_message: Given one line for every checkpoint that is damaged and left out.
 
     Returns:
         What ``results.json`` holds: losses in nats per token and in bits per byte, λ.
@@ -79,13 +83,13 @@ def train(
     resolved = config.resolved()
     resolved["data"] |= data.facts()
     run = record(config.name, config.model, config.train, resolved, facts or {})
-    return finish(folder, run, lambda: _run(config, data, folder, on_progress))
+    return finish(folder, run, lambda: _run(config, data, folder, on_progress, on_message))
 
 
 def finish(folder: Path, run: RunRecord, train: Callable[[], None]) -> dict[str, Any]:
     """Claim a run directory, train unless it has results, and return what they hold."""
-    claim_run(folder, run, f"run {run.name!r}", besides="data")
     with sole_writer(folder), without_bars():
+        claim_run(folder, run, f"run {run.name!r}", besides="data")
         if not (folder / "results.json").exists():
             train()
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
@@ -118,7 +122,13 @@ def require_one_process() -> None:
         raise ConfigError(f"training: one process per run, got WORLD_SIZE={processes}.")
 
 
-def _run(config: RunConfig, data: PreparedData, folder: Path, on_progress: OnProgress) -> None:
+def _run(
+    config: RunConfig,
+    data: PreparedData,
+    folder: Path,
+    on_progress: OnProgress,
+    on_message: OnMessage,
+) -> None:
     """Train from the start or from the last checkpoint, and write ``results.json``."""
     set_seed(config.train.seed)
     model = DiffTransformerForCausalLM(deepcopy(config.model))
@@ -126,7 +136,7 @@ def _run(config: RunConfig, data: PreparedData, folder: Path, on_progress: OnPro
     probe = torch.stack([validation[i]["input_ids"] for i in range(min(8, len(validation)))])
     metrics = MetricsCallback(folder, config.train, probe, on_progress)
     costs = CostCallback(folder, config.name, config.train)
-    checkpoint = last_checkpoint(folder / "checkpoints")
+    checkpoint = last_checkpoint(folder / "checkpoints", on_message)
     trainer = OrderedTrainer(
         model=model,
         args=training_arguments(config.train, folder / "checkpoints", fresh=checkpoint is None),
@@ -136,7 +146,7 @@ def _run(config: RunConfig, data: PreparedData, folder: Path, on_progress: OnPro
         callbacks=[metrics, costs, CheckpointCallback(folder / "checkpoints")],
     )
     trainer.remove_callback(PrinterCallback)  # the caller shows progress
-    metrics.keep_until(checkpoint_step(checkpoint) if checkpoint else -1)
+    metrics.restore(checkpoint)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         loss = trainer.evaluate(validation, metric_key_prefix="full")["full_loss"]
@@ -154,6 +164,7 @@ def _run(config: RunConfig, data: PreparedData, folder: Path, on_progress: OnPro
     with written_whole(folder / "model"):
         model.save_pretrained(folder / "model")
         data.tokenizer.save_pretrained(folder / "model")
+        write_manifest(folder / "model")
     costs.write()
     results = {
         "schema": 1,
@@ -163,6 +174,7 @@ def _run(config: RunConfig, data: PreparedData, folder: Path, on_progress: OnPro
         "lam": lam,
         "lambda_init": initial,
         "tokens": config.train.num_steps * config.train.batch_tokens,
+        "metrics": log_facts(metrics.path),
     }
     write_json(folder / "results.json", results)
 
@@ -194,8 +206,11 @@ class OrderedTrainer(Trainer):
         return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        with written_whole(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"):
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        with written_whole(folder):
             super()._save_checkpoint(model, trial)
+            shutil.copy(folder.parents[1] / METRICS, folder)
+            write_manifest(folder)
 
 
 def training_arguments(config: TrainConfig, folder: Path, *, fresh: bool) -> TrainingArguments:

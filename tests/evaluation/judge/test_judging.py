@@ -23,8 +23,9 @@ from diffattn.evaluation.judge.requests import recorded_outputs
 from diffattn.evaluation.judge.session import judge_folder
 from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import evaluate
-from diffattn.records.evaluations import EvalResult
-from diffattn.records.io import read_jsonl, write_json
+from diffattn.records.evaluations import EvalResult, register
+from diffattn.records.io import read_jsonl
+from record_files import write_items
 
 FALSE = 'No.\n**Conclusion: False**\n**Problematic Spans: ["it"]**'
 SETTINGS = JudgeSettings(model="me/judge")
@@ -61,17 +62,13 @@ def recorded(models, tmp_path_factory):
     out = tmp_path_factory.mktemp("recorded")
     (part,) = parts(["hallucination"], ["hallucination.lookback=false"], quick=True)
     for label in ("softmax", "diff"):
+        register(out, label, part.variant)
         own = out / label / part.variant
         evaluate(models[label], part, own)
         rows = read_jsonl(own / "items.jsonl")
         for i, row in enumerate(rows):
             row["output"] = "" if i == 5 else f"{label} {i}"
-        (own / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write_json(
-        out / "evaluation.json",
-        {"schema": 1, "kind": "evaluation folder", "models": ["softmax", "diff"],
-         "variants": [part.variant]},
-    )  # fmt: skip
+        write_items(own, rows)
     return out
 
 
@@ -197,8 +194,10 @@ def test_another_judge_stands_beside_and_other_settings_are_refused(folder):
 
 def test_changed_outputs_are_judged_anew(folder):
     judge_folder(folder, Scripted(), SETTINGS)
-    path = folder / "diff" / "hallucination" / "items.jsonl"
-    path.write_text(path.read_text().replace('"diff 1"', '"diff 1 changed"'))
+    part = folder / "diff" / "hallucination"
+    rows = read_jsonl(part / "items.jsonl")
+    changes = {"diff 1": "diff 1 changed"}
+    write_items(part, [row | {"output": changes.get(row["output"], row["output"])} for row in rows])
     judge = Scripted()
     judge_folder(folder, judge, SETTINGS)
     assert [name.split("-")[1] for name in judge.asked] == ["2"]

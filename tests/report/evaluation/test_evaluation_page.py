@@ -1,6 +1,5 @@
 """The page of an evaluation folder, from records alone."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -13,6 +12,7 @@ from diffattn.records.run import RunRecord
 from diffattn.report.build import build_evaluation_report
 from diffattn.report.evaluation.files import is_evaluation_folder
 from diffattn.report.evaluation.tables import value_with_interval
+from record_files import read_record, write_record
 
 
 def result(label, kind, *, version=1, shift=0.0):
@@ -30,7 +30,7 @@ def result(label, kind, *, version=1, shift=0.0):
         protocol="needle", version=version, source="a paper", variant="needle",
         model={"label": label, "attention_type": kind, "parameters": 1000, "path": "<b>x</b>"},
         parameters={"samples": 3}, choices={"prompt": "completion & more"}, metrics=metrics,
-        tables={}, num_items=12, num_failed=2,
+        tables={}, num_items=12, num_failed=2, items={},
     )  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def folder(tmp_path):
     models = {"one": "softmax", "two": "diff"}
     write_json(
         tmp_path / "evaluation.json",
-        {"schema": 1, "kind": "evaluation folder", "models": [*models, "three"],
+        {"schema": 2, "kind": "evaluation folder", "models": [*models, "three"],
          "variants": ["needle"]},
     )  # fmt: skip
     for shift, (label, kind) in enumerate(models.items()):
@@ -104,10 +104,10 @@ def test_the_page_shows_values_charts_and_what_is_missing(folder):
 def test_markup_in_any_field_is_shown_and_never_runs(folder):
     bad = "<img src=x onerror=alert(1)></script>"
     for path in folder.glob("*/needle/result.json"):
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = read_record(path)
         value |= {"source": bad, "protocol": bad, "choices": {bad: bad}}
         value["metrics"] = [metric | {"name": bad, "unit": bad} for metric in value["metrics"]]
-        path.write_text(json.dumps(value), encoding="utf-8")
+        write_record(path, value)
     page = build_evaluation_report(folder).read_text(encoding="utf-8")
     assert "<img" not in page
     assert f"Source: {escape(bad)}." in page
@@ -121,10 +121,10 @@ def test_two_versions_share_no_table(folder):
 
 
 @pytest.mark.parametrize(
-    "damage", [{"kind": "x"}, {"schema": 2}, {"metrics": [{"nam": 1}]}, {"version": "1"}]
+    "damage", [{"kind": "x"}, {"schema": 7}, {"metrics": [{"nam": 1}]}, {"version": "1"}]
 )
 def test_damaged_records_are_refused(folder, damage):
     path = folder / "one" / "needle" / "result.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    write_record(path, read_record(path) | damage)
     with pytest.raises(CheckpointError, match=r"result\.json: .*must"):
         build_evaluation_report(folder)

@@ -13,17 +13,13 @@ from plotly.offline import get_plotlyjs
 from diffattn.errors import CheckpointError
 from diffattn.records.run import RunRecord
 from diffattn.report.build import build_report, markdown_results
+from record_files import replace_in_record, write_finished, write_record
 
 TYPES = ("softmax", "diff")
 TASK = {"name": "noisy_recall", "num_pairs": 2, "noise_ratio": 0.5, "num_queries": 2}
 TASK |= {"replacement": True}
 NEEDLE = {"name": "multi_needle", "num_pairs": 2, "num_queries": 2, "context_len": 8}
 CEILINGS = {"values": 0.125, "pairs": 0.5, "elimination": 0.5}
-
-
-def write(path, value):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value), encoding="utf-8")
 
 
 def write_run(folder, name, task, kind, seed, solved_step):
@@ -42,20 +38,19 @@ def write_run(folder, name, task, kind, seed, solved_step):
         hardware={"processor": "Made-up <b>processor</b>"},
     )
     run = folder / "runs" / name
-    write(run / "run.json", asdict(record))
+    write_record(run / "run.json", asdict(record))
     steps = range(0, (200 if solved_step is None else solved_step + 50) + 1, 50)
     rows = []
     for step in steps:
         accuracy = 0.5 if solved_step is None or step < solved_step else 1.0
         rows.append({"step": step, "accuracy": accuracy, "by_query": [accuracy, accuracy]})
         rows.append({"step": step, "train_loss": 1.0})
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     accuracy = 0.51 if solved_step is None else 0.998
     result = {"schema": 1, "run": name, "solved": solved_step is not None, "steps": steps[-1]}
     result |= {"solved_step": solved_step, "test_accuracy": accuracy, "validation_loss": 0.7}
-    write(run / "results.json", result)
+    write_finished(run, result, rows)
     costs = {"tokens_per_second": 1e4, "peak_bytes": 2**29, "wall_seconds": 12.0}
-    write(run / "costs.json", {"schema": 1, "run": name, **costs})
+    write_record(run / "costs.json", {"schema": 1, "run": name, **costs})
     return result
 
 
@@ -72,7 +67,7 @@ def study(tmp_path):
     info["tasks"] = {
         name: {"model": shape, "train": train, "task": task} for name, task in tasks.items()
     }
-    write(folder / "study.json", info)
+    write_record(folder / "study.json", info)
     results = {"schema": 1, "kind": "recall", "scale": "study", "complete": True}
     results |= {"protocol": {"name": "recall_study", "version": 1}}
     results |= {"statement": "Made-up <i>statement</i>.", "tasks": {}}
@@ -107,7 +102,7 @@ def study(tmp_path):
                 types[kind]["test_by_depth"] = {"0.0": 0.625, "0.25": 0.375}
         tests = [{"types": list(TYPES), "fisher_exact": 0.4321, "log_rank": 0.0654}]
         results["tasks"][task] = {"ceilings": CEILINGS, "types": types, "tests": tests}
-    write(folder / "results.json", results)
+    write_record(folder / "results.json", results)
     return folder
 
 
@@ -220,10 +215,10 @@ def test_what_is_missing_is_named(study):
 
 def test_contradictions_are_named(study):
     path = study / "runs" / "multi_needle-softmax-seed0" / "results.json"
-    path.write_text(path.read_text().replace("0.51", "0.93"))
+    replace_in_record(path, "0.51", "0.93")
     shutil.copytree(study / "runs" / "multi_needle-softmax-seed1", study / "runs" / "other")
     record = study / "runs" / "other" / "run.json"
-    record.write_text(record.read_text().replace("multi_needle-softmax-seed1", "other"))
+    replace_in_record(record, "multi_needle-softmax-seed1", "other")
     text = build(study)[1]
     assert "contradicts the run's own file on multi_needle-softmax-seed0." in text
     assert "Run other is in the folder but not part of this study." in text
@@ -239,6 +234,6 @@ def test_contradictions_are_named(study):
 )
 def test_damaged_files_are_refused(study, name, change, message):
     path = study / name
-    path.write_text(path.read_text().replace(*change))
+    replace_in_record(path, *change)
     with pytest.raises(CheckpointError, match=message):
         build_report(study)

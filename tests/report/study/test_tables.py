@@ -1,6 +1,5 @@
 """Tables and the words and numbers in them."""
 
-import json
 import math
 
 import pytest
@@ -11,6 +10,7 @@ from diffattn.report.page.run_tables import cost_table, models_table
 from diffattn.report.study.files import read_study
 from diffattn.report.study.tables import loss_table, study_markdown
 from diffattn.stats.intervals import Interval
+from record_files import read_record, write_record
 
 
 def interval(mean, low, high, n=3):
@@ -73,7 +73,7 @@ def test_markdown_table(make_study):
     lines = study_markdown(study).splitlines()
     assert len(lines) == 2 + 4
     assert len({line.count("|") for line in lines}) == 1
-    results = json.loads((study / "results.json").read_text(encoding="utf-8"))
+    results = read_record(study / "results.json")
     diff = results["differences"][0]
     row = next(line for line in lines if line.startswith("| DIFF V1 "))
     assert "| 912,768 |" in row
@@ -117,8 +117,8 @@ def test_costs_may_stand_in_the_study_file_alone(make_study):
 def test_runs_of_another_study_are_set_aside(make_study):
     folder = make_study(seeds=(0, 1), num_steps=10)
     path = folder / "study.json"
-    value = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(value | {"seeds": [0]}), encoding="utf-8")
+    value = read_record(path)
+    write_record(path, value | {"seeds": [0]})
     study = read_study(folder)
     assert "Run diff-seed1 is in the folder but not part of this study." in study.gaps
     assert [run.name for run in study.runs_of("diff")] == ["diff-seed0"]
@@ -127,15 +127,15 @@ def test_runs_of_another_study_are_set_aside(make_study):
 def test_run_without_attention_type_is_refused(make_study):
     folder = make_study(seeds=(0,), num_steps=10)
     path = folder / "runs" / "diff-seed0" / "run.json"
-    value = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(value | {"config": {"model": {}}}), encoding="utf-8")
-    with pytest.raises(CheckpointError, match="attention_type must be a str"):
+    value = read_record(path)
+    write_record(path, value | {"config": {"model": {}}})
+    with pytest.raises(CheckpointError, match="model must hold attention_type, got"):
         read_study(folder)
 
 
 def test_run_without_finite_loss_is_named(make_study):
     folder = make_study(seeds=(0,), num_steps=10)
     path = folder / "runs" / "diff-seed0" / "results.json"
-    value = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(value | {"validation_loss": None}), encoding="utf-8")
+    value = read_record(path)
+    write_record(path, value | {"validation_loss": None})
     assert "Run diff-seed0 finished without a finite validation loss." in read_study(folder).gaps

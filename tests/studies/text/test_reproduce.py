@@ -151,7 +151,7 @@ def test_the_published_study_stands_beside_every_other(copied):
     assert published_beside(copied) == PUBLISHED
     assert published_beside(Path(__file__).parents[3] / "published" / "text") is None
     (copied / "study.json").write_text("[]")
-    with pytest.raises(CheckpointError, match="schema must be 1"):
+    with pytest.raises(CheckpointError, match="must be a JSON object, got a list"):
         published_beside(copied)
 
 

@@ -8,7 +8,7 @@ from diffattn.errors import ConfigError
 from diffattn.evaluation.judge.endpoint import EndpointJudge
 from diffattn.evaluation.judge.interface import Judge, JudgeFailure, JudgeSettings, Reply
 from diffattn.evaluation.judge.prompt import Messages
-from diffattn.records.io import read_jsonl
+from diffattn.records.io import read_plain_jsonl
 
 if TYPE_CHECKING:  # an endpoint and recorded replies need no torch
     from diffattn.inference.language_model import LanguageModel
@@ -95,7 +95,7 @@ class RecordedReplies:
     def __init__(self, path: Path, settings: JudgeSettings) -> None:
         self.path, self.settings = path, settings
         self.replies: dict[str, str] = {}
-        for number, row in enumerate(read_jsonl(path), start=1):
+        for number, row in enumerate(read_plain_jsonl(path), start=1):
             if not isinstance(row.get("id"), str) or not isinstance(row.get("reply"), str):
                 raise ConfigError(
                     f"{path}:{number}: must hold the texts 'id' and 'reply', got {sorted(row)}."

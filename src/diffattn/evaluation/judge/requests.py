@@ -9,7 +9,6 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.evaluation.judge.prompt import Messages, judge_messages
 from diffattn.records.evaluations import EvalResult, evaluation_marker
-from diffattn.records.io import read_jsonl
 from diffattn.records.outputs import JUDGED_PROTOCOL, text_read
 
 
@@ -59,7 +58,7 @@ class Outputs:
 
     def rows(self) -> list[dict[str, Any]]:
         """Rows of the items that were asked without failure."""
-        return [row for row in read_jsonl(self.folder / "items.jsonl") if "error" not in row]
+        return [row for row in self.result.read_items(self.folder) if "error" not in row]
 
 
 def recorded_outputs(folder: Path) -> list[Outputs]:

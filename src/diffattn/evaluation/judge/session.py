@@ -21,8 +21,8 @@ from diffattn.evaluation.judge.interface import (
 from diffattn.evaluation.judge.prompt import read_verdict
 from diffattn.evaluation.judge.requests import Outputs, Request, recorded_outputs
 from diffattn.evaluation.metrics import metric
-from diffattn.records.evaluations import EVALUATION_MARKER, EvalResult, evaluation_marker
-from diffattn.records.io import append_jsonl, cut_jsonl, read_jsonl, write_json, write_jsonl
+from diffattn.records.evaluations import ITEMS, EvalResult, register
+from diffattn.records.io import append_jsonl, is_empty_folder, log_facts, recover_jsonl, write_jsonl
 from diffattn.records.lock import sole_writer
 from diffattn.records.run import RunRecord
 from diffattn.stats.proportions import wilson_interval
@@ -96,7 +96,6 @@ def judge_folder(
         ConfigError: Nothing can be judged.
         DiffAttnError: The endpoint refuses every request, or there is no verdict at all.
     """
-    marker = evaluation_marker(folder)
     results, missing = [], []
     patience = _Patience(settings.give_up_after)
     for outputs in recorded_outputs(folder):
@@ -107,8 +106,7 @@ def judge_folder(
         except _NoVerdict as error:
             missing.append(str(error))
             continue
-        marker["variants"] = list(dict.fromkeys([*marker["variants"], variant]))
-        write_json(folder / EVALUATION_MARKER, marker)
+        register(folder, outputs.label, variant)
     if not results:
         raise DiffAttnError(missing[0])
     return Judged(results=results, missing=missing)
@@ -123,8 +121,8 @@ def _judge_outputs(
     on_progress: Callable[[int, int], None],
 ) -> EvalResult:
     folder = outputs.folder.parent / variant
-    _claim(folder, f"{outputs.label}/{variant}", judge)
     with sole_writer(folder):
+        _claim(folder, f"{outputs.label}/{variant}", judge)
         requests = outputs.requests(settings.document)
         write_jsonl(folder / "requests.jsonl", [request.plain() for request in requests])
         replies = _known_replies(folder / "replies.jsonl")
@@ -145,8 +143,8 @@ def _judge_outputs(
             on_progress(done, len(requests))
         by_item = {request.item: request for request in requests}
         rows = [_row(row, by_item.get(row["id"]), replies, reasons) for row in outputs.rows()]
-        write_jsonl(folder / "items.jsonl", rows)
-        result = _result(outputs, variant, judge, rows)
+        write_jsonl(folder / ITEMS, rows)
+        result = _result(outputs, variant, judge, rows, log_facts(folder / ITEMS))
         result.write(folder)
     return result
 
@@ -210,7 +208,11 @@ def _row(
 
 
 def _result(
-    outputs: Outputs, variant: str, judge: Judge, rows: Sequence[Mapping[str, Any]]
+    outputs: Outputs,
+    variant: str,
+    judge: Judge,
+    rows: Sequence[Mapping[str, Any]],
+    items: dict[str, Any],
 ) -> EvalResult:
     scored = [row for row in rows if "error" not in row]
     failed = [row for row in rows if "error" in row]
@@ -237,7 +239,7 @@ def _result(
         parameters={"judge": judge.facts(), "hallucination": outputs.result.parameters},
         choices=CHOICES, metrics=metrics,
         tables={"unparsable": [row["id"] for row in unparsable]},
-        num_items=len(rows), num_failed=len(failed),
+        num_items=len(rows), num_failed=len(failed), items=items,
     )  # fmt: skip
 
 
@@ -250,17 +252,15 @@ def _claim(folder: Path, name: str, judge: Judge) -> None:
                 f"{folder}: must hold verdicts of the same judge and settings to be continued, "
                 "got others. Choose another name (--set name=...)."
             )
-    elif folder.exists() and any(folder.iterdir()):
+    elif not is_empty_folder(folder):
         raise CheckpointError(f"{folder}: must be empty or hold verdicts, got other files.")
     else:
         RunRecord(name=name, config=config, seed=0).write(folder)
 
 
 def _known_replies(path: Path) -> dict[tuple[str, str], str]:
-    if not path.exists():
-        return {}
-    cut_jsonl(path)
-    return {(row["id"], row["request"]): row["reply"] for row in read_jsonl(path) if "reply" in row}
+    rows, _ = recover_jsonl(path)  # a damaged reply is asked for again
+    return {(row["id"], row["request"]): row["reply"] for row in rows if "reply" in row}
 
 
 def _slug(settings: JudgeSettings) -> str:

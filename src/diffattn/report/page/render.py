@@ -52,9 +52,9 @@ def page_script() -> str:
 
 
 def source_hash(script: str) -> str:
-    """``'sha256-...'``: how a content security policy names an inline script."""
+    """``sha256-...``: how a content security policy names an inline script."""
     digest = hashlib.sha256(script.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
+    return f"sha256-{base64.b64encode(digest).decode()}"
 
 
 @cache

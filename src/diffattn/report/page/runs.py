@@ -28,10 +28,24 @@ class _MetricsRow(TypedDict):
     step: float
 
 
-class _OfRun(TypedDict):
-    """``results.json`` and ``costs.json`` of a run."""
+class _RunCosts(TypedDict):
+    """``costs.json`` of a run."""
 
     run: str
+
+
+class _LogFacts(TypedDict):
+    """Of the finished ``metrics.jsonl``."""
+
+    rows: int
+    sha256: str
+
+
+class _RunResults(TypedDict):
+    """``results.json`` of a run."""
+
+    run: str
+    metrics: _LogFacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,16 +126,16 @@ def read_runs(folder: Path, shared_costs: dict[str, Any]) -> list[StudyRun]:
 def _read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
     record = read_run_record(folder)
     require_attention_type(record, folder / "run.json")
-    metrics: list[dict[str, Any]] = []
-    if (folder / "metrics.jsonl").exists():
-        path = folder / "metrics.jsonl"
-        rows = enumerate(read_jsonl(path), start=1)
-        metrics = [dict(checked(_MetricsRow, row, f"{path}:{line}")) for line, row in rows]
     results, costs = None, shared_costs.get(record.name)
     if (folder / "results.json").exists():
-        results = read_checked(folder / "results.json", _OfRun)
+        results = read_checked(folder / "results.json", _RunResults)
+    metrics: list[dict[str, Any]] = []
+    if (folder / "metrics.jsonl").exists():
+        path, recorded = folder / "metrics.jsonl", results and results["metrics"]
+        rows = enumerate(read_jsonl(path, recorded=recorded), start=1)
+        metrics = [dict(checked(_MetricsRow, row, f"{path}:{line}")) for line, row in rows]
     if (folder / "costs.json").exists():
-        costs = read_checked(folder / "costs.json", _OfRun)
+        costs = read_checked(folder / "costs.json", _RunCosts)
     return StudyRun(record=record, metrics=metrics, results=results, costs=costs)
 
 
@@ -143,10 +157,12 @@ def require_attention_type(record: RunRecord, path: Path) -> None:
     checked(_RunConfig, record.config, f"{path}: config")
 
 
-def unfinished_gap(run: StudyRun) -> str:
-    """The sentence for a run without results."""
-    step = max((row["step"] for row in run.metrics), default=0)
-    return f"Run {run.name} has not finished: it stopped at step {step:,}."
+def run_gaps(run: StudyRun) -> list[str]:
+    """A sentence if the run has no results, or has lost its log."""
+    if run.results is None:
+        step = max((row["step"] for row in run.metrics), default=0)
+        return [f"Run {run.name} has not finished: it stopped at step {step:,}."]
+    return [] if run.metrics else [f"Run {run.name} has lost its metrics.jsonl: no curves."]
 
 
 def is_number(value: Any) -> bool:

@@ -12,7 +12,7 @@ from diffattn.report.page.runs import (
     StudyRun,
     read_checked,
     read_runs,
-    unfinished_gap,
+    run_gaps,
 )
 
 _PER_TRIAL = ("runs", "solved_steps", "steps", "test_accuracy")
@@ -129,8 +129,8 @@ def read_recall_study(folder: Path) -> Study:
     for name in wanted:
         if name not in runs:
             gaps.append(f"Run {name} was not found.")
-        elif runs[name].results is None:
-            gaps.append(unfinished_gap(runs[name]))
+        else:
+            gaps += run_gaps(runs[name])
     if results is None:
         gaps.append("results.json is missing: the study has not finished, so nothing is counted.")
     else:

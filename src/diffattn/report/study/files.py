@@ -10,7 +10,7 @@ from diffattn.report.page.runs import (
     is_number,
     read_checked,
     read_runs,
-    unfinished_gap,
+    run_gaps,
 )
 
 
@@ -153,9 +153,9 @@ def _run_gaps(folder: Path, info: dict[str, Any], runs: list[StudyRun]) -> list[
                 )
             if not here:
                 gaps.append(f"No run of {attention_type} with seed {seed} was found.")
-            elif here[0].results is None:
-                gaps.append(unfinished_gap(here[0]))
-            elif not has_loss(here[0]):
+                continue
+            gaps += run_gaps(here[0])
+            if here[0].results is not None and not has_loss(here[0]):
                 gaps.append(f"Run {here[0].name} finished without a finite validation loss.")
     return gaps
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from diffattn.models.known_names import check_known
 from diffattn.records.io import read_json, write_json
+from diffattn.records.lock import sole_writer
 from diffattn.report.build import build_report
 from diffattn.studies.recall.config import (
     RecallMember,
@@ -54,9 +55,22 @@ def reproduce_recall(
     config = recall_study(scale, seeds=seeds, match=match)
     workers = worker_count(workers)
     folder = Path(out) if out is not None else Path("runs") / f"recall-{scale}"
-    resolved = config.resolved()
-    if recorded_study(folder, resolved) is None:
-        begin_study(folder, resolved, {"kind": "recall"})
+    with sole_writer(folder):
+        resolved = config.resolved()
+        if recorded_study(folder, resolved) is None:
+            begin_study(folder, resolved, {"kind": "recall"})
+        _run_study(config, folder, workers, on_message, on_progress)
+        return build_report(folder)
+
+
+def _run_study(
+    config: RecallStudyConfig,
+    folder: Path,
+    workers: int,
+    on_message: OnMessage,
+    on_progress: OnProgress,
+) -> None:
+    """Train what is left, and write ``results.json`` and ``costs.json``."""
 
     def train(members: Sequence[RecallMember], what: str) -> dict[str, Any]:
         waiting = unfinished(members, folder / "runs")
@@ -75,7 +89,6 @@ def reproduce_recall(
     costs = {name: read_json(folder / "runs" / name / "costs.json") for name in results}
     write_json(folder / "results.json", recall_results(config, results))
     write_json(folder / "costs.json", {"schema": 1, "runs": costs})
-    return build_report(folder)
 
 
 def recall_study(

@@ -9,6 +9,7 @@ from diffattn.errors import ConfigError
 from diffattn.models.known_names import check_known
 from diffattn.recipes.catalog import SCALES, recipe
 from diffattn.records.io import read_json
+from diffattn.records.lock import sole_writer
 from diffattn.records.run import package_versions, require_schema
 from diffattn.report.build import build_report
 from diffattn.report.study.published import PUBLISHED
@@ -61,20 +62,23 @@ def reproduce(
     config = comparison(scale, seeds=seeds, settings=settings, match=match)
     workers = worker_count(workers)
     folder = Path(out) if out is not None else Path("runs") / scale
-    _check_claim(folder, config)
-    data = prepare_data(config.base.data, folder / "data", on_message=on_message)
-    members = config.members()
-    require_enough(config.base, data)
-    _claim(folder, config, data.facts())
-    waiting = unfinished(members, folder / "runs")
-    if waiting:
-        on_message(f"training {len(waiting)} models of {config.base.train.num_steps:,} steps each")
-    run_members(waiting, data.folder, folder / "runs", workers=workers, on_progress=on_progress)
-    on_message("comparing")
-    summarise(config, data, folder)
-    return build_report(
-        folder, published=published_beside(folder), benchmarks=committed_benchmarks()
-    )
+    with sole_writer(folder):
+        _check_claim(folder, config)
+        data = prepare_data(config.base.data, folder / "data", on_message=on_message)
+        members = config.members()
+        require_enough(config.base, data)
+        _claim(folder, config, data.facts())
+        waiting = unfinished(members, folder / "runs")
+        if waiting:
+            on_message(
+                f"training {len(waiting)} models of {config.base.train.num_steps:,} steps each"
+            )
+        run_members(waiting, data.folder, folder / "runs", workers=workers, on_progress=on_progress)
+        on_message("comparing")
+        summarise(config, data, folder)
+        return build_report(
+            folder, published=published_beside(folder), benchmarks=committed_benchmarks()
+        )
 
 
 def comparison(

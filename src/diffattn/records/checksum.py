@@ -1,0 +1,56 @@
+"""Checksums by which files notice that they are damaged."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import CheckpointError
+
+_FIELD = "checksum"
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with its checksum as the last field; layout and order of keys do not count.
+
+    Raises:
+        ValueError: ``value`` holds NaN or infinity, which are not JSON.
+    """
+    assert _FIELD not in value, f"{_FIELD} is not a field of a record"
+    plain = json.loads(json.dumps(value, allow_nan=False))  # as it will be read: keys are texts
+    return {**value, _FIELD: _checksum(plain)}
+
+
+def opened(value: dict[str, Any], where: str) -> dict[str, Any]:
+    """The object without its checksum.
+
+    Args:
+        value: As read from a file.
+        where: The file, and the line if it has several objects.
+
+    Raises:
+        CheckpointError: The checksum is not that of the other fields, or there is none.
+    """
+    recorded = value.pop(_FIELD, None)
+    if recorded is None:
+        raise CheckpointError(
+            f"{where}: must carry a checksum, got none (it is damaged, or of version 0.1.0 or "
+            "earlier)."
+        )
+    if recorded != _checksum(value):
+        raise CheckpointError(
+            f"{where}: must be as it was written, got other content than its checksum says."
+        )
+    return value
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _checksum(plain: Mapping[str, Any]) -> str:
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,48 @@
+"""Records of made-up content, as the package writes them."""
+
+import json
+
+from diffattn.records.checksum import sealed
+from diffattn.records.io import log_facts
+
+
+def write_record(path, value):
+    """Without the flush to disk of ``records.io``, which costs more than the tests."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(sealed(value)), encoding="utf-8")
+
+
+def write_rows(path, rows):
+    """A whole log."""
+    lines = [json.dumps(sealed({"row": number, **row})) for number, row in enumerate(rows)]
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
+def read_record(path):
+    """Its fields, without the checksum."""
+    value = json.loads(path.read_text(encoding="utf-8"))
+    del value["checksum"]
+    return value
+
+
+def change_record(path, **fields):
+    """Set fields of a record; ``None`` removes one."""
+    value = read_record(path) | fields
+    write_record(path, {key: item for key, item in value.items() if item is not None})
+
+
+def replace_in_record(path, old, new):
+    """Replace text in a record, as someone could who also knows its checksum."""
+    write_record(path, json.loads(json.dumps(read_record(path)).replace(old, new)))
+
+
+def write_finished(run, results, rows):
+    """``metrics.jsonl`` of a finished run, and ``results.json`` that counts it."""
+    write_rows(run / "metrics.jsonl", rows)
+    write_record(run / "results.json", results | {"metrics": log_facts(run / "metrics.jsonl")})
+
+
+def write_items(part, rows):
+    """Other ``items.jsonl`` of a finished evaluation, whose result counts them."""
+    write_rows(part / "items.jsonl", rows)
+    change_record(part / "result.json", items=log_facts(part / "items.jsonl"))

@@ -1,0 +1,46 @@
+"""A folder that is only right as a whole notices what is not."""
+
+import pytest
+
+from diffattn.errors import CheckpointError
+from diffattn.records.manifest import MANIFEST, verify_manifest, write_manifest
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "weights").write_bytes(bytes(range(256)) * 40)
+    (folder / "config").write_text("{}")
+    write_manifest(folder)
+    return folder
+
+
+def test_a_whole_folder_passes_and_more_files_may_lie_there(folder):
+    verify_manifest(folder)
+    (folder / "README.md").write_text("mine")
+    verify_manifest(folder)
+
+
+def test_every_flipped_bit_and_cut_is_noticed(folder):
+    for name in ("weights", "config", MANIFEST):
+        path = folder / name
+        content = path.read_bytes()
+        for position in range(0, len(content), max(1, len(content) // 50)):
+            changed = bytearray(content)
+            changed[position] ^= 1 << position % 8
+            for damaged in (bytes(changed), content[:position]):
+                path.write_bytes(damaged)
+                with pytest.raises(CheckpointError, match=name):
+                    verify_manifest(folder)
+        path.unlink()
+        with pytest.raises(CheckpointError, match=name):
+            verify_manifest(folder)
+        path.write_bytes(content)
+    verify_manifest(folder)
+
+
+def test_the_message_says_what_to_do_about_a_change_on_purpose(folder):
+    (folder / "config").write_text('{"mine": 1}')
+    with pytest.raises(CheckpointError, match=r"got 11 bytes where 2 were .* delete .*manifest"):
+        verify_manifest(folder)
