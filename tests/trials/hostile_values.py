@@ -140,12 +140,12 @@ def renamed(value: Any, path: Path, key: str) -> Any:
 def write_record(file: Any, value: Any) -> None:
     """Write a record as its writer does, so that only its values are wrong.
 
-    What no writer takes is written as plain JSON: NaN, which Python's JSON can spell.
+    What no writer takes is written as plain JSON: NaN, and rows that are no objects.
     """
     rows = file.suffix == ".jsonl"
     try:
         (write_rows if rows else write_sealed)(file, value)
-    except ValueError:
+    except (TypeError, ValueError):
         text = "".join(json.dumps(row) + "\n" for row in value) if rows else json.dumps(value)
         file.write_text(text, encoding="utf-8")
     if rows and (results := file.with_name("results.json")).exists():

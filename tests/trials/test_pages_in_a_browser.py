@@ -35,8 +35,10 @@ USE = """
 addEventListener("load", function () {
   setTimeout(function () {
     for (const chart of document.querySelectorAll(".js-plotly-plot")) {
-      for (let curve = 0; curve < chart.data.length; curve++)
-        Plotly.Fx.hover(chart, [{ curveNumber: curve, pointNumber: 0 }]);
+      for (let curve = 0; curve < chart.data.length; curve++) {
+        const point = chart.data[curve].type === "heatmap" ? [0, 0] : 0;
+        Plotly.Fx.hover(chart, [{ curveNumber: curve, pointNumber: point }]);
+      }
     }
     for (const button of document.querySelectorAll("button")) button.click();
     document.documentElement.dataset.used = 1;
@@ -77,6 +79,11 @@ def drawn(opened: Opened) -> int:
     return len(re.findall(r'<div[^>]* class="chart[^"]* js-plotly-plot', opened.document))
 
 
+def violations(opened: Opened) -> list[str]:
+    """What the browser says of the policy; the chart library has notes of its own there."""
+    return [line for line in opened.console if "Content Security Policy" in line]
+
+
 def without_policy(page: str) -> str:
     assert len(POLICY.findall(page)) == 1
     return POLICY.sub("", page)
@@ -98,7 +105,7 @@ def test_hostile_texts_are_shown_and_never_run(kind, tmp_path, stub):
     for path in (guarded, bare):
         opened = open_page(path, tmp_path)
         assert RAN not in opened.document
-        assert opened.console == ()
+        assert violations(opened) == []
         assert drawn(opened) == page.count('class="chart')
     assert 'data-used="1"' in opened.document
 
@@ -111,7 +118,7 @@ def test_honest_pages_break_no_rule_of_their_policy(kind, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(page, encoding="utf-8")
     opened = open_page(path, tmp_path)
-    assert opened.console == ()
+    assert violations(opened) == []
     assert drawn(opened) == page.count('class="chart') > 0
 
 
@@ -126,6 +133,7 @@ def test_the_policy_alone_stops_what_would_run(tmp_path):
         opened = open_page(path, tmp_path)
         assert RAN not in opened.document, attack
         assert drawn(opened) > 0, attack
+        assert violations(opened) or attack != ATTACKS[0]
     path.write_text(
         without_policy(page).replace("<main>", f"<main>{ATTACKS[0]}{clicks}"), encoding="utf-8"
     )
@@ -146,5 +154,6 @@ def test_the_policy_names_the_script_of_the_page(tmp_path, stub):
     ):
         assert rule in policy
     scripts = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
-    assert len(scripts) == 1    assert f"script-src '{source_hash(scripts[0])}';" in policy
+    assert len(scripts) == 1
+    assert f"script-src '{source_hash(scripts[0])}';" in policy
     assert source_hash("") == "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="
