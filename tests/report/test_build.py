@@ -348,7 +348,7 @@ def test_foreign_folder_is_refused(tmp_path):
 def test_two_runs_of_one_seed_are_refused(make_study):
     study = make_study(seeds=(0,), num_steps=10)
     shutil.copytree(study / "runs" / "diff-seed0", study / "runs" / "again")
-    with pytest.raises(CheckpointError, match="one run per type and seed"):
+    with pytest.raises(CheckpointError, match=r"one run\.json per type and seed"):
         build_report(study)
 
 

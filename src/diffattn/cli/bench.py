@@ -53,6 +53,7 @@ def bench(
 
     from diffattn.benchmark.session import result_path, run_bench, total_effort
     from diffattn.cli.progress import RunsProgress
+    from diffattn.records.destination import require_file_destination
 
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
     config = BenchConfig(
@@ -68,6 +69,7 @@ def bench(
     )
     effort = total_effort(config)
     path = result_path(out, chosen)
+    require_file_destination(path)
     with RunsProgress(effort, 0, effort) as progress:
         _, cases = run_bench(
             config, path, fresh=fresh, on_message=progress.on_message,

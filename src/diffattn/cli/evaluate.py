@@ -57,8 +57,10 @@ def evaluate(
     from diffattn.cli.progress import ItemProgress
     from diffattn.cli.tables import print_table
     from diffattn.evaluation.registry import parts as chosen_parts
+    from diffattn.records.destination import require_folder_destination
 
     chosen = chosen_parts(protocols, set_ or [], quick=quick)  # before PyTorch is loaded
+    require_folder_destination(out)
     from diffattn.evaluation.session import labelled, run_evaluation
     from diffattn.report.evaluation.tables import difference_rows, metric_rows, results_json
 

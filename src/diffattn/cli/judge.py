@@ -46,12 +46,16 @@ def judge(
     from diffattn.errors import ConfigError
     from diffattn.evaluation.judge.interface import judge_settings
     from diffattn.evaluation.judge.requests import recorded_outputs
+    from diffattn.records.destination import require_file_destination, require_folder_destination
     from diffattn.records.io import write_plain_jsonl
 
     if model is None and requests is None:
         raise ConfigError("judge: --model or --requests must be given, got neither.")
     if replies is not None and endpoint is not None:
         raise ConfigError("judge: --replies or --endpoint must be given, got both.")
+    require_folder_destination(evaluation)
+    if requests is not None:
+        require_file_destination(requests)
     settings = judge_settings(model or "any", endpoint, set_ or [])
     recorded = recorded_outputs(evaluation)
     if requests is not None or dry_run:

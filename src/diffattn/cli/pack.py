@@ -23,8 +23,10 @@ def pack(
     json_: Annotated[bool, typer.Option("--json", help="print hashes and counts as JSON")] = False,
 ) -> None:
     """Turn text into memory-mapped token files, split by document."""
+    from diffattn.records.destination import require_folder_destination
     from diffattn.training.config import DataConfig
 
+    require_folder_destination(out)
     config = DataConfig(
         source=source,
         tokenizer=tokenizer,

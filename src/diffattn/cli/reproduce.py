@@ -56,6 +56,7 @@ def reproduce(
     from diffattn.models.known_names import check_known
     from diffattn.models.twins import MATCHES
     from diffattn.recipes.catalog import SCALES
+    from diffattn.records.destination import require_folder_destination
     from diffattn.training.settings import read_changes
 
     # Before torch loads, which takes seconds.
@@ -64,6 +65,8 @@ def reproduce(
     check_known("reproduce", "scale", scale, SCALES)
     where = "ComparisonConfig" if study == "text" else "RecallStudyConfig"
     check_known(where, "match", match, MATCHES)
+    if out is not None:
+        require_folder_destination(out)
     settings = set_ or []
     config: Any
     run: Callable[..., Path]

@@ -41,12 +41,14 @@ def train(
     from diffattn.models.attention_types import attention_facts
     from diffattn.recipes.catalog import plan
     from diffattn.records.claim import is_claimed
+    from diffattn.records.destination import require_folder_destination
     from diffattn.training.settings import apply_settings, read_changes
 
     planned = plan(recipe)
     read_changes(set_ or [])
     if attention is not None:
         attention_facts("twin", attention)
+    require_folder_destination(out)
     # torch loads from here on, after every name is known to be right.
     from diffattn.training.prepare import open_data, prepare_data
 

@@ -2,9 +2,12 @@
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+from diffattn.errors import CheckpointError
 from diffattn.records.claim import is_claimed
+from diffattn.records.destination import is_folder_name
+from diffattn.records.fields import checked, short
 from diffattn.records.io import read_jsonl, read_record, write_json
 from diffattn.records.lock import sole_writer
 
@@ -77,7 +80,7 @@ class EvalResult:
             Path(folder) / "result.json",
             "evaluation",
             EVAL_SCHEMA_VERSION,
-            lambda value: cls(metrics=[Metric(**row) for row in value.pop("metrics")], **value),
+            lambda value: checked(cls, value, f"{folder}/result.json"),
         )
 
     def read_items(self, folder: Path) -> list[dict[str, Any]]:
@@ -139,23 +142,33 @@ class Comparison:
         Raises:
             CheckpointError: The file is missing, damaged, of another kind or schema version.
         """
-
-        def make(value: dict[str, Any]) -> Comparison:
-            rows = [PairedDifference(**row) for row in value.pop("differences")]
-            return cls(differences=rows, **value)
-
         path = Path(folder) / "comparison.json"
-        return read_record(path, "comparison", EVAL_SCHEMA_VERSION, make)
+        return read_record(
+            path, "comparison", EVAL_SCHEMA_VERSION, lambda value: checked(cls, value, str(path))
+        )
+
+
+class _Marker(TypedDict):
+    """Names of folders: ``<model>/<variant>/``."""
+
+    models: list[str]
+    variants: list[str]
 
 
 def evaluation_marker(folder: Path) -> dict[str, Any]:
     """``models`` and ``variants`` of an evaluation folder, in their order.
 
     Raises:
-        CheckpointError: The file is missing or of another kind.
+        CheckpointError: The file is missing or of another kind, or names what is no folder's name.
     """
     path = Path(folder) / EVALUATION_MARKER
-    return read_record(path, _FOLDER, EVAL_SCHEMA_VERSION, dict)
+    marker: dict[str, Any] = read_record(
+        path, _FOLDER, EVAL_SCHEMA_VERSION, lambda value: dict(checked(_Marker, value, str(path)))
+    )
+    for name in [*marker["models"], *marker["variants"]]:
+        if not is_folder_name(name):
+            raise CheckpointError(f"{path}: must name folders in it, got {short(name)}.")
+    return marker
 
 
 def register(folder: Path, label: str, variant: str) -> None:

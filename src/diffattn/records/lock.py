@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from diffattn.errors import CheckpointError, ConfigError
+from diffattn.errors import CheckpointError
+from diffattn.records.destination import require_folder_destination
 from diffattn.records.io import make_folder
 from diffattn.records.temporary import clean_leftovers
 
@@ -27,12 +28,11 @@ def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
         wait: Whether to wait until no other process holds it.
 
     Raises:
-        ConfigError: It is a file.
+        ConfigError: Something else lies there.
         BusyError: Another process holds the folder, and it is not waited for.
     """
     folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder}: must be a folder, got a file. Choose another --out.")
+    require_folder_destination(folder)
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     handle = _held(folder, wait)
     try:

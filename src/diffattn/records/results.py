@@ -1,11 +1,11 @@
 """Results on disk: BenchResult, one file of benchmark measurements with their provenance."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError
+from diffattn.records.fields import checked, short
 from diffattn.records.io import read_record, write_json
 
 BENCH_SCHEMA_VERSION = 1
@@ -92,7 +92,7 @@ class BenchCase:
     dtype: str
     mode: str
     """``"forward"``, ``"backward"``, ``"forward_backward"`` or ``"decode"``."""
-    shape: dict[str, Any]
+    shape: dict[str, int | str]
     created: str
     matmul_flops_per_second: float | None
     """Best rate of a plain matrix product in this dtype, in the same process."""
@@ -157,25 +157,13 @@ class BenchResult:
         Raises:
             CheckpointError: The file is missing, damaged, of another kind or schema version.
         """
-        result = read_record(Path(path), "benchmark", BENCH_SCHEMA_VERSION, cls._of)
+        result = read_record(
+            Path(path),
+            "benchmark",
+            BENCH_SCHEMA_VERSION,
+            lambda value: checked(cls, value, str(path)),
+        )
         homeless = [case.run for case in result.cases if case.run not in result.runs]
         if homeless:
-            raise CheckpointError(f"{path}: every case must name a run, got {homeless[0]!r}.")
+            raise CheckpointError(f"{path}: every case must name a run, got {short(homeless[0])}.")
         return result
-
-    @classmethod
-    def _of(cls, value: dict[str, Any]) -> "BenchResult":
-        runs = {name: BenchRun(**run) for name, run in value["runs"].items()}
-        return cls(runs=runs, cases=[_case(case) for case in value["cases"]])
-
-
-def _case(value: Mapping[str, Any]) -> BenchCase:
-    rows = [_row(row) for row in value["rows"]]
-    verdicts = [Verdict(**verdict) for verdict in value["verdicts"]]
-    return BenchCase(**{**value, "rows": rows, "verdicts": verdicts})
-
-
-def _row(value: Mapping[str, Any]) -> BenchRow:
-    spreads = ("seconds", "ratio_t", "ratio_tc", "ratio_two_calls")
-    made = {name: Spread(**value[name]) for name in spreads if value.get(name) is not None}
-    return BenchRow(**{**value, **made})

@@ -50,7 +50,9 @@ def mean_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> 
     mean, n = float(x.mean()), x.size
     if n == 1:
         return Interval(mean, None, None, level, n, "none: one value")
-    half = t_quantile((1 + level) / 2, n - 1) * float(x.std(ddof=1)) / math.sqrt(n)
+    with np.errstate(over="ignore"):  # a spread beyond any float: an interval without end
+        spread = float(x.std(ddof=1))
+    half = t_quantile((1 + level) / 2, n - 1) * spread / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, level, n, "Student t")
 
 

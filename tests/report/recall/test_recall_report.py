@@ -227,9 +227,9 @@ def test_contradictions_are_named(study):
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("study.json", ('"types"', '"kinds"'), "types must be a list"),
-        ("study.json", ('"task":', '"tusk":'), "task must be a dict"),
-        ("results.json", ('"solved_steps"', '"steps_solved"'), "must hold runs, solved_steps"),
+        ("study.json", ('"types"', '"kinds"'), "must hold types"),
+        ("study.json", ('"task":', '"tusk":'), "must hold task"),
+        ("results.json", ('"solved_steps"', '"steps_solved"'), "must hold solved_steps"),
     ],
 )
 def test_damaged_files_are_refused(study, name, change, message):

@@ -129,7 +129,7 @@ def test_run_without_attention_type_is_refused(make_study):
     path = folder / "runs" / "diff-seed0" / "run.json"
     value = read_record(path)
     write_record(path, value | {"config": {"model": {}}})
-    with pytest.raises(CheckpointError, match="attention_type must be a str"):
+    with pytest.raises(CheckpointError, match="model must hold attention_type, got"):
         read_study(folder)
 
 

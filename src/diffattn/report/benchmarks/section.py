@@ -8,6 +8,7 @@ from diffattn.records.results import BenchCase, BenchResult, BenchRow
 from diffattn.report.benchmarks.tables import contender_rows, model_table, operator_table
 from diffattn.report.benchmarks.wording import case_title, mode_text, run_text, targets_in_words
 from diffattn.report.page.charts import Chart, layout, names_of
+from diffattn.report.page.runs import is_number
 from diffattn.report.page.tables import Cell, Table, head_cell, number_cell, table, word_cell
 from diffattn.report.page.wording import MISSING
 from diffattn.report.paper import THROUGHPUT_SOURCE
@@ -60,6 +61,8 @@ def _charts(cases: Sequence[BenchCase], prefix: str) -> tuple[Chart, ...]:
     """One chart per head shape, dtype and pass that was measured at several lengths."""
     groups: dict[tuple[Any, ...], list[BenchCase]] = {}
     for case in cases:
+        if not is_number(case.shape.get(_axis(case))):
+            continue
         others = tuple((k, v) for k, v in case.shape.items() if k != _axis(case))
         groups.setdefault((case.suite, others, case.dtype, case.mode), []).append(case)
     several = [group for group in groups.values() if len(group) > 1]
@@ -106,7 +109,7 @@ def _chart(cases: Sequence[BenchCase], element_id: str) -> Chart:
 
 
 def _trace(
-    points: Sequence[tuple[int, BenchRow]], name: str, color: str, *, dashed: bool
+    points: Sequence[tuple[Any, BenchRow]], name: str, color: str, *, dashed: bool
 ) -> dict[str, Any]:
     ratios = [row.ratio_t for _, row in points if row.ratio_t]
     return {

@@ -42,6 +42,7 @@ _MODEL_COLUMNS = {
 
 def contender_rows(case: BenchCase) -> list[dict[str, str]]:
     """One row per contender, with everything that was measured."""
+    is_rate = any(row.tokens_per_second is not None for row in case.rows)
     return [
         {
             "contender": f"{row.role}: {row.contender}" + _backend(row),
@@ -49,7 +50,7 @@ def contender_rows(case: BenchCase) -> list[dict[str, str]]:
             "/ T": times(row.ratio_t),
             "/ TC": times(row.ratio_tc),
             "rounds": str(row.seconds.rounds) if row.seconds else MISSING,
-            **_rate_cells(row),
+            **_rate_cells(row, is_rate),
             "check": check_text(row),
         }
         for row in case.rows
@@ -96,7 +97,7 @@ def model_table(cases: Sequence[BenchCase]) -> tuple[list[str], list[list[str]]]
         cells += [f"{shape.get('B')} × {count(shape.get('N'))}", case.dtype, mode_text(case)]
         cells += [_tokens(case.row(name)) for name in _MODEL_COLUMNS]
         ratio = diff.ratio_t if diff else None
-        cells.append(f"{number(1 / ratio.median, 3)}×" if ratio else MISSING)
+        cells.append(f"{number(1 / ratio.median, 3)}×" if ratio and ratio.median else MISSING)
         rows.append([*cells, *([_paper(case) or MISSING] if with_paper else []),
                      verdict_text(case), case.run])  # fmt: skip
     return headers, rows
@@ -157,8 +158,9 @@ def _backend(row: BenchRow) -> str:
     return "" if row.backend in (None, row.contender) else f", {row.backend}"
 
 
-def _rate_cells(row: BenchRow) -> dict[str, str]:
-    if row.tokens_per_second is not None:
+def _rate_cells(row: BenchRow, is_rate: bool) -> dict[str, str]:
+    """Columns that all rows of a case share: a contender that failed has none of the numbers."""
+    if is_rate:
         return {"tokens/s": count(row.tokens_per_second), **_share(row)}
     return {"peak": mebibytes(row.peak_bytes), "held": mebibytes(row.held_bytes), **_share(row)}
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from diffattn.records.results import BenchCase, BenchResult, BenchRow, Spread
+from diffattn.report.page.runs import is_number
 from diffattn.report.page.wording import MISSING, number
 
 
@@ -50,9 +51,10 @@ def check_text(row: BenchRow) -> str:
     if row.status != "ok":
         return f"{row.status}: {row.reason}"
     check = row.check or {}
-    if "error" not in check:
+    error, budget = check.get("error"), check.get("budget")
+    if not (is_number(error) and is_number(budget)):
         return MISSING
-    return f"right ({check['error']:.1e} of {check['budget']:.1e}, {check.get('compared')})"
+    return f"right ({error:.1e} of {budget:.1e}, {check.get('compared')})"
 
 
 def targets_in_words(cases: Iterable[BenchCase]) -> str:

@@ -10,7 +10,9 @@ from diffattn.records.evaluations import (
     EvalResult,
     evaluation_marker,
 )
+from diffattn.records.fields import short
 from diffattn.records.run import RunRecord
+from diffattn.report.page.runs import read_run_record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,16 +45,22 @@ def read_evaluation(folder: Path) -> EvaluationFolder:
         for label in marker["models"]:
             part = folder / label / variant
             if (part / "result.json").exists():
-                results.setdefault(variant, []).append(EvalResult.read(part))
-                records.append(RunRecord.read(part))
+                result = EvalResult.read(part)
+                if (result.model.get("label"), result.variant) != (label, variant):
+                    raise CheckpointError(
+                        f"{part / 'result.json'}: must be of {label} and {variant}, got "
+                        f"{short(result.model.get('label'))} and {short(result.variant)}."
+                    )
+                results.setdefault(variant, []).append(result)
+                records.append(read_run_record(part))
             else:
                 gaps.append(f"{label} has no result of {variant}.")
     for variant, of_models in results.items():
         versions = {result.version for result in of_models}
         if len(versions) > 1:
             raise CheckpointError(
-                f"{folder}: results of {variant} must have one protocol version to share a table, "
-                f"got {sorted(versions)}."
+                f"{folder}: every result.json of {variant} must have one protocol version to share "
+                f"a table, got {sorted(versions)}."
             )
     comparison = Comparison.read(folder) if (folder / "comparison.json").exists() else None
     absent = tuple(gaps)

@@ -1,9 +1,16 @@
 """Write a page: plain values in, one HTML file out."""
 
+import base64
+import hashlib
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from diffattn.records.destination import require_file_destination
 from diffattn.records.io import write_text
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 
@@ -15,7 +22,11 @@ def write_page(out: Path, template: str, **values: Any) -> Path:
         out: File to write; its folder is made if missing.
         template: Name of a file in ``report/templates``.
         values: What the template shows. Every text in them is plain and escaped by the template.
+
+    Raises:
+        ConfigError: ``out`` is no file and cannot become one.
     """
+    require_file_destination(out)
     page = render(template, **values)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, page)
@@ -23,10 +34,32 @@ def write_page(out: Path, template: str, **values: Any) -> Path:
 
 
 def render(template: str, **values: Any) -> str:
-    """HTML of a page that needs no network."""
-    import jinja2
+    """HTML of a page that needs no network and runs no script but its own."""
     from markupsafe import Markup
+
+    script = page_script()
+    filled = _environment().get_template(template)
+    page = filled.render(script=Markup(script), script_hash=source_hash(script), **values)
+    # JSON can hold half of a surrogate pair, which no UTF-8 file can.
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def page_script() -> str:
+    """All that runs in a page: plotly and ours, in one element."""
     from plotly.offline import get_plotlyjs
+
+    return f"\n{get_plotlyjs()}\n{(_TEMPLATES / 'page.js').read_text(encoding='utf-8')}"
+
+
+def source_hash(script: str) -> str:
+    """``sha256-...``: how a content security policy names an inline script."""
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+@cache
+def _environment() -> "Environment":
+    import jinja2
 
     environment = jinja2.Environment(
         autoescape=True,
@@ -37,6 +70,4 @@ def render(template: str, **values: Any) -> str:
         keep_trailing_newline=True,
     )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    page = environment.get_template(template).render(plotly=Markup(get_plotlyjs()), **values)
-    # JSON can hold half of a surrogate pair, which no UTF-8 file can.
-    return page.encode("utf-8", "replace").decode("utf-8")
+    return environment

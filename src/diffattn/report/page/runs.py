@@ -1,16 +1,51 @@
 """Runs of a study in memory, and how they are read; every kind of study shares them."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from diffattn.errors import CheckpointError
+from diffattn.records.fields import checked
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.run import RunRecord, require_schema
 
 BASELINE = "softmax"
+
+
+class _ModelConfig(TypedDict):
+    attention_type: str
+
+
+class _RunConfig(TypedDict):
+    """Of ``run.json``."""
+
+    model: _ModelConfig
+
+
+class _MetricsRow(TypedDict):
+    """Of ``metrics.jsonl``."""
+
+    step: float
+
+
+class _RunCosts(TypedDict):
+    """``costs.json`` of a run."""
+
+    run: str
+
+
+class _LogFacts(TypedDict):
+    """Of the finished ``metrics.jsonl``."""
+
+    rows: int
+    sha256: str
+
+
+class _RunResults(TypedDict):
+    """``results.json`` of a run."""
+
+    run: str
+    metrics: _LogFacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,28 +124,37 @@ def read_runs(folder: Path, shared_costs: dict[str, Any]) -> list[StudyRun]:
 
 
 def _read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
-    path, record = folder / "run.json", RunRecord.read(folder)
-    mappings = ("config", "model", "backends", "versions", "hardware")
-    require_fields(path, vars(record), name=str, **dict.fromkeys(mappings, dict))
-    require_fields(path, record.config, model=dict)
-    require_fields(path, record.config["model"], attention_type=str)
+    record = read_run_record(folder)
+    require_attention_type(record, folder / "run.json")
     results, costs = None, shared_costs.get(record.name)
     if (folder / "results.json").exists():
-        results = read_checked(folder / "results.json", run=str, metrics=dict)
+        results = read_checked(folder / "results.json", _RunResults)
     metrics: list[dict[str, Any]] = []
     if (folder / "metrics.jsonl").exists():
-        recorded = results and results["metrics"]
-        metrics = read_jsonl(folder / "metrics.jsonl", recorded=recorded)
-        for number, row in enumerate(metrics, start=1):
-            if not isinstance(row, dict) or not is_number(row.get("step")):
-                raise CheckpointError(
-                    f"{folder / 'metrics.jsonl'}:{number}: every row must hold a step, got {row}."
-                )
-    if costs is not None:
-        require_fields(folder.parent.parent / "costs.json", shared_costs, **{record.name: dict})
+        path, recorded = folder / "metrics.jsonl", results and results["metrics"]
+        rows = enumerate(read_jsonl(path, recorded=recorded), start=1)
+        metrics = [dict(checked(_MetricsRow, row, f"{path}:{line}")) for line, row in rows]
     if (folder / "costs.json").exists():
-        costs = read_checked(folder / "costs.json", run=str)
+        costs = read_checked(folder / "costs.json", _RunCosts)
     return StudyRun(record=record, metrics=metrics, results=results, costs=costs)
+
+
+def read_run_record(folder: Path) -> RunRecord:
+    """Read ``run.json`` and check its fields.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, of another kind or of another schema version.
+    """
+    return checked(RunRecord, vars(RunRecord.read(folder)), f"{folder / 'run.json'}")
+
+
+def require_attention_type(record: RunRecord, path: Path) -> None:
+    """Refuse a run whose model has no attention type.
+
+    Raises:
+        CheckpointError: It has none.
+    """
+    checked(_RunConfig, record.config, f"{path}: config")
 
 
 def run_gaps(run: StudyRun) -> list[str]:
@@ -131,18 +175,12 @@ def finite_numbers(value: Any) -> list[float]:
     return value if isinstance(value, list) and all(map(is_number, value)) else []
 
 
-def read_checked(path: Path, **fields: type) -> dict[str, Any]:
-    """Read one JSON object and check its schema version and the named fields."""
+def read_checked(path: Path, kind: Any) -> dict[str, Any]:
+    """Read one JSON object; check its schema version, and its fields against a ``TypedDict``.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, of another kind or of another schema version.
+    """
     value = read_json(path)
     require_schema(value, path)
-    require_fields(path, value, **fields)
-    return dict(value)
-
-
-def require_fields(path: Path, value: Mapping[str, Any], **fields: type) -> None:
-    """Check the kinds of the named fields of a file's contents."""
-    for name, kind in fields.items():
-        if not isinstance(value.get(name), kind):
-            raise CheckpointError(
-                f"{path}: {name} must be a {kind.__name__}, got {value.get(name)!r}."
-            )
+    return dict(checked(kind, value, str(path)))

@@ -2,18 +2,95 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
+from diffattn.records.fields import AtLeast
 from diffattn.records.io import read_json
 from diffattn.report.page.runs import (
     Study,
     StudyRun,
     read_checked,
     read_runs,
-    require_fields,
     run_gaps,
 )
+
+_PER_TRIAL = ("runs", "solved_steps", "steps", "test_accuracy")
+
+
+class _Train(TypedDict):
+    batch_tokens: int
+    seq_len: Annotated[int, AtLeast(1)]
+
+
+class _TaskSettings(TypedDict):
+    name: NotRequired[str]
+    noise_ratio: NotRequired[float]
+
+
+class _Settings(TypedDict):
+    model: dict[str, Any]
+    train: _Train
+    task: _TaskSettings
+
+
+class _Info(TypedDict):
+    """``study.json``."""
+
+    types: list[str]
+    seeds: list[int]
+    sweep_seeds: list[int]
+    learning_rates: list[float]
+    tasks: dict[str, _Settings]
+
+
+class _Share(TypedDict):
+    low: float
+    high: float
+
+
+class _Swept(TypedDict):
+    """A run of the sweep."""
+
+    run: str
+    learning_rate: float
+    solved_step: int | None
+    steps: int
+    validation_loss: float | None
+
+
+class _TypeSummary(TypedDict):
+    learning_rate: float
+    sweep: list[_Swept]
+    runs: Annotated[list[str], AtLeast(1)]
+    trials: int
+    solved: int
+    solved_share: _Share
+    solved_steps: list[int | None]
+    steps: list[int]
+    test_accuracy: list[float]
+    test_by_query: list[float]
+    test_by_depth: NotRequired[dict[str, float]]
+
+
+class _Test(TypedDict):
+    types: list[str]
+    fisher_exact: float
+    log_rank: float
+
+
+class _TaskResults(TypedDict):
+    ceilings: dict[str, float]
+    types: dict[str, _TypeSummary]
+    tests: list[_Test]
+
+
+class _Results(TypedDict):
+    """``results.json``."""
+
+    tasks: dict[str, _TaskResults]
+    statement: str
+    protocol: NotRequired[dict[str, Any]]
 
 
 def is_recall_study(folder: Path) -> bool:
@@ -40,16 +117,13 @@ def read_recall_study(folder: Path) -> Study:
             another schema version.
     """
     folder = Path(folder)
-    path = folder / "study.json"
-    lists = ("types", "seeds", "sweep_seeds", "learning_rates")
-    info = read_checked(path, tasks=dict, **dict.fromkeys(lists, list))
-    for task in info["tasks"].values():
-        require_fields(path, task, model=dict, train=dict, task=dict)
+    info = read_checked(folder / "study.json", _Info)
     runs = {run.name: run for run in read_runs(folder, {})}
     wanted = [*trial_names(info), *sweep_names(info)]
     results = None
     if (folder / "results.json").exists():
-        results = read_checked(folder / "results.json", tasks=dict, statement=str)
+        results = read_checked(folder / "results.json", _Results)
+        _require_whole(folder / "results.json", results, info)
     foreign = [name for name in runs if name not in wanted]
     gaps = [f"Run {name} is in the folder but not part of this study." for name in foreign]
     for name in wanted:
@@ -95,18 +169,29 @@ def part(study: Study, names: list[str]) -> Study:
     return replace(study, runs=tuple(run for run in study.runs if run.name in names))
 
 
+def _require_whole(path: Path, results: dict[str, Any], info: dict[str, Any]) -> None:
+    """Every task of the study, and of every trial one entry in each list."""
+    for task in info["tasks"]:
+        if task not in results["tasks"]:
+            raise CheckpointError(
+                f"{path}: tasks must be those of study.json, got {list(results['tasks'])}."
+            )
+    for task, entry in results["tasks"].items():
+        for name, summary in entry["types"].items():
+            sizes = {key: len(summary[key]) for key in _PER_TRIAL}
+            if len(set(sizes.values())) != 1:
+                raise CheckpointError(
+                    f"{path}: {task}, {name} must hold one entry per trial, got {sizes}."
+                )
+
+
 def _contradictions(results: dict[str, Any], runs: dict[str, StudyRun]) -> list[str]:
     """Summaries that contradict the runs they name."""
     gaps = []
-    for task, entry in results["tasks"].items():
-        for attention_type, summary in entry["types"].items():
-            fields = ("runs", "solved_steps", "test_accuracy")
-            if not isinstance(summary, dict) or any(key not in summary for key in fields):
-                raise CheckpointError(
-                    f"results.json: {task}, {attention_type} must hold {', '.join(fields)}, "
-                    f"got {summary!r}."
-                )
-            for name, *recorded in zip(*(summary[key] for key in fields), strict=True):
+    for entry in results["tasks"].values():
+        for summary in entry["types"].values():
+            shown = (summary[key] for key in ("runs", "solved_steps", "test_accuracy"))
+            for name, *recorded in zip(*shown, strict=True):
                 run = runs.get(name)
                 if run is None or run.results is None:
                     continue

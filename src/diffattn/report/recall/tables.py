@@ -106,16 +106,17 @@ def tests_table(study: Study, task: str) -> Table:
 def by_query_table(study: Study, task: str) -> Table:
     """Test accuracy of each query in the order asked, and by depth where there are depths."""
     types = _entry(study, task)["types"]
-    first = next(iter(types.values()))
-    depths = list(first.get("test_by_depth", {}))
+    depths = list(dict.fromkeys(d for s in types.values() for d in s.get("test_by_depth", {})))
+    queries = max((len(summary["test_by_query"]) for summary in types.values()), default=0)
     rows = []
     for name, summary in types.items():
-        values = [*summary["test_by_query"], *summary.get("test_by_depth", {}).values()]
+        asked, by_depth = summary["test_by_query"], summary.get("test_by_depth", {})
+        values = [*asked, *[None] * (queries - len(asked)), *map(by_depth.get, depths)]
         rows.append(
             [type_cell(name), *(number_cell(number(v, 3), summary["runs"]) for v in values)]
         )
-    headers = [f"query {i + 1}" for i in range(len(first["test_by_query"]))]
-    headers += [f"depth {100 * float(depth):.0f} %" for depth in depths]
+    headers = [f"query {i + 1}" for i in range(queries)]
+    headers += [f"depth {_depth(depth)}" for depth in depths]
     caption = "Test accuracy by query position, mean over trials."
     if depths:
         caption += " By depth: of the first query."
@@ -181,7 +182,7 @@ def recall_markdown(study: Path) -> str:
                 *_solved(summary),
                 p_values.get((BASELINE, name), MISSING),
                 _range(summary["test_accuracy"]),
-                number(entry["ceilings"]["pairs"], 3),
+                number(entry["ceilings"].get("pairs"), 3),
                 ", ".join(brief_names(summary["runs"])),
             ]
             lines.append(markdown_row(cells))
@@ -260,6 +261,14 @@ def _solved(summary: dict[str, Any]) -> list[str]:
         f"{number(share['low'], 2)} to {number(share['high'], 2)}",
         _spread(summary["solved_steps"], max(summary["steps"])),
     ]
+
+
+def _depth(key: str) -> str:
+    """A depth of the context as a share of it; another name as it is."""
+    try:
+        return f"{100 * float(key):.0f} %"
+    except ValueError:
+        return key
 
 
 def _step(solved: int | None, spent: int) -> str:

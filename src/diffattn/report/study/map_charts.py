@@ -54,8 +54,6 @@ def attention_maps(study: Study, prefix: str) -> dict[str, Any] | None:
     heads = []
     for index, name in enumerate(name for name in study.types if name in layers):
         entry = layers[name]
-        if not isinstance(entry, dict):
-            raise CheckpointError(f"maps.json: {name} must hold maps, got {entry!r}.")
         heads.append(
             {
                 "title": type_name(name),

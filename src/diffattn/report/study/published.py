@@ -5,12 +5,17 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from diffattn.records.io import write_json
 from diffattn.records.run import SCHEMA_VERSION, RunRecord
-from diffattn.report.page.runs import Study, StudyRun, read_checked, require_fields
-from diffattn.report.study.files import read_study
+from diffattn.report.page.runs import Study, StudyRun, read_checked, require_attention_type
+from diffattn.report.study.files import (
+    StudyInfo,
+    StudyResults,
+    read_study,
+    require_one_run_per_value,
+)
 
 PUBLISHED = Path(__file__).parents[1] / "published" / "text.json"
 ALL_RECORDS = "published/text"
@@ -18,6 +23,19 @@ ALL_RECORDS = "published/text"
 _SHAPE = ("attention_type", "num_heads", "num_kv_heads", "head_dim", "intermediate_size")
 _RESULTS = ("validation_loss", "validation_bits_per_byte", "lam")
 _COSTS = ("tokens_per_second", "peak_bytes", "wall_seconds")
+
+
+class _PublishedRun(TypedDict):
+    record: RunRecord
+    results: dict[str, Any]
+    costs: dict[str, Any]
+
+
+class _Published(TypedDict):
+    all_records: str
+    study: StudyInfo
+    results: StudyResults
+    runs: list[_PublishedRun]
 
 
 def study_summary(folder: Path) -> dict[str, Any]:
@@ -62,10 +80,11 @@ def read_published(path: Path) -> Study:
     """
     if not path.is_file():
         return read_study(path)
-    value = read_checked(path, all_records=str, study=dict, results=dict, runs=list)
-    for entry in value["runs"]:
-        require_fields(path, entry, record=dict, results=dict, costs=dict)
-    runs = [StudyRun(**entry | {"record": RunRecord(**entry["record"])}) for entry in value["runs"]]
+    value = read_checked(path, _Published)
+    require_one_run_per_value(value["results"], path)
+    runs = [StudyRun(**entry) for entry in value["runs"]]
+    for run in runs:
+        require_attention_type(run.record, path)
     return Study(
         info=value["study"],
         runs=tuple(runs),

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-from diffattn.errors import CheckpointError
 from diffattn.report.page.runs import BASELINE, Study, is_number
 from diffattn.report.study.files import has_loss
 from diffattn.stats.intervals import Interval, mean_interval
@@ -31,11 +30,7 @@ class Difference:
 
 
 def losses(study: Study) -> dict[str, TypeResult]:
-    """Validation loss of every type that has one, in nats per token.
-
-    Raises:
-        CheckpointError: ``results.json`` lacks a field or holds another kind of value.
-    """
+    """Validation loss of every type that has one, in nats per token."""
     if study.results is None:
         return {t: r for t in study.types if (r := _of_runs(study, t, "validation_loss"))}
     recorded = {}
@@ -43,9 +38,8 @@ def losses(study: Study) -> dict[str, TypeResult]:
         entry = study.results["types"].get(name)
         if entry is None:
             continue
-        summary = _field(entry, "validation_loss", dict, name)
-        runs = tuple(str(run) for run in _field(entry, "runs", list, name))
-        recorded[name] = TypeResult(runs, *_recorded(summary, len(runs), name))
+        runs = tuple(entry["runs"])
+        recorded[name] = TypeResult(runs, *_recorded(entry["validation_loss"]))
     return recorded
 
 
@@ -56,22 +50,14 @@ def bits_per_byte(study: Study) -> dict[str, TypeResult]:
 
 
 def differences(study: Study) -> list[Difference]:
-    """Paired differences in validation loss to the baseline.
-
-    Raises:
-        CheckpointError: ``results.json`` lacks a field or holds another kind of value.
-    """
+    """Paired differences in validation loss to the baseline."""
     if study.results is None:
         return _computed_differences(study)
     recorded = []
     for entry in study.results["differences"]:
-        name = _field(entry, "type", str, "differences")
-        if _field(entry, "metric", str, name) != "validation_loss":
-            continue
-        runs = tuple(_pair(pair, name) for pair in _field(entry, "runs", list, name))
-        values, interval = _recorded(entry, len(runs), name)
-        baseline = _field(entry, "baseline", str, name)
-        recorded.append(Difference(name, baseline, runs, values, interval))
+        if entry["metric"] == "validation_loss":
+            runs = tuple((run, other) for run, other in entry["runs"])
+            recorded.append(Difference(entry["type"], entry["baseline"], runs, *_recorded(entry)))
     return recorded
 
 
@@ -111,33 +97,8 @@ def _computed_differences(study: Study) -> list[Difference]:
     return computed
 
 
-def _recorded(
-    entry: dict[str, Any], num_runs: int, where: str
-) -> tuple[tuple[float, ...], Interval]:
+def _recorded(entry: dict[str, Any]) -> tuple[tuple[float, ...], Interval]:
     """Values and interval as ``results.json`` holds them; never computed again."""
-    values = tuple(_field(entry, "values", list, where))
-    if len(values) != num_runs:
-        raise CheckpointError(
-            f"results.json: {where} must name one run per value, "
-            f"got {num_runs} runs and {len(values)} values."
-        )
-    mean, level = (_field(entry, key, float | int, where) for key in ("mean", "level"))
-    low, high = entry.get("low"), entry.get("high")
-    for value in (*values, mean, level, *(end for end in (low, high) if end is not None)):
-        if not is_number(value):
-            raise CheckpointError(f"results.json: {where} must hold finite numbers, got {value!r}.")
-    interval = Interval(mean, low, high, level, entry.get("n", len(values)), "results.json")
-    return values, interval
-
-
-def _field(entry: Any, key: str, kind: Any, where: str) -> Any:
-    value = entry.get(key) if isinstance(entry, dict) else None
-    if not isinstance(value, kind):
-        raise CheckpointError(f"results.json: {where} must hold {key}, got {value!r}.")
-    return value
-
-
-def _pair(names: Any, where: str) -> tuple[str, str]:
-    if not isinstance(names, list) or len(names) != 2:
-        raise CheckpointError(f"results.json: {where} must pair two runs, got {names!r}.")
-    return str(names[0]), str(names[1])
+    values = tuple(entry["values"])
+    low, high, n = entry.get("low"), entry.get("high"), entry.get("n", len(values))
+    return values, Interval(entry["mean"], low, high, entry["level"], n, "results.json")

@@ -1,0 +1,84 @@
+"""Where results may be written, checked before any work is done and anything is replaced."""
+
+import os
+import stat
+from pathlib import Path
+
+from diffattn.errors import ConfigError
+
+_LONGEST_NAME = 200
+"""Bytes. File systems take 255; a file is first written under a name of some more."""
+_KINDS = {
+    stat.S_IFBLK: "a device",
+    stat.S_IFCHR: "a device",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFREG: "a file",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def require_file_destination(path: Path) -> None:
+    """Refuse a path that a file cannot be written to; an existing file may be replaced.
+
+    Raises:
+        ConfigError: Something else lies there, such as a folder or a device, or nothing can.
+    """
+    _require(Path(path), "a file")
+
+
+def require_folder_destination(path: Path) -> None:
+    """Refuse a path that is no folder to write in and cannot become one.
+
+    Raises:
+        ConfigError: Something else lies there, such as a file or a device, or nothing can.
+    """
+    _require(Path(path), "a folder")
+
+
+def is_folder_name(name: str) -> bool:
+    """Whether ``name`` is that of one visible entry of a folder, and never leads elsewhere."""
+    try:
+        size = len(os.fsencode(name))
+    except UnicodeEncodeError:  # half a character
+        return False
+    is_one = not name.startswith(".") and "/" not in name and "\0" not in name
+    return is_one and 0 < size <= _LONGEST_NAME
+
+
+def _require(path: Path, wanted: str) -> None:
+    fault = _fault(path, wanted)
+    if fault:
+        where = str(path) if str(path).isprintable() else repr(str(path))
+        raise ConfigError(f"{where}: must be {wanted}, got {fault}.")
+
+
+def _fault(path: Path, wanted: str) -> str | None:
+    """What is wrong with a path, in words."""
+    try:
+        present = _kind(path)
+        if present not in (None, wanted):
+            return present
+        # A file is replaced through its folder.
+        folder = path.absolute() if present != "a file" else path.absolute().parent
+        while (present := _kind(folder)) is None:
+            if len(os.fsencode(folder.name)) > _LONGEST_NAME:
+                return f"a name of more than {_LONGEST_NAME} bytes"
+            if folder.name == "..":
+                return "a way back from a folder that is not there"
+            folder = folder.parent
+    except (OSError, ValueError) as error:  # too long a path, a loop of links; a NUL
+        return getattr(error, "strerror", None) or str(error)
+    if present != "a folder":
+        return f"a path through {present}, {str(folder)!r}"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"a place in {str(folder)!r}, where nothing may be written"
+    return None
+
+
+def _kind(path: Path) -> str | None:
+    """What lies at a path, links followed; ``None`` if nothing does."""
+    try:
+        return _KINDS.get(stat.S_IFMT(os.stat(path).st_mode), "something else")
+    except (FileNotFoundError, NotADirectoryError):
+        return "a link to nothing" if path.is_symlink() else None

@@ -1,0 +1,236 @@
+"""Small folders of every kind that a page is made of, cut out of the committed records."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diffattn.records.evaluations import (
+    EVAL_SCHEMA_VERSION,
+    Comparison,
+    EvalResult,
+    Metric,
+    PairedDifference,
+)
+from diffattn.records.run import RunRecord
+from diffattn.report.benchmarks.tables import markdown, read_results
+from diffattn.report.build import build_evaluation_report, build_report, markdown_results
+from trials.hostile_values import write_record
+
+ROOT = Path(__file__).parents[2]
+TEXT = ROOT / "published" / "text"
+RECALL = ROOT / "published" / "recall"
+BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
+SUMMARY = ROOT / "src" / "diffattn" / "report" / "published" / "text.json"
+TYPES = ("softmax", "diff")
+SEEDS = (0, 1)
+TOKENS = 3
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Records, and what is made of them."""
+
+    records: tuple[Path, ...]
+    """One of every kind."""
+    build: Callable[[], str]
+    """Make the page, and give its text."""
+
+
+def read(path: Path) -> Any:
+    """Content of a record, without what says that it is whole."""
+    text = path.read_text(encoding="utf-8")
+    value = json.loads(text) if path.suffix == ".json" else list(map(json.loads, text.splitlines()))
+    for entry in value if isinstance(value, list) else [value]:
+        for seal in ("checksum", "row"):
+            entry.pop(seal, None)
+    return value
+
+
+def text_study(folder: Path, *, finished: bool = True) -> Folder:
+    """Two types, two seeds, three tokens; unfinished, its numbers are computed from its runs."""
+    study, results = read(TEXT / "study.json"), read(TEXT / "results.json")
+    names = [f"{kind}-seed{seed}" for kind in TYPES for seed in SEEDS]
+    write_record(folder / "study.json", study | {"types": list(TYPES), "seeds": list(SEEDS)})
+    results["types"] = {kind: results["types"][kind] for kind in TYPES}
+    results["differences"] = results["differences"][:1]
+    costs, maps = read(TEXT / "costs.json"), read(TEXT / "maps.json")
+    costs["runs"] = {name: costs["runs"][name] for name in names}
+    maps["tokens"] = maps["tokens"][:TOKENS]
+    maps["layers"] = {kind: _cut(maps["layers"][kind]) for kind in TYPES}
+    if finished:
+        write_record(folder / "results.json", results)
+        write_record(folder / "costs.json", costs)
+        write_record(folder / "maps.json", maps)
+    for name in names:
+        for record in ("run.json", "results.json", "costs.json"):
+            write_record(folder / "runs" / name / record, read(TEXT / "runs" / name / record))
+        rows = read(TEXT / "runs" / name / "metrics.jsonl")
+        write_record(folder / "runs" / name / "metrics.jsonl", [*rows[:3], rows[-1]])
+    run = folder / "runs" / "diff-seed0"
+    of_study = ("study.json", "results.json", "costs.json", "maps.json")
+    of_run = ("run.json", "results.json", "costs.json", "metrics.jsonl")
+    records = [run / name for name in of_run]
+    if finished:
+        records += [folder / name for name in of_study]
+    return Folder(tuple(records), lambda: _study_page(folder))
+
+
+def recall_study(folder: Path) -> Folder:
+    """Two types, two trials, one task and one run of the sweep."""
+    study, results = read(RECALL / "study.json"), read(RECALL / "results.json")
+    task = "multi_needle"
+    rates = study["learning_rates"][:1]
+    study |= {"types": list(TYPES), "seeds": list(SEEDS), "learning_rates": rates}
+    study["tasks"] = {task: study["tasks"][task]}
+    entry = results["tasks"][task]
+    entry["types"] = {kind: _first_trials(entry["types"][kind]) for kind in TYPES}
+    entry["tests"] = entry["tests"][:1]
+    results["tasks"] = {task: entry}
+    write_record(folder / "study.json", study)
+    write_record(folder / "results.json", results)
+    for kind in TYPES:
+        swept = f"{task}-{kind}-lr{rates[0]:g}-seed100"
+        for name in (swept, *(f"{task}-{kind}-seed{seed}" for seed in SEEDS)):
+            for record in ("run.json", "results.json"):
+                write_record(folder / "runs" / name / record, read(RECALL / "runs" / name / record))
+            costs = {"schema": 1, "run": name, "tokens_per_second": 1e4, "peak_bytes": 2**29}
+            write_record(folder / "runs" / name / "costs.json", costs | {"wall_seconds": 12.0})
+            rows = [{"step": step, "accuracy": 0.5, "by_query": [0.5]} for step in (0, 50)]
+            write_record(folder / "runs" / name / "metrics.jsonl", rows)
+    run = folder / "runs" / f"{task}-diff-seed0"
+    of_run = ("run.json", "results.json", "costs.json", "metrics.jsonl")
+    records = (folder / "study.json", folder / "results.json", *(run / name for name in of_run))
+    return Folder(records, lambda: _study_page(folder))
+
+
+def evaluation(folder: Path) -> Folder:
+    """Two models and a line chart and heat maps of each."""
+    models = {"one": "softmax", "two": "diff"}
+    marker = {"schema": EVAL_SCHEMA_VERSION, "kind": "evaluation folder"}
+    marker |= {"models": [*models, "three"], "variants": ["needle"]}
+    write_record(folder / "evaluation.json", marker)
+    for label, kind in models.items():
+        part = folder / label / "needle"
+        eval_result(label, kind).write(part)
+        config = {"protocol": "needle", "parameters": {"samples": 3}}
+        RunRecord(name=f"{label}/needle", config=config, seed=0).write(part)
+    paired = PairedDifference(
+        variant="needle", score="recall", model="two", baseline="one", difference=0.1, low=-0.1,
+        high=0.3, level=0.95, method="bootstrap", p_value=0.4, test="McNemar, exact", n=10,
+        num_items=10, num_unpaired=0,
+    )  # fmt: skip
+    skipped = ["needle: three was not compared: three has no result of needle."]
+    Comparison(baseline="one", differences=[paired], skipped=skipped, notes=["a"]).write(folder)
+    names = ("evaluation.json", "comparison.json", "one/needle/result.json", "one/needle/run.json")
+    records = tuple(folder / name for name in names)
+    return Folder(records, lambda: _page(build_evaluation_report(folder)))
+
+
+def eval_result(label: str, kind: str) -> EvalResult:
+    """A headline, a heat map, and a line."""
+    metrics = [Metric(name="recall", value=0.5, n=50, low=0.4, high=0.9, headline=True)]
+    metrics += [
+        Metric(name="recall", value=0.1 * i, n=10, where={"length": 2**i, "depth": depth})
+        for i in (1, 2)
+        for depth in (0, 50)
+    ]
+    metrics += [
+        Metric(name="loss", value=1.0 / i, n=10, low=0.1, high=2.0, unit="nats",
+               higher_is_better=False, where={"task": "a", "length": 4**i})
+        for i in (1, 2, 3)
+    ]  # fmt: skip
+    model = {"label": label, "attention_type": kind, "parameters": 1000, "path": "x"}
+    model |= {"weights": "0123", "vocabulary": "4567", "dtype": "float32", "device": "cpu"}
+    return EvalResult(
+        protocol="needle", version=1, source="a paper", variant="needle", model=model,
+        parameters={"samples": 3}, choices={"prompt": "completion"}, metrics=metrics,
+        tables={"by_depth": [0.5]}, num_items=12, num_failed=2, items={"rows": 12, "sha256": "0"},
+    )  # fmt: skip
+
+
+def benchmarks(folder: Path) -> Folder:
+    """Two lengths of one shape, a decode shape and a model, in two runs."""
+    record = read(BENCHMARKS)
+    kinds: dict[str, list[Any]] = {}
+    for case in record["cases"]:
+        kinds.setdefault(case["suite"], []).append(case)
+    first = kinds["ops"][0]
+    alike = [
+        case
+        for case in kinds["ops"]
+        if all(case["shape"][k] == first["shape"][k] for k in first["shape"] if k != "N")
+        and (case["dtype"], case["mode"]) == (first["dtype"], first["mode"])
+    ]
+    record["cases"] = [*alike[:2], *kinds["decode"][:1], *kinds["models"][:1]]
+    for case in record["cases"]:
+        del case["rows"][3:]
+    used = {case["run"] for case in record["cases"]}
+    record["runs"] = {name: run for name, run in record["runs"].items() if name in used}
+    path = folder / "bench" / "cpu.json"
+    write_record(path, record)
+    study = folder / "study"
+    text_study(study, finished=False)
+
+    def build() -> str:
+        for result in read_results([path]):
+            if result.cases:
+                markdown(result)
+        return _page(build_report(study, benchmarks=[path]))
+
+    return Folder((path,), build)
+
+
+def published(folder: Path) -> Folder:
+    """The summary of a published study beside another study."""
+    summary = read(SUMMARY)
+    summary["study"] |= {"types": list(TYPES), "seeds": [0]}
+    summary["runs"] = [
+        entry
+        for entry in summary["runs"]
+        if entry["record"]["name"] in {f"{kind}-seed0" for kind in TYPES}
+    ]
+    results = summary["results"]
+    results["types"] = {kind: results["types"][kind] for kind in TYPES}
+    results["differences"] = results["differences"][:1]
+    path = folder / "summary" / "text.json"
+    write_record(path, summary)
+    study = folder / "study"
+    text_study(study, finished=False)
+    return Folder((path,), lambda: _page(build_report(study, published=path)))
+
+
+FOLDERS: dict[str, Callable[[Path], Folder]] = {
+    "text study": text_study,
+    "unfinished text study": lambda folder: text_study(folder, finished=False),
+    "recall study": recall_study,
+    "evaluation": evaluation,
+    "benchmarks": benchmarks,
+    "published study": published,
+}
+
+
+def _study_page(folder: Path) -> str:
+    """The page; the table in Markdown must be made or refused like it."""
+    page = _page(build_report(folder))
+    markdown_results(folder)
+    return page
+
+
+def _page(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def _cut(entry: dict[str, Any]) -> dict[str, Any]:
+    """Maps of the first tokens."""
+    return {
+        key: [row[:TOKENS] for row in value[:TOKENS]] if isinstance(value, list) else value
+        for key, value in entry.items()
+    }
+
+
+def _first_trials(summary: dict[str, Any]) -> dict[str, Any]:
+    per_trial = ("runs", "solved_steps", "steps", "test_accuracy")
+    cut = {key: summary[key][: len(SEEDS)] for key in per_trial}
+    return summary | cut | {"sweep": summary["sweep"][:1]}

@@ -1,0 +1,133 @@
+"""Whatever stands in a record, its page is made or refused in one line, and nothing in it runs."""
+
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from diffattn.errors import CheckpointError
+from tally import trial
+from trials.hostile_values import (
+    HOSTILE,
+    MARK,
+    MARKUP,
+    at,
+    places,
+    removed,
+    renamed,
+    replaced,
+    shown,
+    write_record,
+)
+from trials.made_up_folders import FOLDERS, Folder, read
+
+STRIDE = 11
+"""Every value is tried in every eleventh place, every place with every eleventh value."""
+MINIMUM = {
+    "text study": 1_500,
+    "unfinished text study": 500,
+    "recall study": 1_200,
+    "evaluation": 800,
+    "benchmarks": 3_000,
+    "published study": 900,
+}
+LOADING = {"src", "href", "srcset", "srcdoc", "action", "formaction", "data", "style", "http-equiv"}
+"""Attributes that load, navigate or run what they hold."""
+
+
+class Suspicious(HTMLParser):
+    """What a browser would take from a record for more than text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.faults: list[str] = []
+        self.scripts = 0
+
+    def handle_starttag(self, tag, attrs):
+        names = {name for name, _ in attrs}
+        if tag == "script" and ("type", "application/json") not in attrs:
+            self.scripts += 1
+        if MARK in tag or any(MARK in name or name.startswith("on") for name in names):
+            self.faults.append(f"<{tag} {names}>")
+        for name, value in attrs:
+            if name in LOADING and MARK in (value or ""):
+                self.faults.append(f"{name}={value}")
+
+    def handle_comment(self, data):
+        if MARK in data:
+            self.faults.append("a comment")
+
+
+def page_fault(page: str) -> str | None:
+    """What of a record is more than text in a page."""
+    if "36863" in page:
+        return "a template in a record was filled in"
+    if MARK not in page:
+        return None
+    reader = Suspicious()
+    reader.feed(page)
+    reader.close()
+    if reader.scripts != 1:
+        return f"{reader.scripts} scripts"
+    return reader.faults[0] if reader.faults else None
+
+
+def outcome(folder: Folder, record: Path) -> str | None:
+    """What is wrong with how a hostile record ended."""
+    try:
+        page = folder.build()
+    except CheckpointError as error:
+        text = str(error)
+        if not any(other.name in text for other in folder.records):
+            return f"does not name the file: {text[:200]}"
+        return None if len(text) < 1_000 else f"a message of {len(text)} characters"
+    except Exception as error:  # any other is the defect that is looked for
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    return page_fault(page)
+
+
+def mutations(value, stride: int) -> Iterator[tuple[str, object]]:
+    """Changes of one record, and what each is."""
+    for index, path in enumerate(places(value)):
+        tried = HOSTILE[index % stride :: stride]
+        for new in tried:
+            yield shown(path, new), replaced(value, path, new)
+        if index % 3 == 0:
+            yield f"{path} removed", removed(value, path)
+            if isinstance(at(value, path[:-1]), dict):
+                key = MARKUP[index // 3 % len(MARKUP)]
+                yield f"{path} renamed to {key}", renamed(value, path, key)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """Neither the chart library, which is no record, nor flushes to the disk."""
+    monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/* charts */")
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+
+
+def try_all(kind: str, folder: Folder, stride: int, minimum: int, only: int = 1) -> None:
+    assert page_fault(folder.build()) is None
+    with trial(f"hostile records: {kind}", minimum=minimum) as tally:
+        number = 0
+        for record in folder.records:
+            value = read(record)
+            for what, changed in mutations(value, stride):
+                number += 1
+                if number % only:
+                    continue
+                write_record(record, changed)
+                tally.check(f"{record.name}: {what}", outcome(folder, record))
+            write_record(record, value)
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_hostile_records_make_a_page_or_one_line(kind, tmp_path):
+    try_all(kind, FOLDERS[kind](tmp_path / "folder"), STRIDE, MINIMUM[kind])
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_some_hostile_records_make_a_page_or_one_line(kind, tmp_path):
+    try_all(f"{kind}, sample", FOLDERS[kind](tmp_path / "folder"), STRIDE, 3, only=151)
