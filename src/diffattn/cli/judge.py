@@ -52,7 +52,10 @@ def judge(
         raise ConfigError("judge: --model or --requests must be given, got neither.")
     if replies is not None and endpoint is not None:
         raise ConfigError("judge: --replies or --endpoint must be given, got both.")
-    settings = judge_settings(model or "any", endpoint, set_ or [])
+    for path, must in ((replies, "file of replies"), (requests, "file, or a new one")):
+        if path is not None and not path.is_file() and (path.exists() or path is replies):
+            raise ConfigError(f"{path}: must be a {must}, got none or something else.")
+    settings = judge_settings("any" if model is None else model, endpoint, set_ or [])
     recorded = recorded_outputs(evaluation)
     if requests is not None or dry_run:
         asked = [request for part in recorded for request in part.requests(settings.document)]
@@ -60,7 +63,8 @@ def judge(
             write_plain_jsonl(requests, [request.plain() for request in asked])
             typer.echo(f"{len(asked)} requests: {requests}")
         else:
-            typer.echo(json.dumps({"requests": len(asked), "judge": asdict(settings)}, indent=2))
+            shown = asdict(settings) | settings.facts()  # of the endpoint no query
+            typer.echo(json.dumps({"requests": len(asked), "judge": shown}, indent=2))
         return
 
     from diffattn.cli.progress import ItemProgress
