@@ -18,12 +18,12 @@ RUNNERS = {"training", "evaluation", "analysis", "benchmark"}
 BELOW_RUNNERS = {"inference", "probes", "models", "layers", "ops", "data", "records", "stats"}
 MAY_IMPORT: dict[str, set[str]] = {
     "ops": set(),
-    "data": set(),
+    "data": {"records"},
     "records": set(),
     "stats": set(),
     "layers": {"ops"},
     "testing": {"ops"},
-    "models": {"layers", "ops"},
+    "models": {"layers", "ops", "records"},
     "probes": {"models", "layers", "ops"},
     "inference": {"probes", "models", "layers", "ops"},
     "training": BELOW_RUNNERS,

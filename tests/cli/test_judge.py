@@ -124,6 +124,8 @@ def test_requests_can_be_taken_elsewhere_and_replies_brought_back(evaluation, tm
 def test_dry_run_and_misuse(evaluation, tmp_path):
     done = run("judge", evaluation, "--model", "m", "--dry-run")
     assert json.loads(done.stdout)["judge"]["timeout_seconds"] == 120
+    done = run("judge", evaluation, "--model", "m", "--endpoint", "http://h/v1?q=abc", "--dry-run")
+    assert json.loads(done.stdout)["judge"]["endpoint"] == "http://h/v1"
     for arguments, message in (
         ([evaluation], "--model or --requests must be given"),
         ([evaluation, "--model", "m", "--endpoint", "http://h", "--replies", "r"], "got both"),

@@ -56,7 +56,9 @@ def judge(
     require_folder_destination(evaluation)
     if requests is not None:
         require_file_destination(requests)
-    settings = judge_settings(model or "any", endpoint, set_ or [])
+    if replies is not None and not replies.is_file():
+        raise ConfigError(f"{replies}: must be a file of replies, got none or something else.")
+    settings = judge_settings("any" if model is None else model, endpoint, set_ or [])
     recorded = recorded_outputs(evaluation)
     if requests is not None or dry_run:
         asked = [request for part in recorded for request in part.requests(settings.document)]
@@ -64,7 +66,8 @@ def judge(
             write_plain_jsonl(requests, [request.plain() for request in asked])
             typer.echo(f"{len(asked)} requests: {requests}")
         else:
-            typer.echo(json.dumps({"requests": len(asked), "judge": asdict(settings)}, indent=2))
+            shown = asdict(settings) | settings.facts()  # of the endpoint no query
+            typer.echo(json.dumps({"requests": len(asked), "judge": shown}, indent=2))
         return
 
     from diffattn.cli.progress import ItemProgress

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from diffattn.errors import CheckpointError
 from diffattn.records.checksum import file_hash, opened, sealed
+from diffattn.records.fields import short
 from diffattn.records.temporary import temporary_file
 
 Record = TypeVar("Record")
@@ -96,7 +97,7 @@ def read_record(
     must = f"{path}: must hold a record of kind {kind!r}, schema {schema}"
     head = (fields.pop("kind", None), fields.pop("schema", None))
     if head != (kind, schema):
-        raise CheckpointError(f"{must}, got kind {head[0]!r}, schema {head[1]}.")
+        raise CheckpointError(f"{must}, got kind {short(head[0])}, schema {short(head[1])}.")
     try:
         return make(fields)
     except (TypeError, ValueError, KeyError, AttributeError) as error:

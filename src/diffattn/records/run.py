@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError
+from diffattn.records.fields import short
 from diffattn.records.io import read_json, write_json
 
 SCHEMA_VERSION = 1
@@ -64,7 +65,7 @@ def require_schema(value: Any, path: Path) -> None:
     """Refuse files of another kind or schema version."""
     schema = value.get("schema") if isinstance(value, dict) else None
     if schema != SCHEMA_VERSION:
-        raise CheckpointError(f"{path}: schema must be {SCHEMA_VERSION}, got {schema}.")
+        raise CheckpointError(f"{path}: schema must be {SCHEMA_VERSION}, got {short(schema)}.")
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """An endpoint may be slow, busy, broken or wrong: what is retried, and what is told."""
 
+import contextlib
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -114,7 +115,7 @@ def test_a_reply_without_end_is_not_kept():
     long = (200, b" " * (8 * 2**20 + 1), {})
     with (
         judge_server(long) as (url, _),
-        pytest.raises(JudgeFailure, match="last: the reply is longer than 8388608 bytes"),
+        pytest.raises(JudgeFailure, match="last: OSError: the reply is longer than 8388608 bytes"),
     ):
         ask(url, max_attempts=1)
 
@@ -124,8 +125,39 @@ def test_a_caller_that_gives_up_does_not_wait():
     stop.set()
     with judge_server(BROKEN) as (url, asked):
         with pytest.raises(JudgeFailure, match="given up, last: HTTP 500"):
-            judge(url, first_wait_seconds=1e6).reply("name", MESSAGES, stop)
+            judge(url, first_wait_seconds=1e4).reply("name", MESSAGES, stop)
         assert len(asked) == 1
+
+
+def test_what_is_no_secret_stays(monkeypatch):
+    """Keys that local servers want, made of words, and versions in a query."""
+    text = "The summary is empty: EMPTY, no key is required, as of 2024-10-21 (v1)."
+    for key in ("EMPTY", "no-key-required", "not-needed"):
+        monkeypatch.setenv("MY_KEY", key)
+        with judge_server((200, completion(text), {}), (400, "an empty api-version", {})) as (
+            url,
+            _,
+        ):
+            url += "?api-version=2024-10-21&v=1"
+            assert ask(url, key_variable="MY_KEY").text == text
+            with pytest.raises(JudgeFailure, match=r"HTTP 400 .an empty api-version"):
+                ask(url, key_variable="MY_KEY")
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize(
+    "text",
+    ["\\" * 2**18, "%" * 2**18, "&#" * 2**17, "sk-long-" * 2**15, "=5c" * 2**16, "&#0" * 2**16],
+    ids=lambda text: text[:8],
+)
+def test_long_replies_cost_little(text, monkeypatch):
+    """Looking for a key takes time that grows with the text and no faster."""
+    monkeypatch.setenv("MY_KEY", "sk-long-1234567890-abcdefghijklmn-OPQRSTUVWXYZ")
+    with judge_server((200, completion(text), {})) as (url, _):
+        began = time.process_time()
+        with contextlib.suppress(JudgeFailure):
+            ask(url, key_variable="MY_KEY", timeout_seconds=60.0)
+        assert time.process_time() - began < 20
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -165,9 +197,10 @@ def test_text_that_no_file_can_hold():
     [
         ({"endpoint": "api.openai.com/v1"}, "endpoint must be a URL"),
         ({"endpoint": "ftp://host/v1"}, "endpoint must be a URL"),
-        ({"endpoint": "https://me:secret@host/v1"}, "must be without user and password"),
-        ({"key_variable": "NO_SUCH_KEY"}, "environment variable NO_SUCH_KEY must hold a key"),
-        ({"key_variable": "ODD_KEY"}, "must hold a key in ASCII, got other characters"),
+        ({"endpoint": "https://me:secret@host/v1"}, "must be without user, password"),
+        ({"endpoint": "https://host/v1#secret"}, "must be without user, password and fragment"),
+        ({"key_variable": "NO_SUCH_KEY"}, "must name an environment variable .* got none"),
+        ({"key_variable": "ODD_KEY"}, "in printable ASCII, got other characters"),
     ],
 )
 def test_wrong_settings(settings, message, monkeypatch):

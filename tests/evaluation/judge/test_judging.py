@@ -272,16 +272,16 @@ def test_folders_that_cannot_be_judged(folder, tmp_path):
         (["workers"], "--set: must be KEY=VALUE"),
         (["worker=2"], "Did you mean 'workers'"),
         (["model=a"], "--set: unknown key 'model'"),
-        (["workers=0"], "workers must be a number from 1 on, got 0"),
-        (["max_tokens=x"], "max_tokens must be a number from 1 on, got 'x'"),
-        (["temperature=hot"], "temperature must be a number"),
+        (["workers=0"], "workers must be a whole number from 1 to 1000, got 0"),
+        (["max_tokens=x"], "max_tokens must be a whole number from 1 to .*, got 'x'"),
+        (["temperature=hot"], "temperature must be a number from 0.0 to 100.0, got 'hot'"),
         (["document=half"], "document must be 'whole' or 'read'"),
-        (["timeout_seconds=soon"], "settings must have the right types"),
-        (["timeout_seconds=0"], "timeout_seconds must be positive"),
+        (["timeout_seconds=soon"], "timeout_seconds must be a number from 0.001 to"),
+        (["timeout_seconds=0"], "timeout_seconds must be a number from 0.001 to"),
     ],
 )
 def test_wrong_settings(changes, message):
     with pytest.raises(ConfigError, match=message):
         judge_settings("m", None, changes)
-    with pytest.raises(ConfigError, match="model must be named"):
+    with pytest.raises(ConfigError, match="model must be printable text of 1 to 1000 characters"):
         judge_settings("", None, [])

@@ -1,27 +1,41 @@
 """A judge behind an OpenAI-compatible chat endpoint, with retries and limits."""
 
 import email.utils
-import http.client
-import io
 import json
 import os
-import socket
+import re
 import time
-import urllib.error
-import urllib.request
+from collections.abc import Iterator
+from http.client import MULTIPLE_CHOICES
 from threading import Event
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.evaluation.judge.interface import JudgeFailure, JudgeSettings, JudgeUnreachable, Reply
-from diffattn.evaluation.judge.prompt import Messages
+from diffattn.evaluation.judge.address import login, proxy_for
+from diffattn.evaluation.judge.exchange import FAILURES, Answer, exchange
+from diffattn.evaluation.judge.interface import (
+    JudgeFailure,
+    JudgeSettings,
+    JudgeUnreachable,
+    Reply,
+)
+from diffattn.evaluation.judge.prompt import Messages, storable
+from diffattn.evaluation.judge.redaction import Redaction
 
 _REFUSALS = {401, 403, 404}
 """Wrong key, model or address: no request will fare better."""
 _PASSING = {408, 409, 425, 429}
 _PATH = "/chat/completions"
-_MOST_BYTES = 8 * 1024 * 1024
+_USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
+_LONGEST = 2**20
+"""Characters of a reply; more is no verdict, and would take long to look through."""
+_MOST_TOKENS = 2**53
+_KEY = re.compile(r"[!-~]{1,4096}")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(-\w+)?", re.ASCII)
+"""Such a value in a query (``api-version=2024-10-21``) is no secret, and may stand in replies."""
+_SHORT = 6
+"""So is a shorter one."""
 
 
 class _Passing(Exception):
@@ -32,84 +46,33 @@ class _Passing(Exception):
         self.wait_seconds = wait_seconds
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the key to another host."""
-
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        return None
-
-
-class _TimedBytes(io.RawIOBase):
-    """What a socket receives until a point in time, however slowly it drips."""
-
-    def __init__(self, connection: socket.socket, received: Any, until: float) -> None:
-        self._connection, self._received, self._until = connection, received, until
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        left = self._until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the reply took longer than timeout_seconds")
-        self._connection.settimeout(left)
-        count: int | None = self._received.readinto(buffer)
-        return count
-
-    def close(self) -> None:
-        self._received.close()
-        super().close()
-
-
-def _timed(kind: type[http.client.HTTPConnection]) -> Any:
-    """Connections whose timeout holds for a whole response, its headers included: that of the
-    standard library restarts with every byte."""
-
-    def connect(host: str, **options: Any) -> http.client.HTTPConnection:
-        connection = kind(host, **options)
-        until = time.monotonic() + options["timeout"]
-
-        def respond(receiver: socket.socket, **details: Any) -> http.client.HTTPResponse:
-            response = http.client.HTTPResponse(receiver, **details)
-            received = response.fp.detach()
-            response.fp = io.BufferedReader(_TimedBytes(receiver, received, until))
-            return response
-
-        connection.response_class = respond  # type: ignore[assignment]  # called like the class
-        return connection
-
-    return connect
-
-
-class _TimedHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    """Opens both schemes with :func:`_timed` connections."""
-
-    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_timed(http.client.HTTPConnection), request)
-
-    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_timed(http.client.HTTPSConnection), request)
-
-
 class EndpointJudge:
-    """``POST {endpoint}/chat/completions``.
+    """``POST {endpoint}/chat/completions``, through the proxy that the environment names, if any.
 
     Args:
         settings: With an ``endpoint``.
 
     Raises:
-        ConfigError: The endpoint is no plain http(s) URL, or the key's variable is not set.
+        ConfigError: There is no endpoint, the key's variable is not set, or the proxy is no URL.
     """
 
     def __init__(self, settings: JudgeSettings) -> None:
+        url = settings.url()
+        if url is None:
+            raise ConfigError("judge: endpoint must be set, got none.")
+        path = url.path.rstrip("/")
         self.settings, self.workers = settings, settings.workers
-        self.url = _chat_url(settings.endpoint or "")
+        self._url = url._replace(path=path if path.endswith(_PATH) else path + _PATH)
+        self._proxy = proxy_for(url)
         self._key = _key(settings.key_variable)
-        self._opener = urllib.request.build_opener(_NoRedirects, _TimedHandler)
+        account = (self._proxy and login(self._proxy)) or ""
+        password = account.partition(":")[2]
+        secrets = [self._key or "", account, password, *_values(url.query, settings.model)]
+        self._redaction = Redaction(secrets, [url.query])
 
     def facts(self) -> dict[str, Any]:
         """The settings; of the endpoint neither query nor key."""
-        return self.settings.facts() | {"endpoint": self._address()}
+        return self.settings.facts()
 
     def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
         """Ask until there is a reply, with exponential waits, at most ``max_attempts`` times."""
@@ -122,7 +85,7 @@ class EndpointJudge:
                 reason = str(failure)
                 wait = failure.wait_seconds
                 if wait is None:
-                    wait = self.settings.first_wait_seconds * 2 ** (attempt - 1)
+                    wait = self.settings.first_wait_seconds * 2.0 ** (attempt - 1)
             if attempt == self.settings.max_attempts:
                 break
             if stop.wait(min(wait, self.settings.longest_wait_seconds)):
@@ -134,84 +97,87 @@ class EndpointJudge:
 
     def _ask(self, messages: Messages) -> tuple[str, dict[str, Any]]:
         """One attempt."""
+        answer = self._answer(messages)
+        if isinstance(answer, str):
+            raise _Passing(answer)
+        if answer.status >= MULTIPLE_CHOICES:
+            self._refuse(answer)
+        return self._completion(answer.content)
+
+    def _answer(self, messages: Messages) -> Answer | str:
+        """What the server answers, or why there is nothing. No exception holds what was sent."""
         body: dict[str, Any] = {"model": self.settings.model, "messages": messages}
         for name in ("temperature", "max_tokens"):
             if getattr(self.settings, name) is not None:
                 body[name] = getattr(self.settings, name)
-        headers = {"Content-Type": "application/json"}
-        if self._key is not None:
-            headers["Authorization"] = f"Bearer {self._key}"
-        request = urllib.request.Request(self.url, json.dumps(body).encode(), headers)
+        headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
+        seconds = self.settings.timeout_seconds
+        content = json.dumps(body).encode()
         try:
-            with self._opener.open(request, timeout=self.settings.timeout_seconds) as response:
-                content = _read(response)
-        except urllib.error.HTTPError as error:
-            with error:
-                self._refuse(error)
-        except (OSError, http.client.HTTPException) as error:  # a URLError is an OSError
-            raise _Passing(self._plain(f"{type(error).__name__}: {error}")) from error
-        return self._completion(content)
+            return exchange(self._url, headers, content, seconds=seconds, proxy=self._proxy)
+        except TimeoutError:
+            return "TimeoutError: no whole answer within timeout_seconds"
+        except FAILURES as error:
+            return self._redaction.message(f"{type(error).__name__}: {error}")
 
-    def _refuse(self, error: urllib.error.HTTPError) -> None:
+    def _refuse(self, answer: Answer) -> None:
         """Raise what a status other than 2xx means."""
-        try:
-            said = _read(error)[:300].decode("utf-8", "replace")
-        except (OSError, http.client.HTTPException, _Passing):
-            said = ""  # the status alone must do
-        reason = self._plain(f"HTTP {error.code} {said}")
-        if error.code in _REFUSALS:
+        reason = self._redaction.message(f"HTTP {answer.status} {_readable(answer.content)}")
+        if answer.status in _REFUSALS:
             raise DiffAttnError(
-                f"judge: {self._address()} must accept the key and know the model "
+                f"judge: {self.facts()['endpoint']} must accept the key and know the model "
                 f"{self.settings.model!r}, got {reason}"
-            ) from error
-        if error.code in _PASSING or error.code >= 500:
-            raise _Passing(reason, _retry_after(error.headers.get("Retry-After"))) from error
-        raise JudgeFailure(f"{self.settings.model}: {reason}") from error
+            )
+        if answer.status in _PASSING or answer.status >= 500:
+            raise _Passing(reason, _retry_after(answer.retry_after))
+        raise JudgeFailure(f"{self.settings.model}: {reason}")
 
     def _completion(self, content: bytes) -> tuple[str, dict[str, Any]]:
         """Text and details of a chat completion."""
-        try:
-            value = json.loads(content)
-            choice = value["choices"][0]
-            text = choice["message"]["content"]
-        except (ValueError, LookupError, TypeError) as error:
-            said = content[:200].decode("utf-8", "replace")
-            raise _Passing(self._plain(f"no chat completion: {said!r}")) from error
-        finish = str(choice.get("finish_reason"))
+        value = _completion(content)
+        if value is None:
+            raise _Passing(f"no chat completion: {self._redaction.message(_readable(content))}")
+        text = value["choices"][0]["message"]["content"]
+        finish = self._name(value["choices"][0].get("finish_reason"))
         if not isinstance(text, str):
             raise JudgeFailure(
                 f"{self.settings.model}: a reply without text, finish reason {finish!r}"
             )
+        if len(text) > _LONGEST:
+            raise JudgeFailure(f"{self.settings.model}: a reply of more than {_LONGEST} characters")
+        kept = self._redaction.reply(storable(text))
+        if kept is None:
+            raise JudgeFailure(f"{self.settings.model}: a reply that repeats the key")
         usage = value.get("usage")
-        counts = usage.items() if isinstance(usage, dict) else ()
-        return _unicode(text), {
-            "model": _unicode(str(value.get("model"))),
-            "finish_reason": _unicode(finish),
-            "usage": {name: count for name, count in counts if isinstance(count, int)},
+        counts = {name: usage.get(name) for name in _USAGE} if isinstance(usage, dict) else {}
+        return kept, {
+            "model": self._name(value.get("model")),
+            "finish_reason": finish,
+            "usage": {
+                name: count
+                for name, count in counts.items()
+                if type(count) is int and 0 <= count <= _MOST_TOKENS
+            },
         }
 
-    def _address(self) -> str:
-        """The endpoint without its query, in which some servers take keys."""
-        return urlunsplit((*urlsplit(self.url)[:3], "", "")).removesuffix(_PATH)
-
-    def _plain(self, text: str) -> str:
-        """One line without the key, which some servers repeat."""
-        if self._key:
-            text = text.replace(self._key, "[key]")
-        return " ".join(text.split())
+    def _name(self, value: Any) -> str | None:
+        """A word of the server, if it is one."""
+        return self._redaction.name(storable(value)) if isinstance(value, str) else None
 
 
-def _read(response: Any) -> bytes:
-    """The whole body, but not without bound."""
-    content: bytes = response.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise _Passing(f"the reply is longer than {_MOST_BYTES} bytes")
-    return content
+def _completion(content: bytes) -> dict[str, Any] | None:
+    """A chat completion, if it is one."""
+    try:
+        value: dict[str, Any] = json.loads(content)
+        value["choices"][0]["message"]["content"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return value
 
 
-def _unicode(text: str) -> str:
-    """JSON can spell lone surrogates, which no file can hold."""
-    return text.encode("utf-8", "replace").decode()
+def _readable(content: bytes) -> str:
+    """The beginning of what a server sent, of which messages show less."""
+    return content[:8192].decode("utf-8", "replace")
 
 
 def _retry_after(value: str | None) -> float | None:
@@ -224,33 +190,28 @@ def _retry_after(value: str | None) -> float | None:
         pass
     try:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
-
-
-def _chat_url(endpoint: str) -> str:
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(
-            f"judge: endpoint must be a URL such as https://host/v1, got {endpoint!r}."
-        )
-    if parts.username or parts.password:
-        raise ConfigError(
-            "judge: endpoint must be without user and password, got some. Use key_variable."
-        )
-    path = parts.path.rstrip("/")
-    if not path.endswith(_PATH):
-        path += _PATH
-    return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
 
 
 def _key(variable: str | None) -> str | None:
+    """The key. The variable is not named: a key may have been typed in its place."""
     if variable is None:
         return None
     key = os.environ.get(variable, "").strip()
-    if not key or not (key.isascii() and key.isprintable()):
-        got = "other characters" if key else "none"
+    if not _KEY.fullmatch(key):
+        got = "other characters, or more than 4096" if key else "none"
         raise ConfigError(
-            f"judge: the environment variable {variable} must hold a key in ASCII, got {got}."
+            "judge: key_variable must name an environment variable that holds a key in printable "
+            f"ASCII, got {got}."
         )
     return key
+
+
+def _values(query: str, model: str) -> Iterator[str]:
+    """What of a URL's query may be a secret."""
+    for part in query.split("&"):
+        name, _, value = part.partition("=")
+        for text in (value or name, unquote(value or name)):
+            if len(text) >= _SHORT and not _DATE.fullmatch(text) and text not in model:
+                yield text

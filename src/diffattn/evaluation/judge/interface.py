@@ -1,13 +1,30 @@
 """What a judge is: how it is asked, what it answers, and how it fails."""
 
+import os
+import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
+from urllib.parse import SplitResult
 
 from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.evaluation.judge.address import checked_url
 from diffattn.evaluation.judge.prompt import PROMPT_VERSION, Messages
 from diffattn.records.settings import parse_value, read_settings
+
+_LIMITS = {
+    "temperature": (0.0, 100.0), "max_tokens": (1, 2**31 - 1), "workers": (1, 1000),
+    "timeout_seconds": (0.001, 86_400.0), "max_attempts": (1, 1000),
+    "first_wait_seconds": (0.0, 86_400.0), "longest_wait_seconds": (0.0, 86_400.0),
+    "give_up_after": (1, 10**9),
+}  # fmt: skip
+"""Whole numbers where the limits are."""
+_LEAST_TEMPERATURE = 1e-6
+"""A server divides by it."""
+_LONGEST_NAME = 150
+"""Bytes; file systems allow 255, of which the name of the data set needs some."""
 
 
 class JudgeFailure(DiffAttnError):
@@ -58,7 +75,7 @@ class JudgeSettings:
 
     model: str
     """Name of the model at the endpoint; without one, a local model folder or hub name."""
-    endpoint: str | None = None
+    endpoint: str | None = field(default=None, repr=False)
     """Base URL of an OpenAI-compatible server, for example ``https://api.openai.com/v1``."""
     key_variable: str | None = None
     """Name of the environment variable that holds the key. The key itself is never recorded.
@@ -87,32 +104,71 @@ class JudgeSettings:
     call."""
 
     def __post_init__(self) -> None:
-        if not self.model:
-            raise ConfigError("judge: model must be named, got none.")
-        if self.document not in ("whole", "read"):
-            raise ConfigError(f"judge: document must be 'whole' or 'read', got {self.document!r}.")
-        for name in ("workers", "max_attempts", "give_up_after"):
-            self._require_count(name)
-        if self.max_tokens is not None:
-            self._require_count("max_tokens")
-        if not isinstance(self.temperature, int | float | None):
-            raise ConfigError(f"judge: temperature must be a number, got {self.temperature!r}.")
-        if self.timeout_seconds <= 0 or self.first_wait_seconds < 0:
+        for name, (low, high) in _LIMITS.items():
+            self._require_number(name, low, high)
+        if 0 < (self.temperature or 0) < _LEAST_TEMPERATURE:
             raise ConfigError(
-                "judge: timeout_seconds must be positive and first_wait_seconds not negative, "
-                f"got {self.timeout_seconds}, {self.first_wait_seconds}."
+                f"judge: temperature must be 0 or at least {_LEAST_TEMPERATURE}, "
+                f"got {self.temperature}."
+            )
+        for name in ("model", "name", "key_variable"):
+            value = getattr(self, name)
+            if value is None and name != "model":
+                continue
+            if not isinstance(value, str) or not 0 < len(value) <= 1000 or not value.isprintable():
+                raise ConfigError(
+                    f"judge: {name} must be printable text of 1 to 1000 characters, "
+                    "got something else."
+                )
+        if self.document not in ("whole", "read"):
+            raise ConfigError("judge: document must be 'whole' or 'read', got something else.")
+        if len(self.folder_name.encode()) > _LONGEST_NAME:
+            raise ConfigError(
+                f"judge: name must be set to one of at most {_LONGEST_NAME} bytes, "
+                f"got {len(self.folder_name.encode())}."
+            )
+        self.url()
+
+    def _require_number(self, name: str, low: float, high: float) -> None:
+        value = getattr(self, name)
+        if value is None and name in ("temperature", "max_tokens"):
+            return
+        kinds = int if isinstance(high, int) else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
+            what = "a whole number" if kinds is int else "a number"
+            raise ConfigError(
+                f"judge: {name} must be {what} from {low} to {high}, got {_shown(value)}."
             )
 
-    def _require_count(self, name: str) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, int) or value < 1:
-            raise ConfigError(f"judge: {name} must be a number from 1 on, got {value!r}.")
+    def url(self) -> SplitResult | None:
+        """The endpoint's parts."""
+        if self.endpoint is None:
+            return None
+        url = checked_url("judge: endpoint", self.endpoint, "http", "https")
+        if "@" in url.netloc or url.fragment:
+            raise ConfigError(
+                "judge: endpoint must be without user, password and fragment, got one. "
+                "Use key_variable."
+            )
+        return url
+
+    @property
+    def folder_name(self) -> str:
+        """Names the result folders: as set, else the model, of a local folder its last part."""
+        name = self.name
+        if name is None:
+            is_folder = self.endpoint is None and os.path.isdir(self.model)
+            name = Path(self.model).resolve().name if is_folder else self.model
+        return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "judge"
 
     def facts(self) -> dict[str, Any]:
-        """What decides a verdict: pace and key are left out."""
-        kept = ("model", "endpoint", "document", "temperature", "max_tokens")
-        values = asdict(self)
-        return {name: values[name] for name in kept} | {"prompt": PROMPT_VERSION}
+        """What decides a verdict: pace and key are left out, and so is the endpoint's query, in
+        which some servers take keys."""
+        kept = ("model", "document", "temperature", "max_tokens")
+        url = self.url()
+        place = url and f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
+        values = {name: getattr(self, name) for name in kept} | {"prompt": PROMPT_VERSION}
+        return values | {"endpoint": place and place.removesuffix("/chat/completions")}
 
 
 def judge_settings(model: str, endpoint: str | None, changes: Sequence[str]) -> JudgeSettings:
@@ -128,7 +184,9 @@ def judge_settings(model: str, endpoint: str | None, changes: Sequence[str]) -> 
     """
     known = [f.name for f in fields(JudgeSettings) if f.name not in ("model", "endpoint")]
     values = {key: parse_value(key, text) for key, text in read_settings(changes, known).items()}
-    try:
-        return JudgeSettings(model=model, endpoint=endpoint, **values)
-    except TypeError as error:  # a value of the wrong type
-        raise ConfigError(f"judge: settings must have the right types, got {error}.") from error
+    return JudgeSettings(model=model, endpoint=endpoint, **values)
+
+
+def _shown(value: Any) -> str:
+    too_long = isinstance(value, int) and abs(value) >= 10**40
+    return "a longer number" if too_long else repr(value)[:40]

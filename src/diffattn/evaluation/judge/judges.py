@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from diffattn.errors import ConfigError
 from diffattn.evaluation.judge.endpoint import EndpointJudge
 from diffattn.evaluation.judge.interface import Judge, JudgeFailure, JudgeSettings, Reply
-from diffattn.evaluation.judge.prompt import Messages
+from diffattn.evaluation.judge.prompt import Messages, storable
 from diffattn.records.io import read_plain_jsonl
 
 if TYPE_CHECKING:  # an endpoint and recorded replies need no torch
@@ -100,7 +100,7 @@ class RecordedReplies:
                 raise ConfigError(
                     f"{path}:{number}: must hold the texts 'id' and 'reply', got {sorted(row)}."
                 )
-            self.replies[row["id"]] = row["reply"]
+            self.replies[row["id"]] = storable(row["reply"])
 
     def facts(self) -> dict[str, Any]:
         """The settings."""

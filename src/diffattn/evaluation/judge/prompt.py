@@ -39,6 +39,11 @@ class Verdict:
     problematic_spans: tuple[str, ...]
 
 
+def storable(text: str) -> str:
+    """JSON can spell lone surrogates, which no file can hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def judge_messages(row: Mapping[str, Any], document: str) -> Messages:
     """The chat that asks for a verdict on one recorded output.
 
@@ -89,9 +94,8 @@ def _strings(text: str) -> tuple[str, ...]:
     """A JSON list; else what stands in quotes; else the text itself."""
     try:
         value: Any = json.loads(text)
-    except json.JSONDecodeError:
+        spans = [str(span) for span in (value if isinstance(value, list) else [value])]
+    except (ValueError, RecursionError):  # no JSON, endless numbers, depth without end
         quoted: Sequence[tuple[str, str]] = re.findall(r"\"([^\"]+)\"|'([^']+)'", text)
-        value = [a or b for a, b in quoted] or [text]
-    if not isinstance(value, list):
-        value = [value]
-    return tuple(str(span) for span in value)
+        spans = [a or b for a, b in quoted] or [text]
+    return tuple(storable(span) for span in spans)

@@ -1,6 +1,5 @@
 """Put the recorded outputs of an evaluation folder to a judge; resumable, without the models."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -99,7 +98,7 @@ def judge_folder(
     results, missing = [], []
     patience = _Patience(settings.give_up_after)
     for outputs in recorded_outputs(folder):
-        variant = f"{outputs.variant}.judged-{_slug(settings)}"
+        variant = f"{outputs.variant}.judged-{settings.folder_name}"
         shown = partial(on_progress, f"{outputs.label}/{variant}")
         try:
             results.append(_judge_outputs(outputs, variant, judge, settings, patience, shown))
@@ -261,12 +260,3 @@ def _claim(folder: Path, name: str, judge: Judge) -> None:
 def _known_replies(path: Path) -> dict[tuple[str, str], str]:
     rows, _ = recover_jsonl(path)  # a damaged reply is asked for again
     return {(row["id"], row["request"]): row["reply"] for row in rows if "reply" in row}
-
-
-def _slug(settings: JudgeSettings) -> str:
-    """A folder name: as set, else the model's, of a local folder its last part."""
-    name = settings.name
-    if name is None:
-        is_folder = settings.endpoint is None and Path(settings.model).exists()
-        name = Path(settings.model).resolve().name if is_folder else settings.model
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "judge"

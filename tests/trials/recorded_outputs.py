@@ -1,0 +1,28 @@
+"""An evaluation folder with two outputs to be judged."""
+
+from pathlib import Path
+
+from diffattn.records.evaluations import EVAL_SCHEMA_VERSION, EvalResult
+from diffattn.records.io import log_facts, write_json, write_jsonl
+
+
+def write_outputs(folder: Path) -> Path:
+    """Write it."""
+    part = folder / "model" / "hallucination"
+    rows = [
+        {"id": f"item-{i}", "kind": "summary", "document": "A cat sat.", "references": ["Cat."],
+         "output": f"A cat {i}.", "read": 1, "scores": {}}
+        for i in range(2)
+    ]  # fmt: skip
+    write_jsonl(part / "items.jsonl", rows)
+    EvalResult(
+        protocol="hallucination", version=1, source="none", variant="hallucination",
+        model={"label": "model"}, parameters={}, choices={}, metrics=[], tables={}, num_items=2,
+        num_failed=0, items=log_facts(part / "items.jsonl"),
+    ).write(part)  # fmt: skip
+    write_json(
+        folder / "evaluation.json",
+        {"schema": EVAL_SCHEMA_VERSION, "kind": "evaluation folder", "models": ["model"],
+         "variants": ["hallucination"]},
+    )  # fmt: skip
+    return folder
