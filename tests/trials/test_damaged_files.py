@@ -1,0 +1,85 @@
+"""A damaged file is named, or changes nothing: it is never taken for what was written."""
+
+import random
+
+import pytest
+
+from tally import trial
+from trials import commands
+
+FLIPS = 3
+
+
+def damages(content, rng):
+    """Names of damages, and what is left of a file."""
+    yield "missing", None
+    yield "empty", b""
+    yield "cut in half", content[: len(content) // 2]
+    yield "without its last byte", content[:-1]
+    for _ in range(FLIPS):
+        bit = rng.randrange(8 * len(content))
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        yield f"bit {bit} flipped", bytes(changed)
+
+
+def damaged(state, rng):
+    """Every damage of every file of a folder: its name, the file, and the folder with it."""
+    for path, content in sorted(state.items()):
+        if content:  # neither a folder nor empty
+            for what, left in damages(content, rng):
+                others = {key: value for key, value in state.items() if key != path}
+                yield f"{path} {what}", path, others | ({} if left is None else {path: left})
+
+
+def try_all(command, state, tally, *, every=1, without=()):
+    """Call a command on a folder with each damage: it ends as ever, or names the file."""
+    rng = random.Random(0)
+    for number, (what, path, folder) in enumerate(damaged(state, rng)):
+        if number % every or path.endswith(tuple(without)):
+            continue
+        fault = command.continued(folder)
+        if fault is not None and fault.startswith("exit 1") and path in fault:
+            fault = None
+        tally.check(what, fault)
+
+
+def interrupted(recorded, *present):
+    """What an undisturbed run held when these files were there for the first time."""
+    states = (m.killed for m in recorded.moments if m.killed.keys() >= set(present))
+    return next(states)
+
+
+@pytest.mark.scheduled
+def test_an_interrupted_training(recorded):
+    known = recorded("train")
+    state = interrupted(known, "checkpoints/checkpoint-4/manifest.json")
+    with trial("damages of an interrupted training", minimum=150) as tally:
+        try_all(known.command, state, tally)
+
+
+@pytest.mark.scheduled
+def test_a_finished_training(recorded):
+    known = recorded("train")
+    known.command.start()
+    assert known.command.run() is None
+    with trial("damages of a finished training", minimum=90) as tally:
+        try_all(known.command, commands.held(known.command.out), tally, without=["costs.json"])
+
+
+@pytest.mark.scheduled
+def test_an_interrupted_evaluation(recorded):
+    known = recorded("evaluate")
+    state = interrupted(known, "softmax/hallucination/result.json", "diff/key_values/items.jsonl")
+    with trial("damages of an interrupted evaluation", minimum=60) as tally:
+        try_all(known.command, state, tally)
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("name", ["evaluate", "judge", "report"])
+def test_a_finished_evaluation(recorded, name):
+    command = recorded(name).command
+    command.start()
+    assert command.run() is None
+    with trial(f"damages of a finished evaluation, then {name}", minimum=60) as tally:
+        try_all(command, commands.held(command.out), tally)

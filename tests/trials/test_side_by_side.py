@@ -1,0 +1,153 @@
+"""Commands that fill one folder at the same time lose nothing of each other."""
+
+import json
+import multiprocessing
+import shutil
+
+import pytest
+
+from diffattn.records.evaluations import Comparison, EvalResult, evaluation_marker
+from tally import trial
+from trials import commands
+
+PROTOCOLS = ("key_values", "hallucination", "nll_by_position")
+SMALL = ("key_values.samples=2", "hallucination.samples=3", "hallucination.max_new_tokens=4")
+
+
+@pytest.fixture(scope="module")
+def side_by_side():
+    """Run command lines at the same time, each in a process of its own; their faults."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["diffattn.cli.app", "diffattn.evaluation.session"])
+
+    def run(*calls):
+        with context.Pool(len(calls), maxtasksperchild=1) as pool:
+            return pool.map(commands.call, calls, chunksize=1)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    home = tmp_path_factory.mktemp("models")
+    return {kind: commands.model_folder(home / kind, kind) for kind in ("softmax", "diff")}
+
+
+def evaluate(out, models, protocols):
+    changes = [change for change in SMALL if change.split(".")[0] in protocols]
+    return [
+        "evaluate", *protocols, "--quick", "--out", out,
+        *(part for change in changes for part in ("--set", change)),
+        *(part for label, path in models.items() for part in ("--model", f"{label}={path}")),
+    ]  # fmt: skip
+
+
+def lost(out, labels, protocols):
+    """The first part of an evaluation folder that is not there."""
+    marker = evaluation_marker(out)
+    for label in labels:
+        for protocol in protocols:
+            if label not in marker["models"] or protocol not in marker["variants"]:
+                return f"{label}/{protocol} is not named"
+            EvalResult.read(out / label / protocol).read_items(out / label / protocol)
+    if len(labels) > 1:
+        compared = {difference.variant for difference in Comparison.read(out).differences}
+        if missing := set(protocols) - compared:
+            return f"{sorted(missing)} not compared"
+    return None
+
+
+def halves(values):
+    """All ways to give two processes one or more of three values."""
+    values = list(values)
+    return [(values[:1], values[1:]), (values[:2], values[2:]), (values, values)]
+
+
+@pytest.mark.scheduled
+def test_evaluations(side_by_side, models, tmp_path):
+    with trial("evaluations side by side", minimum=12) as tally:
+        for number in range(2):
+            for first, second in halves(PROTOCOLS):
+                out = tmp_path / f"protocols{number}-{len(first)}-{len(second)}"
+                faults = side_by_side(evaluate(out, models, first), evaluate(out, models, second))
+                fault = next(filter(None, faults), None) or lost(out, models, PROTOCOLS)
+                tally.check(f"protocols {first} beside {second}", fault)
+            for one in models:
+                out = tmp_path / f"models{number}-{one}"
+                other = {label: path for label, path in models.items() if label != one}
+                calls = [evaluate(out, part, PROTOCOLS) for part in ({one: models[one]}, other)]
+                fault = next(filter(None, side_by_side(*calls)), None)
+                tally.check(f"{one} beside the other", fault or lost(out, models, PROTOCOLS))
+            out = tmp_path / f"four{number}"
+            calls = [
+                evaluate(out, {label: path}, [protocol])
+                for label, path in models.items()
+                for protocol in PROTOCOLS[:2]
+            ]
+            fault = next(filter(None, side_by_side(*calls)), None)
+            tally.check("one process for each part", fault or lost(out, models, PROTOCOLS[:2]))
+
+
+@pytest.mark.scheduled
+def test_judges_and_reports(side_by_side, models, tmp_path):
+    out = tmp_path / "evaluation"
+    assert commands.call(evaluate(out, models, ["hallucination"])) is None
+    asked, replies = tmp_path / "asked.jsonl", tmp_path / "replies.jsonl"
+    assert commands.call(["judge", out, "--requests", asked]) is None
+    names = [json.loads(line)["id"] for line in asked.read_text().splitlines()]
+    lines = [json.dumps({"id": name, "reply": "**Conclusion: True**"}) for name in names]
+    replies.write_text("\n".join(lines) + "\n")
+
+    def judge(folder, name):
+        options = ["--model", "any", "--replies", replies, "--set", f"name={name}"]
+        return ["judge", folder, *options]
+
+    with trial("judges and reports side by side", minimum=10) as tally:
+        for number in range(5):
+            copy = shutil.copytree(out, tmp_path / f"judged{number}")
+            faults = side_by_side(
+                judge(copy, "one"),
+                judge(copy, "two"),
+                evaluate(copy, models, ["key_values"]),
+                ["report", copy, "--out", copy / "report.html"],
+            )
+            parts = ["hallucination.judged-one", "hallucination.judged-two", "key_values"]
+            fault = next(filter(None, faults), None) or lost(copy, models, parts)
+            tally.check("two judges, an evaluation and a report", fault)
+            faults = side_by_side(["report", copy], ["report", copy])
+            page = (copy / "report.html").read_text(encoding="utf-8")
+            whole = page.rstrip().endswith("</html>") and "judged-two" in page
+            fault = next(filter(None, faults), None)
+            tally.check("two reports", fault or (None if whole else "half a page"))
+
+
+@pytest.mark.scheduled
+def test_studies_runs_and_packings(side_by_side, tmp_path):
+    """One of two does the work, the other says so; the same command then finds all of it."""
+    text = commands.corpus(tmp_path / "text")
+    small = commands.settings(text, 2)
+    other = [part.replace("num_steps=2", "num_steps=4") for part in small]
+    kinds = {
+        "train": ["train", "smoke", "--attention", "diff"],
+        "reproduce": ["reproduce", "--scale", "smoke", "--workers", "1"],
+    }
+    cases = {
+        f"{name}, {what}": ([*start, *small], [*start, *second])
+        for name, start in kinds.items()
+        for what, second in {"the same": small, "another": other}.items()
+    }
+    pack = ["pack", text, "--vocab-size"]
+    cases |= {"pack, the same": ([*pack, 270], [*pack, 270])}
+    cases |= {"pack, another": ([*pack, 270], [*pack, 280])}
+    with trial("studies, runs and packings side by side", minimum=6) as tally:
+        for name, calls in cases.items():
+            out = tmp_path / name
+            faults = side_by_side(*([*call, "--out", out] for call in calls))
+            refused = [fault for fault in faults if fault]
+            fault = None
+            if len(refused) > 1 or any("must" not in line for line in refused):
+                fault = f"faults {faults}"
+            for call, refusal in zip(calls, faults, strict=True):
+                if refusal is None and fault is None:
+                    fault = commands.call([*call, "--out", out])
+            tally.check(name, fault)
