@@ -97,7 +97,7 @@ def test_folder_is_read_recursively_in_order_and_exactly(folder):
     documents = list(load_corpus(str(folder)))
     assert names(documents) == ["README", "a.py", "a/z.md", "b.txt"]
     assert documents[2].text == "first é"
-    assert documents[3].text == "second\r\n"
+    assert documents[3].text == "second\n"  # it ends with \r\n in the file
 
 
 def test_names_do_not_depend_on_where_the_folder_is(folder, tmp_path):
@@ -137,7 +137,7 @@ def test_jsonl_rows_are_named_by_line_and_blank_ones_skipped(write_jsonl):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"text": ', r"rows\.jsonl:2: must be a JSON object, got b'\{\"text\": '"),
+        ('{"text": ', r"rows\.jsonl:2: must be a JSON object, got '\{\"text\": '"),
         ("[1]", r"rows\.jsonl:2: must be a JSON object, got list"),
         ('{"texts": "a"}', r"must have field 'text', got \['texts'\]\. Did you mean 'texts'\?"),
         ('{"text": 3}', r"rows\.jsonl:2: field 'text' must be a string, got int"),
@@ -195,6 +195,13 @@ def test_hub_dataset_streams_a_local_dataset_folder(tmp_path):
         load_corpus(f"hub:{tmp_path}:nope")
     with pytest.raises(ConfigError, match=r"must have field 'body', got \['text'\]"):
         load_corpus(f"hub:{tmp_path}", text_field="body")
+
+
+def test_hub_dataset_without_rows_is_refused(tmp_path):
+    pytest.importorskip("datasets", reason="datasets is not installed")
+    (tmp_path / "data.jsonl").touch()
+    with pytest.raises(ConfigError, match=r"hub_dataset: .* must be a dataset that can be opened"):
+        load_corpus(f"hub:{tmp_path}")
 
 
 def test_hub_dataset_names_the_extra_it_needs(monkeypatch):

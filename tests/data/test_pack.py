@@ -1,7 +1,6 @@
 """Packing: what is in the files, and that nothing half-written or foreign passes for them."""
 
 import hashlib
-import json
 import shutil
 
 import pytest
@@ -11,6 +10,7 @@ from diffattn.data.corpora import Document, corpus_hash
 from diffattn.data.tokenizer import tokenizer_hash, train_tokenizer
 from diffattn.data.tokens import PackedTokens, pack
 from diffattn.errors import CheckpointError, ConfigError
+from diffattn.records.io import read_json
 
 FILES = {"train.bin", "train.json", "validation.bin", "validation.json"}
 
@@ -41,7 +41,7 @@ def test_sidecars_describe_the_files(documents, packed, tokenizer):
     for split in ("train", "validation"):
         part = PackedTokens(packed, split)
         content = (packed / f"{split}.bin").read_bytes()
-        assert part.metadata["schema"] == 1
+        assert part.metadata["schema"] == 2
         assert part.metadata["split"] == split
         assert part.metadata["dtype"] == "uint16" == str(part.tokens.dtype)
         assert part.metadata["vocab_size"] == len(tokenizer)
@@ -67,7 +67,7 @@ def test_packing_is_deterministic_whatever_the_batches(
     )
     for name in FILES:
         assert (tmp_path / name).read_bytes() == (packed / name).read_bytes()
-    assert result == {s: json.loads((packed / f"{s}.json").read_text()) for s in result}
+    assert result == {s: read_json(packed / f"{s}.json") for s in result}
     assert len(counts) > 3
     assert counts == sorted(counts)
     assert counts[-1] == result["train"]["num_tokens"] + result["validation"]["num_tokens"]
@@ -147,7 +147,9 @@ def test_same_packing_is_reused_without_encoding(documents, packed, tokenizer, m
 
     before = {name: (packed / name).stat().st_mtime_ns for name in FILES}
     monkeypatch.setattr("diffattn.data.tokens.encode", fail)
+    (packed / ".packing-dead").mkdir()  # of a process that was killed at its very end
     result = pack(iter(documents), tokenizer, packed, validation_fraction=0.2)
+    assert listed(packed) == FILES
     assert result["train"] == PackedTokens(packed, "train").metadata
     assert {name: (packed / name).stat().st_mtime_ns for name in FILES} == before
 

@@ -1,6 +1,5 @@
 """Packed token files as training reads them: checked on opening, mapped, cut into windows."""
 
-import json
 import pickle
 import shutil
 
@@ -10,6 +9,7 @@ import torch
 
 from diffattn.data.tokens import PackedTokens, TokenDataset
 from diffattn.errors import CheckpointError, ConfigError
+from record_files import read_record, write_record
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_missing_files_are_refused(copy):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 2}, r"got other or no values for schema\."),
+        ({"schema": 1}, r"got other or no values for schema\."),
         ({"split": "validation"}, "for split"),
         ({"dtype": "float32"}, "for dtype"),
         ({"num_tokens": "many"}, "for num_tokens"),
@@ -60,7 +60,7 @@ def test_missing_files_are_refused(copy):
 )
 def test_foreign_sidecar_is_refused(copy, change, message):
     path = copy / "train.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    write_record(path, read_record(path) | change)
     with pytest.raises(CheckpointError, match=message):
         PackedTokens(copy, "train")
 

@@ -20,6 +20,7 @@ def generate(
     ] = True,
 ) -> None:
     """Continue a text; tokens appear as they are made."""
+    from diffattn.data.files import normalise_line_ends
     from diffattn.errors import ConfigError
     from diffattn.models.checkpoint_folder import checkpoint_folder
 
@@ -27,6 +28,7 @@ def generate(
         raise ConfigError(f"generate: --temperature must be finite, got {temperature}.")
     if prompt.encode("utf-8", "replace").decode() != prompt:
         raise ConfigError("generate: --prompt must be valid UTF-8, got other bytes.")
+    prompt = normalise_line_ends(prompt)
     checkpoint_folder(model)
 
     import torch  # after everything that needs no model is known to be right

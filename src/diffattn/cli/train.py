@@ -24,6 +24,12 @@ def train(
     data: Annotated[
         Path | None, typer.Option(help="folder of 'diffattn pack' [packs into OUT/data]")
     ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify/--no-verify", help="compare --data with its hashes (a second per GB)"
+        ),
+    ] = True,
     resume: Annotated[
         bool, typer.Option("--resume", help="insist on a folder that exists, to be continued")
     ] = False,
@@ -52,7 +58,7 @@ def train(
     # torch loads from here on, after every name is known to be right.
     from diffattn.training.prepare import open_data, prepare_data
 
-    packed = None if data is None else open_data(data)
+    packed = None if data is None else open_data(data, verify=verify)
     config = planned.config()
     if packed is not None:  # the model's vocabulary follows the data's
         config = apply_settings(config, [f"data.vocab_size={packed.config.vocab_size}"])

@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import json
 import os
 import sysconfig
 import warnings
@@ -30,11 +29,11 @@ _STDLIB_BUILD_PREFIXES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """One text and the name it is known by.
+    r"""One text and the name it is known by.
 
     Args:
         name: Stable and unique within a corpus; decides the split the document belongs to.
-        text: Valid Unicode, not normalised: line ends and byte-order marks stay as they were.
+        text: Valid Unicode. Its lines end with ``\n``, whatever they ended with.
 
     Raises:
         ConfigError: Name or text holds a lone surrogate, which no tokenizer can encode.
@@ -44,6 +43,8 @@ class Document:
     text: str
 
     def __post_init__(self) -> None:
+        # Of whatever source, and so of every packing and tokenizer.
+        object.__setattr__(self, "text", files.normalise_line_ends(self.text))
         for field in ("name", "text"):
             try:
                 getattr(self, field).encode()
@@ -81,9 +82,10 @@ def text_files(paths: Sequence[Path], *, text_field: str = "text") -> Iterator[D
     """UTF-8 text files, and folders of them.
 
     A folder is read recursively in the order of posix paths relative to it, which are the names
-    of its documents. Hidden files and folders and empty files are skipped; files that are not
-    UTF-8 text are skipped with one warning per folder. ``.jsonl`` files are read by
-    ``jsonl_file``. A file given itself is named by its last path component.
+    of its documents. Hidden files and folders, empty files, and what is no regular file (FIFOs,
+    devices, links to nothing or to folders) are skipped; files that are not UTF-8 text are skipped
+    with one warning per folder. ``.jsonl`` files are read by ``jsonl_file``. A file given itself is
+    named by its last path component.
 
     Args:
         paths: Files and folders, read in the order given.
@@ -93,7 +95,8 @@ def text_files(paths: Sequence[Path], *, text_field: str = "text") -> Iterator[D
         One document per file, or per line of a ``.jsonl`` file.
 
     Raises:
-        ConfigError: A path is missing, unreadable, empty, or (a file given itself) not UTF-8.
+        ConfigError: A path is missing, unreadable, empty, neither file nor folder, or (a file
+            given itself) not UTF-8.
     """
     for path in map(Path, paths):
         files.require_path(path)
@@ -145,7 +148,8 @@ def hub_dataset(
 
     Raises:
         ConfigError: ``datasets`` is not installed, the dataset cannot be opened or holds no text,
-            or a row has no string under ``text_field``.
+            a local folder holds what is no regular file, or a row has no string under
+            ``text_field``.
     """
     try:
         import datasets
@@ -154,15 +158,23 @@ def hub_dataset(
             "hub_dataset: needs the package 'datasets', got none installed. "
             "Run: pip install 'diffattn[data]'"
         ) from error
+    if os.path.isdir(name):  # the library would wait for a FIFO
+        for path in Path(name).rglob("*"):
+            if not path.is_dir():
+                files.require_regular(path)
     origin = ":".join(part for part in (name, config, split) if part is not None)
-    try:
-        rows = datasets.load_dataset(name, config, split=split, streaming=True)
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ConfigError(
-            f"hub_dataset: {origin!r} must be a dataset that can be opened, got: {reason}."
-        ) from error
-    named = ((f"{origin}:{row_idx}", row) for row_idx, row in enumerate(rows))
+
+    def rows() -> Iterator[Any]:
+        try:
+            yield from datasets.load_dataset(name, config, split=split, streaming=True)
+        # Some at the first row only; StopIteration for files without rows.
+        except (OSError, ValueError, RuntimeError, StopIteration) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+            raise ConfigError(
+                f"hub_dataset: {origin!r} must be a dataset that can be opened, got: {reason}."
+            ) from error
+
+    named = ((f"{origin}:{row_idx}", row) for row_idx, row in enumerate(rows()))
     texts = ((name, _text_of(row, text_field, name)) for name, row in named)
     yield from _nonempty(
         (Document(name=name, text=text) for name, text in texts if text.strip()),
@@ -195,7 +207,7 @@ def load_corpus(source: str = "stdlib", *, text_field: str = "text") -> Iterator
             raise ConfigError(f"load_corpus: source must be 'hub:NAME[:CONFIG]', got {source!r}.")
         documents = hub_dataset(name, text_field=text_field, config=config or None)
     else:
-        if not source or not path.exists():
+        if not source or not os.path.exists(path):  # also for a name that no file can have
             raise ConfigError(
                 f"load_corpus: source must be 'stdlib', 'hub:NAME' or an existing file or folder, "
                 f"got {source!r}.{files.near_path(path, 'stdlib')}"
@@ -253,19 +265,17 @@ def _folder(folder: Path, text_field: str) -> Iterator[Document]:
 
 def _jsonl(path: Path, name: str, text_field: str) -> Iterator[Document]:
     """Documents of a JSON-lines file, which may be empty."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            where = f"{path}:{number}"
-            try:
-                # Editors on Windows put a byte-order mark first, which is not JSON.
-                content = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-                row = json.loads(content) if content else None
-            except ValueError as error:
-                raise ConfigError(f"{where}: must be a JSON object, got {line[:40]!r}.") from error
-            if content:
-                text = _text_of(row, text_field, where)
-                if text.strip():
-                    yield Document(name=f"{name}:{number}", text=text)
+    for number, line in enumerate(files.read_lines(path), start=1):
+        where = f"{path}:{number}"
+        if not line.strip():
+            continue
+        try:
+            row = files.parse_json(line)
+        except ValueError as error:
+            raise ConfigError(f"{where}: must be a JSON object, got {line[:40]!r}.") from error
+        text = _text_of(row, text_field, where)
+        if text.strip():
+            yield Document(name=f"{name}:{number}", text=text)
 
 
 def _text_of(row: Any, text_field: str, where: str) -> str:

@@ -1,6 +1,5 @@
 """From documents to token files in flat memory: batches of text in, bytes appended to a file."""
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 from diffattn.data.corpora import Document
 from diffattn.data.sidecar import DTYPES
 from diffattn.data.tokenizer import plain_encoder
+from diffattn.records.checksum import file_hash
 
 _BATCH_CHARS = 1 << 20  # encodings take some hundred bytes per token until they are written
 
@@ -44,8 +44,6 @@ class SplitWriter:
         self.file.flush()
         os.fsync(self.file.fileno())
         self.file.close()
-        with open(self.file.name, "rb") as written:
-            token_hash = hashlib.file_digest(written, "sha256").hexdigest()
         return {
             "split": self.split,
             "dtype": self.dtype,
@@ -53,7 +51,7 @@ class SplitWriter:
             "num_tokens": self.num_tokens,
             "num_bytes": self.num_bytes,
             "num_documents": len(self.names),
-            "token_hash": token_hash,
+            "token_hash": file_hash(Path(self.file.name)),
             "document_offsets": self.offsets,
             "documents": self.names,
         }

@@ -1,15 +1,123 @@
-"""Reading text files and folders the same way on every system, and saying what is wrong."""
+"""Where text enters: files and folders read the same way on every system, or a line on what is
+wrong with them. Every reader of the package comes through here.
+"""
 
+import codecs
 import difflib
+import io
+import itertools
+import json
 import os
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from diffattn.errors import ConfigError
 
+MAX_TEXT_BYTES = 1 << 32
+"""One text, a file or a line of JSON lines, is at most so large; a corpus may be larger."""
+
+_CHUNK_BYTES = 1 << 20
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def normalise_line_ends(value: Any) -> Any:
+    r"""``\r\n`` and ``\r`` as ``\n``: in a text, or in all texts of a list or mapping.
+
+    Nothing else changes: other separators of Unicode, such as U+2028, are characters of a text.
+
+    Args:
+        value: Text, or what JSON can hold; keys stay as they are.
+    """
+    if isinstance(value, str):
+        return value.replace("\r\n", "\n").replace("\r", "\n") if "\r" in value else value
+    if isinstance(value, Mapping):
+        return {key: normalise_line_ends(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(normalise_line_ends, value))
+    return value
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str | None:
+    r"""Text of a file with ``\n`` at the end of its lines, without a byte-order mark.
+
+    It is read as far as it reached when it was opened.
+
+    Args:
+        path: A regular file.
+        encoding: Of its text.
+
+    Returns:
+        ``None`` if it is of another encoding, or has a zero byte and so is no text.
+
+    Raises:
+        ConfigError: The path cannot be read, is no regular file, or is larger than one text may be.
+    """
+    content = b"".join(_chunks(path, one_text=True)).removeprefix(codecs.BOM_UTF8)
+    try:
+        return None if b"\0" in content else str(normalise_line_ends(content.decode(encoding)))
+    except UnicodeDecodeError:
+        return None
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    r"""Lines of a UTF-8 file that may be larger than memory, without their ends.
+
+    Lines end as in :func:`read_text`, which also says how far the file is read.
+
+    Args:
+        path: A regular file.
+
+    Raises:
+        ConfigError: As :func:`read_text`; or the file holds other data, or too long a line.
+    """
+    # Bytes that are not UTF-8 become surrogates, so that the line can be named.
+    utf_8 = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
+    decoder = io.IncrementalNewlineDecoder(utf_8, translate=True)
+    parts: list[str] = []
+    number = size = 0
+    for chunk in itertools.chain(_chunks(path, one_text=False), (b"",)):
+        first, *others = decoder.decode(chunk, final=not chunk).split("\n")
+        parts.append(first)
+        size += len(first)
+        for other in others:
+            number += 1
+            yield _line(path, number, parts)
+            parts, size = [other], len(other)
+        if size > MAX_TEXT_BYTES or b"\0" in chunk:
+            got = "binary data" if b"\0" in chunk else "a longer one"
+            raise ConfigError(
+                f"{path}:{number + 1}: must be a line of UTF-8 text of at most {MAX_TEXT_BYTES} "
+                f"characters, got {got}."
+            )
+    if size:
+        yield _line(path, number + 1, parts)
+
+
+def parse_json(text: str) -> Any:
+    r"""The value of a JSON document, with ``\n`` at the end of the lines of its texts.
+
+    Raises:
+        ValueError: It is no JSON, or nested too deeply to be read.
+    """
+    try:
+        return normalise_line_ends(json.loads(text))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
 
 def relative_files(root: Path, excluded: Callable[[str], bool]) -> list[str]:
-    """Posix paths of the files below ``root``, sorted the same way on every system."""
+    """Posix paths of the regular files below ``root``, sorted the same way on every system.
+
+    FIFOs, sockets, devices and links to nothing are left out; links to folders are not followed.
+    """
 
     def fail(error: OSError) -> None:
         raise ConfigError(f"{error.filename}: must be readable, got: {error.strerror}.") from error
@@ -22,30 +130,32 @@ def relative_files(root: Path, excluded: Callable[[str], bool]) -> list[str]:
     return sorted(files)
 
 
-def read_text(path: Path) -> str | None:
-    """Exact text of a file; None if it is not UTF-8, or has a zero byte and so is no text."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: must be readable, got: {error.strerror}.") from error
-    try:
-        return None if b"\0" in content else content.decode()
-    except UnicodeDecodeError:
-        return None
-
-
 def require_path(path: Path) -> None:
-    """Raise unless the path exists, with a near miss if there is one."""
-    if not path.exists():
-        raise ConfigError(f"{path}: file or folder must exist, got none.{near_path(path)}")
+    """Raise unless the path is a regular file or a folder, with a near miss if there is none."""
+    if _irregular(path) not in (None, "a folder"):
+        raise ConfigError(f"{path}: must be a file or folder, got {_irregular(path)}.")
+
+
+def require_regular(path: Path, *, one_text: bool = False) -> None:
+    """Raise unless the path is a regular file, and if wanted not larger than one text may be.
+
+    To open a FIFO waits for another process, and a device may never end.
+    """
+    if (got := _irregular(path)) is not None:
+        raise ConfigError(f"{path}: must be a regular file, got {got}.")
+    if one_text and (size := path.stat().st_size) > MAX_TEXT_BYTES:
+        raise ConfigError(
+            f"{path}: one text must have at most {MAX_TEXT_BYTES} bytes, got {size}. Split it, or "
+            "write its parts as JSON lines."
+        )
 
 
 def near_path(path: Path, *others: str) -> str:
     """Suggest a neighbour of a missing path, or one of ``others``."""
     folder = path.parent
-    readable = folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)
+    readable = os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)
     # Compared by last component: a long shared folder would make every neighbour look alike.
-    neighbours = os.listdir(folder) if readable else []
+    neighbours = [name for name in os.listdir(folder) if name != path.name] if readable else []
     close = difflib.get_close_matches(path.name, [*others, *neighbours], n=1)
     if not close:
         return ""
@@ -55,3 +165,48 @@ def near_path(path: Path, *others: str) -> str:
 def unicode_name(name: str) -> str:
     """Name of a file as valid Unicode: on Linux it may hold any bytes, which are spelled out."""
     return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _irregular(path: Path) -> str | None:
+    """What a path is in words, or ``None`` for a regular file.
+
+    Raises:
+        ConfigError: Nothing is there, or it may not be looked at.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # a zero byte in the name
+        raise ConfigError(
+            f"{path}: file or folder must exist, got none.{near_path(path)}"
+        ) from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    kinds = (kind for is_kind, kind in _KINDS if is_kind(mode))
+    return None if stat.S_ISREG(mode) else next(kinds, "something else")
+
+
+def _chunks(path: Path, *, one_text: bool) -> Iterator[bytes]:
+    """Bytes of a regular file, as far as it reaches now: it may grow, or, below /proc, not end."""
+    require_regular(path, one_text=one_text)
+    try:
+        with path.open("rb") as file:
+            left = os.fstat(file.fileno()).st_size
+            while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
+                left -= len(chunk)
+                yield chunk
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _line(path: Path, number: int, parts: list[str]) -> str:
+    line = "".join(parts)
+    try:
+        line.encode()
+    except UnicodeEncodeError as error:
+        got = line[:40].encode("utf-8", "surrogateescape")
+        raise ConfigError(f"{path}:{number}: must be UTF-8 text, got {got!r}.") from error
+    return line
+
+
+def _unreadable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"{path}: must be readable, got: {error.strerror}.")

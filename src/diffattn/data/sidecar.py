@@ -1,15 +1,19 @@
 """The JSON file beside a token file: what the tokens are and what they came from."""
 
-import json
-import os
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from diffattn.errors import CheckpointError
+from diffattn.records.io import read_json
 
-SCHEMA = 1
+# Sidecars come last: with them a packing is whole.
+FILES = ("train.bin", "validation.bin", "train.json", "validation.json")
+SCHEMA = 2
+"""Lines of the text end with ``\\n``, whatever they ended with, since version 2."""
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 _FIELDS = {
     "schema": int,
@@ -28,13 +32,20 @@ _FIELDS = {
 }
 
 
-def write_sidecar(path: Path, sidecar: dict[str, Any]) -> None:
-    """Write a sidecar to disk; the caller moves it to its name when all files are whole."""
-    with path.open("w", encoding="utf-8") as file:
-        json.dump(sidecar, file, indent=1, ensure_ascii=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
+@contextlib.contextmanager
+def advised(folder: Path) -> Iterator[None]:
+    """Say what to do about a packing that is missing or damaged."""
+    try:
+        yield
+    except CheckpointError as error:
+        named = any((folder / name).exists() for name in (*FILES, "data.json"))
+        advice = (
+            f"Delete the packed files in {folder} (data.json, tokenizer/, train.*, validation.*) "
+            "and pack again."
+            if named
+            else "Pack the corpus first."
+        )
+        raise CheckpointError(f"{error} {advice}") from error
 
 
 def read_sidecar(path: Path, split: str) -> dict[str, Any]:
@@ -43,16 +54,7 @@ def read_sidecar(path: Path, split: str) -> dict[str, Any]:
     Raises:
         CheckpointError: The file is missing, damaged, or not such a sidecar.
     """
-    try:
-        sidecar = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointError(
-            f"{path}: file must exist, got none. Pack the corpus first."
-        ) from error
-    except ValueError as error:
-        raise CheckpointError(f"{path}: must be JSON, got a damaged file ({error}).") from error
-    if not isinstance(sidecar, dict):
-        sidecar = {}
+    sidecar = read_json(path)
     wrong = [key for key, kind in _FIELDS.items() if not isinstance(sidecar.get(key), kind)]
     if not wrong:
         expected = {"schema": SCHEMA, "split": split}

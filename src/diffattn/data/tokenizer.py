@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 END_OF_TEXT = "<|endoftext|>"
 _MIN_VOCAB_SIZE = 257  # every byte, and END_OF_TEXT
+_MAX_WORD_CHARS = 1_024
+# A word, as the tokenizer's pattern cuts it, is white space or has none but at its start.
+_MAY_BE_LONG = re.compile(rf"(?<!\S)\S{{{_MAX_WORD_CHARS}}}|(?<!\s)\s{{{_MAX_WORD_CHARS}}}")
 
 
 def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTrainedTokenizerFast":
@@ -24,7 +28,8 @@ def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTr
 
     All 256 bytes are tokens, so any text is encoded and decoded exactly. Id 0 is
     ``<|endoftext|>``, which is the begin, end and padding token and is never added to a text by
-    itself.
+    itself. Words of more than 1,024 characters, which no ordinary text has, are cut for training:
+    its time grows with the square of their length.
 
     Args:
         documents: Training text, read once.
@@ -51,10 +56,11 @@ def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTr
         nonlocal num_documents
         for document in documents:
             num_documents += 1
-            yield document.text
+            yield from _training_pieces(document.text, words)
 
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.pre_tokenizer = words  # not asked for again: training holds the tokenizer's lock
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -87,7 +93,8 @@ def load_tokenizer(name_or_path: str) -> Any:
         A ``transformers`` tokenizer.
 
     Raises:
-        ConfigError: Nothing of that name can be loaded.
+        ConfigError: Nothing of that name can be loaded, or the folder holds what is no regular
+            file, such as a FIFO.
     """
     from transformers import AutoTokenizer
 
@@ -98,6 +105,10 @@ def load_tokenizer(name_or_path: str) -> Any:
             f"load_tokenizer: {str(path)!r} must be a folder with a tokenizer, "
             f"got {'a file' if path.exists() else 'none'}.{files.near_path(path)}"
         )
+    if is_path:
+        for entry in sorted(path.iterdir()):
+            if not entry.is_dir():
+                files.require_regular(entry, one_text=entry.suffix == ".json")
     try:
         return AutoTokenizer.from_pretrained(
             str(path) if is_path else name_or_path, trust_remote_code=False
@@ -151,6 +162,17 @@ def plain_encoder(tokenizer: Any) -> "Tokenizer":
     encoder.no_padding()
     encoder.encode_special_tokens = True
     return encoder
+
+
+def _training_pieces(text: str, pre_tokenizer: Any) -> Iterator[str]:
+    """The text, cut within the words that are too long: almost always the text itself."""
+    start = 0
+    if _MAY_BE_LONG.search(text):
+        for _, (first, end) in pre_tokenizer.pre_tokenize_str(text):
+            for stop in range(first + _MAX_WORD_CHARS, end, _MAX_WORD_CHARS):
+                yield text[start:stop]
+                start = stop
+    yield text[start:]
 
 
 def _backend(tokenizer: Any) -> "Tokenizer":

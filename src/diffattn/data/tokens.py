@@ -1,6 +1,7 @@
 """Packed token files: written once, memory-mapped, cut into windows for training."""
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import shutil
@@ -15,13 +16,13 @@ from torch import Tensor
 
 from diffattn.data.corpora import Document, document_bytes
 from diffattn.data.encoding import SplitWriter, encode
-from diffattn.data.sidecar import DTYPES, SCHEMA, read_sidecar, write_sidecar
+from diffattn.data.sidecar import DTYPES, FILES, SCHEMA, advised, read_sidecar
 from diffattn.data.splits import SPLITS, assign_splits
 from diffattn.data.tokenizer import tokenizer_hash
 from diffattn.errors import CheckpointError, ConfigError
+from diffattn.records.checksum import file_hash
+from diffattn.records.io import make_folder, sync, write_json
 
-# Sidecars come last: with them a packing is whole.
-_FILES = ("train.bin", "validation.bin", "train.json", "validation.json")
 # Work folders beside the files also mark them as ours when a packing was killed.
 _WORK_PREFIX = ".packing-"
 
@@ -48,8 +49,9 @@ def pack(
     token of each document, then ``num_tokens``) and ``documents`` (their names).
 
     Files get their names when they are whole, sidecars last, so an interrupted packing is never
-    taken for a finished one; the next call starts over. If ``out`` already holds this very
-    packing, the documents are only hashed. One process at a time may pack into a folder.
+    taken for a finished one, also if the power fails; the next call starts over. If ``out`` already
+    holds this very packing, the documents are only hashed, and the tokens checked. One process at a
+    time may pack into a folder.
 
     Args:
         documents: The corpus, read once; one batch of it is in memory at a time.
@@ -86,21 +88,21 @@ def pack(
     if all((out / f"{split}.json").exists() for split in SPLITS):
         for _ in corpus:
             pass
-        return _existing(out, {**identity, "corpus_hash": digest.hexdigest()})
+        sidecars = _existing(out, {**identity, "corpus_hash": digest.hexdigest()})
+        _clean(out)
+        return sidecars
     _refuse_foreign(out)
 
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=out))
     try:
-        for leftover in out.glob(f"{_WORK_PREFIX}*"):
-            if leftover != work:
-                shutil.rmtree(leftover)
+        _clean(out, but=work)
         assigned = assign_splits(itertools.chain([first], corpus), validation_fraction)
         parts = _write_tokens(assigned, tokenizer, work, on_progress)
         identity["corpus_hash"] = digest.hexdigest()
         sidecars = {split: {"schema": SCHEMA, **identity, **part} for split, part in parts.items()}
         for split, sidecar in sidecars.items():
-            write_sidecar(work / f"{split}.json", sidecar)
+            write_json(work / f"{split}.json", sidecar)
         _publish(work, out)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -113,6 +115,9 @@ class PackedTokens:
     Args:
         out: The folder that ``pack`` wrote.
         split: ``"train"`` or ``"validation"``.
+        verify: Whether to compare the tokens with their hash in the sidecar: about a second per
+            gigabyte, once for every time that a process opens them. A copy that is unpickled, as
+            in a data-loading worker, never does.
 
     Attributes:
         tokens: ``[num_tokens]``, uint16 or uint32, on disk until read.
@@ -122,7 +127,7 @@ class PackedTokens:
 
     Raises:
         ConfigError: There is no such split.
-        CheckpointError: A file is missing or foreign, or its size is not what the sidecar says.
+        CheckpointError: A file is missing, foreign, or not as it was packed.
     """
 
     tokens: np.memmap[Any, Any]
@@ -130,29 +135,31 @@ class PackedTokens:
     num_bytes: int
     metadata: dict[str, Any]
 
-    def __init__(self, out: Path, split: str) -> None:
+    def __init__(self, out: Path, split: str, *, verify: bool = True) -> None:
         if split not in SPLITS:
             raise ConfigError(
                 f"PackedTokens: split must be one of {', '.join(SPLITS)}, got {split!r}."
             )
         self._source = (Path(out), split)
         path = Path(out) / f"{split}.bin"
-        self.metadata = read_sidecar(path.with_suffix(".json"), split)
+        with advised(Path(out)):
+            self.metadata = read_sidecar(path.with_suffix(".json"), split)
+            dtype = DTYPES[self.metadata["dtype"]]
+            expected = self.metadata["num_tokens"] * dtype.itemsize
+            got = path.stat().st_size if path.is_file() else "no file"
+            if got != expected:
+                raise CheckpointError(
+                    f"{path}: must have the {expected} bytes its sidecar says, got {got}."
+                )
+            if verify and file_hash(path) != self.metadata["token_hash"]:
+                raise CheckpointError(f"{path}: must be as it was packed, got other content.")
         self.num_tokens = self.metadata["num_tokens"]
         self.num_bytes = self.metadata["num_bytes"]
-        dtype = DTYPES[self.metadata["dtype"]]
-        expected = self.num_tokens * dtype.itemsize
-        got = path.stat().st_size if path.is_file() else "no file"
-        if got != expected:
-            raise CheckpointError(
-                f"{path}: must have the {expected} bytes its sidecar says, got {got}. "
-                "Pack again into another folder."
-            )
         self.tokens = np.memmap(path, dtype=dtype, mode="r")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickled memmap carries its whole content to every data-loading worker.
-        return PackedTokens, self._source
+        return functools.partial(PackedTokens, verify=False), self._source
 
 
 class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
@@ -225,26 +232,34 @@ def _existing(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
     return sidecars
 
 
+def _clean(out: Path, *, but: Path | None = None) -> None:
+    """Remove what killed packings left."""
+    for leftover in out.glob(f"{_WORK_PREFIX}*"):
+        if leftover != but:
+            shutil.rmtree(leftover)
+
+
 def _refuse_foreign(out: Path) -> None:
     """Without both sidecars, token files are ours only beside the work folder of a killed run."""
     if out.exists() and not out.is_dir():
         raise CheckpointError(f"pack: {out} must be a folder, got a file.")
-    present = [name for name in _FILES if (out / name).exists()]
+    present = [name for name in FILES if (out / name).exists()]
     if present and not any(out.glob(f"{_WORK_PREFIX}*")):
         raise CheckpointError(
             f"pack: {out} must be empty or hold a whole packing, got only {', '.join(present)}. "
-            "Choose another folder."
+            "Choose another folder, or delete what is left."
         )
 
 
 def _publish(work: Path, out: Path) -> None:
     """Move whole files to their names, all of them or none."""
-    for name in reversed(_FILES):
+    for name in reversed(FILES):
         (out / name).unlink(missing_ok=True)  # of a killed packing: see _refuse_foreign
     try:
-        for name in _FILES:
+        for name in FILES:
             (work / name).replace(out / name)
+            sync(out)  # no later name outlives a power failure that an earlier one does not
     except BaseException:
-        for name in reversed(_FILES):
+        for name in reversed(FILES):
             (out / name).unlink(missing_ok=True)
         raise

@@ -18,6 +18,7 @@ from diffattn.records.temporary import temporary_file
 
 Record = TypeVar("Record")
 _NUMBER = "row"
+_MAX_BYTES = 1 << 32
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -280,7 +281,11 @@ def _content(path: Path) -> bytes:
     if not path.is_file():  # also a pipe, which would never end
         got = "another kind of file" if path.exists() else "none"
         raise CheckpointError(f"{path}: file must exist, got {got}.")
-    return path.read_bytes()
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > _MAX_BYTES:
+            raise CheckpointError(f"{path}: must have at most {_MAX_BYTES} bytes, got {size}.")
+        return file.read(size)  # no more: a file below /proc may not end
 
 
 def _parsed(content: bytes) -> Any:

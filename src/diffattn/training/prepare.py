@@ -7,17 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.data.corpora import Document, corpus_hash, load_corpus
-from diffattn.data.tokenizer import load_tokenizer, train_tokenizer
+from diffattn.data.files import relative_files
+from diffattn.data.sidecar import advised
+from diffattn.data.tokenizer import load_tokenizer, tokenizer_hash, train_tokenizer
 from diffattn.data.tokens import PackedTokens, pack
 from diffattn.errors import CheckpointError, ConfigError
+from diffattn.records.checksum import file_hash
 from diffattn.records.claim import is_claimed
-from diffattn.records.io import read_json, write_json
+from diffattn.records.io import read_json, sync, write_json
 from diffattn.records.lock import sole_writer
 from diffattn.records.run import require_schema
 from diffattn.training.config import DataConfig
 
-# Written first, so that a folder without it is not ours.
+# Written first, so that a folder without it is not ours. Its field for the hashes of the
+# tokenizer's files is not compared: they follow from the others.
 _MARKER = "data.json"
+_TOKENIZER_FILES = "tokenizer_files"
 _TOKENIZER = "tokenizer"
 
 
@@ -75,42 +80,68 @@ def prepare_data(
         _check_claim(folder, wanted)
         if (folder / _TOKENIZER).exists():
             on_message(f"checking {len(documents):,} documents")
-            tokenizer = _saved_tokenizer(folder)
+            with advised(folder):
+                tokenizer = _saved_tokenizer(folder)
         else:
             tokenizer = _new_tokenizer(config, documents, on_message)
-            write_json(folder / _MARKER, wanted)
-            _save_tokenizer(tokenizer, folder)
+            _save_tokenizer(tokenizer, folder, wanted)
             on_message(f"packing {len(documents):,} documents")
         pack(documents, tokenizer, folder, validation_fraction=config.validation_fraction)
-    return open_data(folder)
+    return open_data(folder, verify=False)  # just written, or checked
 
 
-def open_data(folder: Path) -> PreparedData:
+def open_data(folder: Path, *, verify: bool = True) -> PreparedData:
     """Open what :func:`prepare_data` left in ``folder``.
 
+    Args:
+        folder: With ``data.json``, ``tokenizer/`` and the token files.
+        verify: Whether to compare the tokens with their hashes: about a second per gigabyte. Every
+            process of a study that trains does so once. All other files are always checked.
+
     Raises:
-        CheckpointError: Files are missing or damaged.
+        CheckpointError: Files are missing, damaged, or of different packings.
     """
     folder = Path(folder)
+    with advised(folder):
+        marker = _read_marker(folder)
+        try:
+            config = DataConfig(**marker["config"])
+        except (TypeError, ConfigError) as error:
+            raise CheckpointError(
+                f"{folder / _MARKER}: must hold data settings, got {error}."
+            ) from error
+        tokenizer = _saved_tokenizer(folder)
+    train, validation = (PackedTokens(folder, s, verify=verify) for s in ("train", "validation"))
+    with advised(folder):
+        packed = {"corpus_hash": marker["corpus_hash"], "tokenizer_hash": tokenizer_hash(tokenizer)}
+        for part in (train, validation):
+            if other := [key for key, value in packed.items() if part.metadata[key] != value]:
+                raise CheckpointError(
+                    f"{folder}: all files must be of one packing, got another {other[0]} in "
+                    f"{part.metadata['split']}.json."
+                )
+    return PreparedData(
+        folder=folder, config=config, tokenizer=tokenizer, train=train, validation=validation
+    )
+
+
+def _read_marker(folder: Path) -> dict[str, Any]:
     path = folder / _MARKER
     marker = read_json(path)
     require_schema(marker, path)
-    try:
-        config = DataConfig(**marker["config"])
-    except (KeyError, TypeError, ConfigError) as error:
-        raise CheckpointError(f"{path}: must hold data settings, got {error}.") from error
-    return PreparedData(
-        folder=folder,
-        config=config,
-        tokenizer=_saved_tokenizer(folder),
-        train=PackedTokens(folder, "train"),
-        validation=PackedTokens(folder, "validation"),
-    )
+    for key, kind in (("config", dict), ("corpus_hash", str), (_TOKENIZER_FILES, dict)):
+        if not isinstance(marker.get(key), kind):
+            raise CheckpointError(f"{path}: must hold data settings, got no {key}.")
+    return marker
 
 
 def _check_claim(folder: Path, wanted: dict[str, Any]) -> None:
     """Refuse a folder of other data or of somebody else before anything is written."""
-    if is_claimed(folder, _MARKER, "packed data") and read_json(folder / _MARKER) != wanted:
+    if not is_claimed(folder, _MARKER, "packed data"):
+        return
+    with advised(folder):
+        marker = _read_marker(folder)
+    if {key: value for key, value in marker.items() if key != _TOKENIZER_FILES} != wanted:
         raise CheckpointError(
             f"{folder}: must hold data of this corpus and tokenizer, got another one's "
             f"(the corpus or its settings changed). Choose another folder."
@@ -134,13 +165,21 @@ def _new_tokenizer(
     return tokenizer
 
 
-def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Whole or not at all."""
+def _save_tokenizer(tokenizer: Any, folder: Path, wanted: dict[str, Any]) -> None:
+    """Whole or not at all; the marker, which names its files, before it."""
     temporary = folder / f".{_TOKENIZER}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)  # of a killed process
+    _clean(folder)
     try:
         tokenizer.save_pretrained(temporary)
+        hashes = {}
+        for name in relative_files(temporary, lambda name: False):
+            sync(temporary / name)
+            size = (temporary / name).stat().st_size
+            hashes[name] = {"bytes": size, "sha256": file_hash(temporary / name)}
+        sync(temporary)
+        write_json(folder / _MARKER, {**wanted, _TOKENIZER_FILES: hashes})
         temporary.replace(folder / _TOKENIZER)
+        sync(folder)
     # The Rust writer raises bare Exception for a full disk.
     except Exception as error:
         raise OSError(f"{folder / _TOKENIZER}: must be writable, got {error}.") from error
@@ -148,7 +187,22 @@ def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _clean(folder: Path) -> None:
+    """Remove what a killed process left."""
+    for path in folder.glob(".*.tmp"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
 def _saved_tokenizer(folder: Path) -> Any:
+    for name, facts in _read_marker(folder)[_TOKENIZER_FILES].items():
+        path = folder / _TOKENIZER / name
+        if not path.is_file():
+            raise CheckpointError(f"{path}: file must exist, got none.")
+        if path.stat().st_size != facts["bytes"] or file_hash(path) != facts["sha256"]:
+            raise CheckpointError(f"{path}: must be as it was packed, got other content.")
     try:
         return load_tokenizer(str(folder / _TOKENIZER))
     except ConfigError as error:  # there it is our file, not the caller's setting

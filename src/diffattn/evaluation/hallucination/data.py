@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import json
 import os
 import random
 import zipfile
@@ -46,6 +45,7 @@ def load_examples(task: Task, data: str, samples: int, seed: int) -> list[Exampl
     name, rows = _rows(task, data, samples, seed)
     examples: list[Example] = []
     for number, row in enumerate(itertools.islice(rows, samples), start=1):
+        row = files.normalise_line_ends(row)  # of the hub; those of files are
         examples.append(_example(task, row, number, f"{name}:{number}"))
     if not examples:
         raise ConfigError(f"{name}: must hold one row or more, got none.")
@@ -78,7 +78,7 @@ def _file_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     text = files.read_text(path)
     if text is None:
         raise ConfigError(f"{path}: must be UTF-8 text, got binary data or another encoding.")
-    return _json_lines(text.removeprefix("\ufeff").split("\n"), str(path))
+    return _json_lines(text.split("\n"), str(path))
 
 
 def _json_lines(lines: Iterable[str], name: str) -> Iterator[Mapping[str, Any]]:
@@ -86,8 +86,8 @@ def _json_lines(lines: Iterable[str], name: str) -> Iterator[Mapping[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
+            row = files.parse_json(line)
+        except ValueError as error:
             raise ConfigError(
                 f"{name}:{number}: must be a JSON object, got {line[:40]!r}."
             ) from error
@@ -106,7 +106,7 @@ def _hub_rows(name: str, config: str | None, split: str) -> Iterator[Mapping[str
         ) from error
     try:
         yield from datasets.load_dataset(name, config, split=split, streaming=True)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, StopIteration) as error:
         raise _unreadable(name, error) from error
 
 
@@ -120,7 +120,8 @@ def _archive_rows(task: Task) -> Iterator[Mapping[str, Any]]:
             text = archive.read(f"data/{task.name}.jsonl").decode()
     except (OSError, ValueError, RuntimeError, KeyError, zipfile.BadZipFile) as error:
         raise _unreadable(_LONG_BENCH, error) from error
-    yield from _json_lines(text.split("\n"), f"{_LONG_BENCH}/{task.name}.jsonl")
+    lines = files.normalise_line_ends(text).split("\n")
+    yield from _json_lines(lines, f"{_LONG_BENCH}/{task.name}.jsonl")
 
 
 def _unreadable(name: str, error: Exception) -> ConfigError:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from diffattn.data import files
 from diffattn.errors import ConfigError
 from diffattn.models.known_names import check_known
 
@@ -149,10 +149,10 @@ def _files(source: str, known: IclDataset) -> list[Path]:
 
 
 def _text(path: Path, encoding: str) -> str:
-    try:
-        return path.read_text(encoding=encoding)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: must be readable {encoding} text, got: {error}.") from error
+    text = files.read_text(path, encoding)
+    if text is None:
+        raise ConfigError(f"{path}: must be {encoding} text, got binary data or another encoding.")
+    return text
 
 
 def _example(text: Any, label: Any, where: str) -> Example:
@@ -189,7 +189,7 @@ def _banking(paths: list[Path]) -> IclData:
     """CSV with the columns ``text`` and ``category``."""
     parts = []
     for path in paths:
-        reader = csv.DictReader(io.StringIO(_text(path, "utf-8-sig"), newline=""))
+        reader = csv.DictReader(io.StringIO(_text(path, "utf-8"), newline=""))
         columns = list(reader.fieldnames or [])
         if not {"text", "category"} <= set(columns):
             raise ConfigError(f"{path}: columns must be text and category, got {columns}.")
@@ -202,7 +202,7 @@ def _clinic(paths: list[Path], *, out_of_scope: bool) -> IclData:
     """JSON with ``train`` and ``test``, lists of pairs; with ``oos_*`` it has 151 classes."""
     (path,) = paths
     try:
-        value = json.loads(_text(path, "utf-8"))
+        value = files.parse_json(_text(path, "utf-8"))
     except ValueError as error:
         raise ConfigError(f"{path}: must be JSON, got: {error}.") from error
     parts = []

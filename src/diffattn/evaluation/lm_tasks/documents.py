@@ -5,7 +5,6 @@ distribution where they differ, and finished prompts (``query``, ``choices``, ``
 the fields are taken back.
 """
 
-import json
 import re
 import string
 from collections.abc import Callable, Mapping
@@ -81,7 +80,7 @@ def _read(path: Path, task: str) -> list[Document]:
             continue
         where = f"{path}:{number}"
         try:
-            record = json.loads(line.removeprefix("\ufeff"))
+            record = files.parse_json(line)
         except ValueError as error:
             raise ConfigError(f"{where}: must be a JSON object, got {line[:40]!r}.") from error
         if not isinstance(record, Mapping):

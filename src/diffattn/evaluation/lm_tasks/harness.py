@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diffattn.data.files import normalise_line_ends
 from diffattn.errors import ConfigError
 from diffattn.evaluation.lm_tasks.documents import LocalDocuments
 from diffattn.inference.language_model import LanguageModel
@@ -219,7 +220,10 @@ class _Answers:
 def _question(task: Any, document: Any, num_fewshot: int) -> Question:
     context = task.fewshot_context(document, num_fewshot=num_fewshot)
     requests = task.construct_requests(doc=document, ctx=context, metadata=(task.task_name, 0, 1))
-    pairs = tuple((str(given), str(text)) for given, text in (request.args for request in requests))
+    pairs = tuple(
+        (normalise_line_ends(str(given)), normalise_line_ends(str(text)))  # of the hub
+        for given, text in (request.args for request in requests)
+    )
     gold = (task.doc_to_text if task.multiple_input else task.doc_to_target)(document)
     delimiter = task.config.target_delimiter
     return Question(pairs, tuple(text.removeprefix(delimiter) for _, text in pairs), int(gold))

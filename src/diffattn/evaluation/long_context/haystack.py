@@ -96,7 +96,7 @@ def _documents(source: str, num_characters: int) -> Iterator[str]:
     """Documents without Project Gutenberg's frames, until there are so many characters."""
     size = 0
     for document in load_corpus(source):
-        text = strip_gutenberg(document.text.replace("\r\n", "\n")).strip()
+        text = strip_gutenberg(document.text).strip()
         yield text
         size += len(text) + len(_BETWEEN_DOCUMENTS)
         if size > num_characters:
@@ -108,7 +108,7 @@ def corpus_text(source: str) -> str:
     """All documents of a corpus as one text, without Project Gutenberg's frames.
 
     Documents follow each other after a blank line, in the corpus's order, up to 20 million
-    characters. Windows line ends become ``\\n``.
+    characters.
 
     Args:
         source: See :func:`diffattn.data.corpora.load_corpus`.
@@ -187,9 +187,10 @@ def sentence_ends(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[int]:
         is_line_end = inner.endswith("\n") or "\n" in gap
         is_followed = inner != before or text[end : end + 1].isspace()
         is_end = is_line_end or (is_followed and _SENTENCE_END.search(inner))
-        if is_end and text[last:end].strip():
+        if is_end:
+            if text[last:end].strip():
+                yield i + 1
             last = end
-            yield i + 1
 
 
 def insert_tokens(

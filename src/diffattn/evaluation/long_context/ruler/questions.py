@@ -1,6 +1,5 @@
 """RULER's questions over documents, from local files of SQuAD and HotpotQA."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -155,6 +154,6 @@ def _json(path: str) -> Any:
     files.require_path(Path(path))
     text = files.read_text(Path(path))
     try:
-        return json.loads(text if text is not None else "")
+        return files.parse_json(text if text is not None else "")
     except ValueError as error:
         raise ConfigError(f"{path}: must be JSON, got: {error}.") from error

@@ -1,0 +1,187 @@
+"""Packed data that is damaged in any file is refused by name, and the advice helps."""
+
+import json
+import random
+import re
+import shutil
+
+import pytest
+
+from diffattn.data.tokens import PackedTokens, TokenDataset
+from diffattn.errors import CheckpointError
+from diffattn.training.config import DataConfig
+from diffattn.training.prepare import open_data, prepare_data
+from language_models import prose
+from tally import trial
+
+ADVICE = re.compile(r"Delete the packed files in (\S+) \(data\.json, tokenizer/, train\.\*, vali")
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    """Settings and folder of packed data."""
+    root = tmp_path_factory.mktemp("damaged")
+    (root / "texts").mkdir()
+    for i in range(12):
+        (root / "texts" / f"{i}.txt").write_text(prose(12, seed=i), encoding="utf-8")
+    config = DataConfig(source=str(root / "texts"), vocab_size=300, validation_fraction=0.3)
+    return config, prepare_data(config, root / "packed")
+
+
+def flipped(at, bit):
+    def damage(path):
+        content = bytearray(path.read_bytes())
+        content[at % len(content)] ^= 1 << bit
+        path.write_bytes(content)
+
+    return damage
+
+
+def cut(share):
+    def damage(path):
+        content = path.read_bytes()
+        path.write_bytes(content[: int(len(content) * share)])
+
+    return damage
+
+
+def grow(path):
+    path.write_bytes(path.read_bytes() + b"\0\0")
+
+
+def zeroed(path):
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def swapped(path):
+    """Two bytes in each other's place: the same bytes in another order."""
+    content = bytearray(path.read_bytes())
+    at = next(i for i in range(len(content) // 2, len(content) - 2) if content[i] != content[i + 2])
+    content[at], content[at + 2] = content[at + 2], content[at]
+    path.write_bytes(content)
+
+
+def damages(flips):
+    """Names and functions; ``flips`` bits at random places."""
+    rng = random.Random(0)
+    yield from {
+        "missing": lambda path: path.unlink(),
+        "zero length": lambda path: path.write_bytes(b""),
+        "half": cut(0.5),
+        "all but the end": cut(0.999),
+        "longer": grow,
+        "zeros": zeroed,
+        "other order": swapped,
+        "first bit": flipped(0, 0),
+        "last bit": flipped(-1, 7),
+        "folder": lambda path: (path.unlink(), path.mkdir()),
+    }.items()
+    for _ in range(flips):
+        at, bit = rng.randrange(1 << 30), rng.randrange(8)
+        yield f"bit {bit} at {at}", flipped(at, bit)
+
+
+def names(folder):
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def same_record(path, before):
+    if path.parent.name == "tokenizer" or path.suffix != ".json" or not path.is_file():
+        return path.is_file() and path.read_bytes() == before
+    try:
+        return json.loads(path.read_bytes()) == json.loads(before)
+    except ValueError:
+        return False
+
+
+def damage_fault(name, damage, packed, folder, heal):
+    """Why a damage was not refused by name, or why the advice did not help."""
+    config, data = packed
+    shutil.copytree(data.folder, folder)
+    before = (folder / name).read_bytes()
+    damage(folder / name)
+    if same_record(folder / name, before):
+        return None  # white space between the values of a record says nothing
+    try:
+        opened = open_data(folder)
+    except CheckpointError as error:
+        said = str(error)
+    except Exception as error:
+        return f"raised {type(error).__name__}: {error}"
+    else:
+        same = all((getattr(opened, s).tokens == getattr(data, s).tokens).all() for s in SPLITS)
+        return f"was accepted, with {'the same' if same else 'other'} tokens"
+    if name not in said or "\n" in said:
+        return f"said {said!r}"
+    advice = ADVICE.search(said)
+    if advice is None and "Pack the corpus first" not in said:
+        return f"gave no advice: {said!r}"
+    if not heal:
+        return None
+    try:
+        again = prepare_data(config, folder)  # the same command, at once
+    except CheckpointError as error:
+        if re.search("Delete the packed files|Choose another", str(error)) is None:
+            return f"gave no advice the second time: {error}"
+        for path in [folder / "data.json", *folder.glob("train.*"), *folder.glob("validation.*")]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        shutil.rmtree(folder / "tokenizer", ignore_errors=True)
+        again = prepare_data(config, folder)
+    return None if again.facts() == data.facts() else "other tokens after what was advised"
+
+
+SPLITS = ("train", "validation")
+
+
+def try_damages(tally, packed, tmp_path, flips, every=1, heal=True):
+    files = names(packed[1].folder)
+    assert len(files) >= 7
+    cases = [(name, what, damage) for name in files for what, damage in damages(flips)]
+    for number, (name, what, damage) in enumerate(cases[::every]):
+        folder = tmp_path / str(number)
+        tally.check(f"{name}, {what}", damage_fault(name, damage, packed, folder, heal))
+        shutil.rmtree(folder)
+
+
+def test_some_damaged_packings_are_refused(packed, tmp_path):
+    with trial("damaged packings, sample", minimum=15) as tally:
+        try_damages(tally, packed, tmp_path, 3, every=5, heal=False)
+
+
+@pytest.mark.scheduled
+def test_all_damaged_packings_are_refused(packed, tmp_path):
+    with trial("damaged packings", minimum=300) as tally:
+        try_damages(tally, packed, tmp_path, 40)
+
+
+def test_unverified_tokens_are_those_of_the_file(packed, tmp_path):
+    _, data = packed
+    folder = shutil.copytree(data.folder, tmp_path / "packed")
+    flipped(7, 0)(folder / "train.bin")
+    with pytest.raises(CheckpointError, match=r"train\.bin: must be as it was packed"):
+        PackedTokens(folder, "train")
+    assert (PackedTokens(folder, "train", verify=False).tokens != data.train.tokens).sum() == 1
+    assert len(TokenDataset(open_data(folder, verify=False).train, 8)) > 1
+
+
+@pytest.mark.parametrize("of", ["train.json", "tokenizer"])
+def test_files_of_two_packings_are_told_apart(packed, tmp_path, of):
+    config, data = packed
+    folder = shutil.copytree(data.folder, tmp_path / "packed")
+    for i in range(3):
+        (tmp_path / "texts").mkdir(exist_ok=True)
+        (tmp_path / "texts" / f"{i}.txt").write_text(prose(30, seed=90 + i), encoding="utf-8")
+    other_config = DataConfig(
+        source=str(tmp_path / "texts"), vocab_size=290, validation_fraction=0.3
+    )
+    other = prepare_data(other_config, tmp_path / "other").folder
+    if of == "tokenizer":
+        shutil.copytree(other / "tokenizer", folder / "tokenizer", dirs_exist_ok=True)
+        expected = r"tokenizer\.json: must be as it was packed"
+    else:
+        for name in ("train.bin", "train.json"):
+            shutil.copy(other / name, folder / name)
+        expected = r"all files must be of one packing, got another corpus_hash in train\.json"
+    with pytest.raises(CheckpointError, match=expected):
+        open_data(folder)
+    assert prepare_data(config, data.folder).facts() == data.facts()

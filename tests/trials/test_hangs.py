@@ -1,0 +1,356 @@
+"""Nothing waits for ever: what is no regular file is refused, and time grows as text does."""
+
+import contextlib
+import os
+import random
+import resource
+import shutil
+import signal
+import socket
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from diffattn.cli.app import app
+from diffattn.data import files, tokenizer
+from diffattn.data.corpora import Document, load_corpus, text_files
+from diffattn.data.tokenizer import load_tokenizer, plain_encoder, train_tokenizer
+from diffattn.data.tokens import PackedTokens, pack
+from diffattn.errors import DiffAttnError
+from diffattn.evaluation.hallucination.data import load_examples
+from diffattn.evaluation.hallucination.tasks import TASKS
+from diffattn.evaluation.icl.data import load_icl_data
+from diffattn.evaluation.lm_tasks.documents import read_task
+from diffattn.evaluation.long_context.haystack import read_haystack_tokens
+from diffattn.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
+from diffattn.evaluation.long_context.ruler.samples import read_words
+from diffattn.evaluation.perplexity.documents import first_tokens
+from diffattn.inference.network_reader import NetworkReader
+from diffattn.training.config import DataConfig
+from diffattn.training.prepare import open_data, prepare_data
+from tally import trial
+from trials.text_files import write_data
+
+SECONDS = 60
+"""A call that waits is ended then; one that does not takes none."""
+MEMORY = 1 << 30
+
+
+@contextlib.contextmanager
+def bounded():
+    """Time and memory of a call that would use all there is."""
+
+    def late(*_):
+        raise TimeoutError
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    handler = signal.signal(signal.SIGALRM, late)
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, before[1]))
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def unix_socket(path):
+    here = os.open(".", os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as server:  # its names are short
+        os.chdir(path.parent)
+        try:
+            server.bind(path.name)
+        finally:
+            os.fchdir(here)
+            os.close(here)
+
+
+def link_to(target):
+    return lambda path: path.symlink_to(target)
+
+
+def linked_fifo(path):
+    fifo = path.with_name(f".{path.name}.fifo")
+    os.mkfifo(fifo)
+    path.symlink_to(fifo)
+
+
+def sparse(path):
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+KINDS = {
+    "FIFO": os.mkfifo,
+    "link to a FIFO": linked_fifo,
+    "socket": unix_socket,
+    "endless device": link_to("/dev/zero"),
+    "full device": link_to("/dev/full"),
+    "folder": Path.mkdir,
+    "loop of links": lambda path: path.symlink_to(path.name),
+    "link to nothing": link_to("nowhere"),
+    "nothing": lambda path: None,
+    "terabyte of zeros": sparse,
+    "empty": Path.touch,
+    "endless file of the kernel": link_to("/proc/kmsg"),
+}
+
+READERS = {
+    "corpus": ("a.txt", lambda f: list(load_corpus(str(f / "a.txt")))),
+    "text files": ("a.txt", lambda f: list(text_files([f / "a.txt"]))),
+    "JSON lines": ("rows.jsonl", lambda f: list(load_corpus(str(f / "rows.jsonl")))),
+    "data set folder": ("set/rows.jsonl", lambda f: list(load_corpus(f"hub:{f / 'set'}"))),
+    "SQuAD": ("squad.json", lambda f: read_squad(str(f / "squad.json"))),
+    "HotpotQA": ("hotpotqa.json", lambda f: read_hotpotqa(str(f / "hotpotqa.json"))),
+    "word list": ("words.txt", lambda f: read_words(str(f / "words.txt"), 60)),
+    "hallucination": (
+        "halu/xsum.jsonl",
+        lambda f: load_examples(TASKS["xsum"], str(f / "halu" / "xsum.jsonl"), 4, 0),
+    ),
+    "hallucination folder": (
+        "halu/xsum.jsonl",
+        lambda f: load_examples(TASKS["xsum"], str(f / "halu"), 4, 0),
+    ),
+    "lm_tasks": ("tasks/boolq.jsonl", lambda f: read_task(f / "tasks", "boolq")),
+    "lm_tasks training": ("tasks/boolq_train.jsonl", lambda f: read_task(f / "tasks", "boolq")),
+    "trec": ("icl/trec/TREC_10.label", lambda f: load_icl_data("trec", str(f / "icl"))),
+    "banking77": ("icl/banking77/test.csv", lambda f: load_icl_data("banking77", str(f / "icl"))),
+    "clinic150": (
+        "icl/clinc150/data_full.json",
+        lambda f: load_icl_data("clinic150", str(f / "icl")),
+    ),
+    "pack command": ("a.txt", lambda f: command("pack", f / "a.txt", "--out", f / "out")),
+    **{
+        f"packed {name}": (f"packed/{name}", lambda f: open_data(f / "packed"))
+        for name in ("data.json", "train.bin", "validation.bin", "train.json", "validation.json",
+                     "tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json")
+    },
+    "tokens": ("packed/train.bin", lambda f: PackedTokens(f / "packed", "train")),
+    "tokenizer": (
+        "packed/tokenizer/tokenizer.json",
+        lambda f: load_tokenizer(str(f / "packed" / "tokenizer")),
+    ),
+    "train command": (
+        "packed/data.json",
+        lambda f: command("train", "smoke", "--data", f / "packed", "--out", f / "out"),
+    ),
+    "report command": (
+        "study/study.json",
+        lambda f: command("report", f / "study"),
+    ),
+    "judge command": (
+        "evaluation/run.json",
+        lambda f: command("judge", f / "evaluation", "--model", f / "model"),
+    ),
+}  # fmt: skip
+"""What is spoiled, and who reads it."""
+
+SILENT = {
+    ("lm_tasks training", "nothing"),
+    ("data set folder", "terabyte of zeros"),
+    ("report command", "nothing"),
+}
+"""Files that need not be there, and one that the library of data sets reads in pieces."""
+
+
+class Refused(DiffAttnError):
+    """What a command said before it ended with status 1 or 2."""
+
+
+def command(*arguments):
+    done = CliRunner().invoke(app, list(map(str, arguments)))
+    if isinstance(done.exception, SystemExit | None) and done.exit_code in (1, 2):
+        raise Refused(done.stderr.strip().removeprefix("Error: "))
+    if done.exception is not None:
+        raise done.exception
+
+
+def refusal_fault(read, folder):
+    """Why a spoiled file was not refused in one line."""
+    try:
+        with bounded():
+            read(folder)
+    except DiffAttnError as error:
+        return None if "\n" not in str(error) and str(error) else f"said {str(error)!r}"
+    except TimeoutError:
+        return f"still waited after {SECONDS} s"
+    except MemoryError:
+        return "took all memory"
+    except BaseException as error:
+        return f"raised {type(error).__name__}: {error}"
+    return "was accepted"
+
+
+def spoiled_cases():
+    for name, (path, read) in READERS.items():
+        for kind, make in KINDS.items():
+            if (name, kind) not in SILENT:
+                yield f"{name}, {kind}", path, read, make
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Whole data of every kind, and a packing."""
+    root = write_data(tmp_path_factory.mktemp("hangs") / "data", num_texts=2, sentences=40)
+    config = DataConfig(source=str(root / "texts"), vocab_size=300, validation_fraction=0.4)
+    prepare_data(config, root / "packed")
+    return root
+
+
+def try_spoiled(tally, cases, data, tmp_path):
+    for number, (case, path, read, make) in enumerate(cases):
+        folder = shutil.copytree(data, tmp_path / str(number))
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        make(target)
+        tally.check(case, refusal_fault(read, folder))
+        shutil.rmtree(folder)
+
+
+def test_some_of_what_is_no_file_is_refused(data, tmp_path):
+    cases = [c for c in spoiled_cases() if "command" not in c[0]]
+    with trial("no regular file, sample", minimum=10) as tally:
+        try_spoiled(tally, cases[::20], data, tmp_path)
+
+
+@pytest.mark.scheduled
+def test_all_of_what_is_no_file_is_refused(data, tmp_path):
+    with trial("no regular file", minimum=250) as tally:
+        try_spoiled(tally, spoiled_cases(), data, tmp_path)
+
+
+def test_folders_are_read_without_what_is_no_file(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "whole.txt").write_text("text")
+    for name in ("FIFO", "link to a FIFO", "socket", "endless device", "loop of links"):
+        KINDS[name](folder / f"{name}.txt")
+    (folder / "loop").symlink_to(folder, target_is_directory=True)
+    with bounded():
+        assert [d.name for d in load_corpus(str(folder))] == ["whole.txt"]
+
+
+def test_a_file_that_grows_is_read_as_far_as_it_reached(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "a"}\n' * 3)
+    with trial("growing files", minimum=3) as tally, bounded():
+        for number, _ in enumerate(files.read_lines(path)):
+            with path.open("a") as file:
+                file.write('{"text": "a"}\n' * 2)
+            tally.check(f"line {number}", None if number < 3 else "read what was added")
+
+
+def cjk(rng, size):
+    return "".join(chr(rng.randint(0x4E00, 0x9FFF)) for _ in range(size))
+
+
+UNBROKEN = {
+    "one letter": lambda rng, n: "a" * n,
+    "letters": lambda rng, n: "".join(rng.choices("abcdefghij", k=n)),
+    "two letters": lambda rng, n: "ab" * (n // 2),
+    "digits": lambda rng, n: "".join(rng.choices("0123456789", k=n)),
+    "spaces": lambda rng, n: " " * n,
+    "spaces before a letter": lambda rng, n: " " * (n - 1) + "x",
+    "tabs and spaces": lambda rng, n: " \t" * (n // 2),
+    "line ends": lambda rng, n: "\n" * n,
+    "signs": lambda rng, n: "=" * n,
+    "mixed signs": lambda rng, n: "".join(rng.choices("!?.:;()[]{}", k=n)),
+    "Chinese": cjk,
+    "joined emoji": lambda rng, n: "👨‍" * (n // 2),
+    "combining marks": lambda rng, n: "e" + "\u0301" * (n - 1),
+    "one JSON line": lambda rng, n: '{"a":"' + "b1," * (n // 3) + '"}',
+    "sentence ends": lambda rng, n: "." * n,
+    "full stops and spaces": lambda rng, n: ". " * (n // 2),
+    "zero-width spaces": lambda rng, n: "\u200b" * n,
+}
+
+
+def pieces_fault(text):
+    """Whether training is given a word of more than the documented length, or other text."""
+    from tokenizers import pre_tokenizers
+
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pieces = list(tokenizer._training_pieces(text, words))
+    if "".join(pieces) != text:
+        return "its pieces are another text"
+    longest = max(
+        end - start for piece in pieces for _, (start, end) in words.pre_tokenize_str(piece)
+    )
+    most = tokenizer._MAX_WORD_CHARS
+    return f"a word of {longest} characters" if longest > most else None
+
+
+def test_words_of_any_length_are_cut_for_training():
+    rng = random.Random(0)
+    with trial("long words", minimum=50) as tally:
+        for name, make in UNBROKEN.items():
+            for size in (1_024, 1_025, 5_000):
+                for around in ("", "some words "):
+                    text = around + make(rng, size) + around
+                    tally.check(f"{name}, {size}, {around!r}", pieces_fault(text))
+    ordinary = ["a line of words\n" * 300, cjk(rng, 900) + "，" + cjk(rng, 900), " " * 1_000 + "x"]
+    for text in ordinary:
+        words = tokenizer_of().backend_tokenizer.pre_tokenizer
+        assert list(tokenizer._training_pieces(text, words)) == [text]
+
+
+def tokenizer_of():
+    prose = "the quick brown fox aaaa bbbb abab = == ===    hello .. \n\n" * 40
+    text = prose + "".join(chr(0x4E00 + i) * 2 for i in range(200))
+    return train_tokenizer([Document(name="a", text=text)], vocab_size=400)
+
+
+def seconds(call, text):
+    """Processor time of a call."""
+    start = time.process_time()
+    call(text)
+    return time.process_time() - start
+
+
+class Model(NetworkReader):
+    """Only its tokenizer."""
+
+    def __init__(self):
+        self.tokenizer, self.label = tokenizer_of(), "model"
+
+
+def pack_text(folder, text):
+    out = folder / str(random.random())
+    pack([Document(name="a", text=text)], tokenizer_of(), out)
+
+
+def read_haystack(folder, model, text):
+    path = folder / f"{random.random()}.txt"
+    path.write_text("a" + text + "b", encoding="utf-8")
+    read_haystack_tokens(model, str(path), 0, len(model.encode(text)) // 2)
+
+
+@pytest.mark.scheduled
+def test_time_grows_as_text_does(tmp_path):
+    """Four times the text may take ten times as long; sixteen times would be the square."""
+    model, rng = Model(), random.Random(0)
+    encoder = plain_encoder(model.tokenizer)
+    calls = {
+        "train": lambda text: train_tokenizer([Document(name="a", text=text)], vocab_size=600),
+        "encode": partial(encoder.encode, add_special_tokens=False),
+        "encode for a protocol": model.encode,
+        "first tokens": lambda text: first_tokens(model, text, 5_000),
+        "pack": partial(pack_text, tmp_path),
+        "haystack": partial(read_haystack, tmp_path, model),
+    }
+    with trial("text without breaks", minimum=90) as tally:
+        for name, make in UNBROKEN.items():
+            small, large = make(rng, 50_000), make(rng, 200_000)
+            for what, call in calls.items():
+                if what == "haystack" and not small.strip():
+                    continue  # no text
+                before = max(0.05, min(seconds(call, small) for _ in range(2)))
+                after = seconds(call, large)
+                fault = f"{before:.2f} s, then {after:.2f} s" if after > 10 * before else None
+                tally.check(f"{what}, {name}", fault)

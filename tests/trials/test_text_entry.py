@@ -1,0 +1,282 @@
+"""Lines may end in any way: no reader, packing or protocol sees a difference."""
+
+import codecs
+import json
+import random
+import re
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from diffattn.cli.app import app
+from diffattn.data import files
+from diffattn.data.corpora import Document, corpus_hash, load_corpus
+from diffattn.data.tokenizer import tokenizer_hash, train_tokenizer
+from diffattn.data.tokens import pack
+from diffattn.errors import ConfigError
+from diffattn.evaluation.catalog import PROTOCOLS
+from diffattn.evaluation.hallucination.data import load_examples
+from diffattn.evaluation.hallucination.tasks import TASKS as HALLUCINATION_TASKS
+from diffattn.evaluation.icl.data import ICL_DATASETS, load_icl_data
+from diffattn.evaluation.lm_tasks.documents import TASKS, read_task
+from diffattn.evaluation.long_context.haystack import corpus_text
+from diffattn.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
+from diffattn.evaluation.long_context.ruler.samples import read_words
+from diffattn.evaluation.perplexity.documents import open_texts
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.training.config import DataConfig
+from diffattn.training.prepare import prepare_data
+from language_models import prose
+from tally import trial
+from trials.text_files import STYLES, restyle, write_data
+
+ODD = (
+    "\n",
+    "\r",
+    "\r\n",
+    "\n\r",
+    "\u2028",
+    "\u2029",
+    "\x85",
+    "\x0b",
+    "\x0c",
+    "é",
+    "🏳️‍🌈",
+    "a",
+    " ",
+    "\t",
+)
+
+
+def documents(source):
+    return [(d.name, d.text) for d in load_corpus(str(source))]
+
+
+def packed(folder):
+    out = folder.parent / f"packed-{folder.name}"
+    tokenizer = train_tokenizer(load_corpus(str(folder / "texts")), vocab_size=300)
+    sidecars = pack(load_corpus(str(folder / "texts")), tokenizer, out)
+    return [
+        tokenizer_hash(tokenizer),
+        *((out / f"{s}.bin").read_bytes() for s in sidecars),
+        sidecars,
+    ]
+
+
+def prepared(folder):
+    config = DataConfig(source=str(folder / "rows.jsonl"), vocab_size=300, validation_fraction=0.4)
+    return prepare_data(config, folder.parent / f"prepared-{folder.name}").facts()
+
+
+READERS = {
+    "text file": lambda f: documents(f / "texts" / "0.txt"),
+    "folder": lambda f: documents(f / "texts"),
+    "JSON lines": lambda f: documents(f / "rows.jsonl"),
+    "folder with JSON lines": lambda f: documents(f / "lines"),
+    "data set folder": lambda f: [t for _, t in documents(f"hub:{f / 'set'}")],
+    "corpus hash": lambda f: corpus_hash(load_corpus(str(f / "texts"))),
+    "packed tokens": packed,
+    "prepared data": prepared,
+    "book": lambda f: [d.text for d in open_texts(str(f / "book.txt"), "text")],
+    "haystack": lambda f: corpus_text(str(f / "texts")),
+    "haystack of a book": lambda f: corpus_text(str(f / "book.txt")),
+    "word list": lambda f: read_words(str(f / "words.txt"), 60),
+    "SQuAD": lambda f: (lambda q: (q.documents, q.questions))(read_squad(str(f / "squad.json"))),
+    "HotpotQA": lambda f: (lambda q: (q.documents, q.questions))(
+        read_hotpotqa(str(f / "hotpotqa.json"))
+    ),
+    **{
+        f"hallucination {name}": lambda f, task=task: load_examples(task, str(f / "halu"), 4, 0)
+        for name, task in HALLUCINATION_TASKS.items()
+    },
+    **{
+        f"lm_tasks {task}": lambda f, task=task: (lambda d: (d.evaluated, d.training))(
+            read_task(f / "tasks", task)
+        )
+        for task in TASKS
+    },
+    **{
+        f"icl {name}": lambda f, name=name: load_icl_data(name, str(f / "icl"))
+        for name in ICL_DATASETS
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """The same data by style of its line ends."""
+    root = tmp_path_factory.mktemp("styles")
+    data = write_data(root / "written", sentences=60)
+    restyle(data, root / "lf", "lf")
+    (root / "lf" / "set").mkdir()
+    for style in list(STYLES)[1:]:
+        restyle(data, root / style, style)
+        (root / style / "set").mkdir()
+    for style, (_, mark) in STYLES.items():  # the library reads no byte-order mark
+        rows = (root / style / "rows.jsonl").read_bytes().removeprefix(mark)
+        (root / style / "set" / "rows.jsonl").write_bytes(rows.replace(b"}\r{", b"}\n{"))
+    return {style: root / style for style in STYLES}
+
+
+def fault_of(read, folders, style):
+    """What a reader makes of a style that it does not make of plain line ends."""
+    try:
+        seen, expected = read(folders[style]), read(folders["lf"])
+    except ConfigError as error:
+        return f"refused: {error}"
+    return None if seen == expected else "other text than with \\n"
+
+
+def random_text(rng):
+    return "".join(rng.choices(ODD, k=rng.randint(1, 40)))
+
+
+def text_fault(text, mark, folder, chunk):
+    """What a text file, its lines and a JSON line come to, against the definition."""
+    expected = re.sub("\r\n|\r", "\n", text)
+    path, rows = folder / "a.txt", folder / "a.jsonl"
+    path.write_bytes(mark + text.encode())
+    rows.write_bytes(mark + json.dumps({"text": text + "x"}).encode() + b"\r\n")
+    seen = files.read_text(path)
+    if seen != expected:
+        return f"read_text gave {seen!r} for {text!r}"
+    lines = expected.removesuffix("\n").split("\n") if expected else []
+    if list(files.read_lines(path)) != lines:
+        return f"read_lines gave {list(files.read_lines(path))!r} for {text!r} in steps of {chunk}"
+    (row,) = load_corpus(str(rows))
+    if row.text != expected + "x":
+        return f"a JSON line gave {row.text!r} for {text!r}"
+    if Document(name="a", text=text).text != expected:
+        return f"a document kept {text!r}"
+    return None
+
+
+def try_texts(tally, folder, count, monkeypatch):
+    rng = random.Random(0)
+    for i in range(count):
+        chunk = rng.choice((1, 2, 3, 7, 1 << 20))  # a border within \r\n, or within a character
+        monkeypatch.setattr(files, "_CHUNK_BYTES", chunk)
+        mark = rng.choice((b"", codecs.BOM_UTF8))
+        tally.check(f"text {i}", text_fault(random_text(rng), mark, folder, chunk))
+
+
+def test_line_ends_of_some_readers(folders, tmp_path, monkeypatch):
+    with trial("line ends, sample", minimum=50) as tally:
+        for name in (
+            "text file",
+            "JSON lines",
+            "book",
+            "SQuAD",
+            "hallucination xsum",
+            "lm_tasks boolq",
+        ):
+            for style in ("crlf", "cr"):
+                tally.check(f"{name}, {style}", fault_of(READERS[name], folders, style))
+        try_texts(tally, tmp_path, 40, monkeypatch)
+
+
+@pytest.mark.scheduled
+def test_line_ends_of_every_reader(folders, tmp_path, monkeypatch):
+    with trial("line ends, readers", minimum=600) as tally:
+        for name, read in READERS.items():
+            for style in list(STYLES)[1:]:
+                tally.check(f"{name}, {style}", fault_of(read, folders, style))
+        try_texts(tally, tmp_path, 500, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    """A model in a folder."""
+    folder = tmp_path_factory.mktemp("models") / "diff"
+    digits = " ".join(map(str, range(200)))
+    tokenizer = train_tokenizer([Document(name="a", text=prose(400) + digits)], vocab_size=320)
+    config = DiffTransformerConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_heads=4, num_kv_heads=2, head_dim=8, max_position_embeddings=4_096,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    DiffTransformerForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.scheduled
+def test_line_ends_of_every_protocol(model_folder, tmp_path):
+    """The items of an evaluation of all protocols, answers included."""
+    pytest.importorskip("lm_eval", reason="lm-eval is not installed")
+    data = write_data(tmp_path / "written")
+    seen = {}
+    for style in ("lf", "cr", "crlf and byte-order mark"):
+        folder = restyle(data, tmp_path / "data" / style, style)
+        settings = protocol_settings(folder)
+        arguments = ["evaluate", "all", "--quick", "--model", str(model_folder)]
+        arguments += ["--out", str(tmp_path / "out" / style)]
+        for key, value in settings.items():
+            arguments += ["--set", f"{key}={value}"]
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output[-2_000:]
+        for path in (tmp_path / "out" / style).rglob("items.jsonl"):
+            seen[style, path.parent.name] = answers(path, folder)
+    with trial("line ends, protocols", minimum=2 * len(PROTOCOLS)) as tally:
+        for style, name in seen:
+            if style != "lf":
+                same = seen[style, name] == seen["lf", name]
+                tally.check(f"{name}, {style}", None if same else "other items than with \\n")
+
+
+def protocol_settings(folder):
+    """Files of a folder for every protocol that reads any."""
+    texts, tasks = folder / "texts", folder / "tasks"
+    quantized = {"tasks": ["hellaswag"], "data": str(tasks), "limit": 4}
+    settings = {
+        "lm_tasks.data": tasks,
+        "quantized_logits.settings": json.dumps(quantized),
+        "quantized_logits.text": texts,
+        "ar_hits.data": texts,
+        "hallucination.data": folder / "halu",
+        "ruler.word_list": folder / "words.txt",
+        "ruler.squad": folder / "squad.json",
+        "ruler.hotpotqa": folder / "hotpotqa.json",
+    }
+    for name in (
+        "needle",
+        "single_needle",
+        "attention_segments",
+        "babilong",
+        "hidden_needle",
+        "ruler",
+    ):
+        settings[f"{name}.haystack"] = texts
+    for name in ("nll_by_position", "sliding_perplexity", "word_perplexity"):
+        settings[f"{name}.texts"] = texts
+    for name in ("many_shot", "order_robustness", "remapped_labels"):
+        settings[f"{name}.data"] = folder / "icl"
+    return settings
+
+
+def answers(path, folder):
+    """Rows of an evaluation without the folder of its data and what depends on the row's bytes."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for row in rows:
+        row.pop("checksum", None)
+    return json.dumps(rows).replace(str(folder), "")
+
+
+@pytest.mark.scheduled
+def test_line_ends_of_prompts(model_folder):
+    with trial("line ends, prompts", minimum=20) as tally:
+        for i in range(10):
+            prompt = prose(3, seed=i).replace(". ", ".\n")
+            wanted = generated(model_folder, prompt)
+            for end in ("\r\n", "\r"):
+                same = generated(model_folder, prompt.replace("\n", end)) == wanted
+                tally.check(f"prompt {i}, {end!r}", None if same else "another continuation")
+
+
+def generated(model_folder, prompt):
+    arguments = ["generate", str(model_folder), "--prompt", prompt, "--max-new-tokens", "4"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    return done.output
