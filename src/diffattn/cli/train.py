@@ -57,13 +57,15 @@ def train(
     if dry_run:
         typer.echo(json.dumps(config.resolved(), indent=2, ensure_ascii=False))
         return
-    if out.exists() and not resume:
+    if out.exists() and not resume and not _is_unused(out):
         raise ConfigError(f"train: --out must not exist, got {out}. Add --resume to continue it.")
     if resume and not any((out / name).exists() for name in ("run.json", "data")):
         raise ConfigError(f"train: --resume needs a run in {out}, got none.")
 
+    from diffattn.training.memory import require_run_memory
     from diffattn.training.trainer import train as run
 
+    require_run_memory(config)
     steps = config.train.num_steps
     with RunsProgress(steps, 0, steps) as progress:
         if packed is None:
@@ -83,3 +85,8 @@ def train(
         f"{config.name}: validation loss {results['validation_loss']:.4f} nats per token, "
         f"{results['validation_bits_per_byte']:.4f} bits per byte.\nModel: {out / 'model'}"
     )
+
+
+def _is_unused(out: Path) -> bool:
+    """Whether a folder is empty, or holds what a call packed that was refused afterwards."""
+    return out.is_dir() and {path.name for path in out.iterdir()} <= {"data"}
