@@ -31,6 +31,8 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # not exported by 
 app = typer.Typer(
     name="diffattn",
     help="Build, train, evaluate and inspect language models with differential attention.",
+    epilog=f"An unexpected error is one line that names a file with its traceback; with {DEBUG}=1 "
+    "it is raised.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
