@@ -61,12 +61,12 @@ RUN: dict[str, tuple[str, ...]] = {
     "train.batch_tokens": (*SIZE, "33", str(32 * 10**12)),
     "train.seq_len": (*SIZE, "1", "33", "1e38"),
     "train.micro_batch_sequences": (*OPTIONAL, "0", "3", str(10**12)),
-    "train.learning_rate": (*REAL, "0", "1e38", "1e12"),
+    "train.learning_rate": (*REAL, "0", "1e38", "1e31"),
     "train.final_learning_rate": (*REAL, "1e38", "1"),
     "train.warmup_steps": (*COUNT, "2", str(10**12)),
     "train.beta_1": (*REAL, "1", "1e38", "2"),
     "train.beta_2": (*REAL, "1", "1e38", "2"),
-    "train.weight_decay": (*REAL, "1e38", "1e12"),
+    "train.weight_decay": (*REAL, "1e38", "1e31"),
     "train.max_grad_norm": REAL,
     "train.precision": ("", "x", "null", "1", "[]", "float16", "\u00fc", "{}", "true"),
     "train.log_every": (*COUNT, "0"),
@@ -230,7 +230,7 @@ def _reproduce() -> list[Call]:
     for option, values in {
         "--scale": ("", "x", "SMOKE", "\u00fc", "\udcff", "1"),
         "--seeds": ("", " ", "x", "-1", "1,1", "0,", ",", "1.5", "nan", "[1]", str(2**32), "\u00fc",
-                    str(10**30), "9" * 5_000, "1e3", "true"),
+                    "9" * 5_000, "1e3", "true"),
         "--match": ("", "param", "\u00fc", "1", "None"),
         "--workers": ("", "0", "-1", "x", "1.5", "nan", "inf", "1e3", "\u00fc"),
     }.items():  # fmt: skip
