@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ |= {
     "HF_HUB_OFFLINE": "1",
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "DIFFATTN_DEBUG": "1",  # an unexpected error fails a test, and is not made a line for users
 }
 # Before a Triton kernel is defined: on a machine without a GPU kernels run in the interpreter.
 if not torch.cuda.is_available():

@@ -10,6 +10,7 @@ import pytest
 from transformers.utils import logging
 
 from diffattn.records import io as records
+from trials.wrong_calls import calls_besides_evaluate
 
 
 @pytest.mark.parametrize(
@@ -67,12 +68,20 @@ def test_misuse_is_two_and_leaves_no_trace(arguments, hint, fails, tmp_path, mon
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_wrong_options_are_two_with_the_usage(arguments, message, cli):
-    called = cli(*arguments)
-    assert (called.code, called.out) == (2, "")
-    assert message in called.err
-    assert called.err.startswith("Usage: ")
-    assert "Traceback" not in called.err
+def test_wrong_options_are_two_and_name_the_help(arguments, message, fails):
+    line = fails(*arguments, code=2)
+    assert message in line
+    assert line.endswith(" --help'.")
+
+
+def test_a_sample_of_the_trial_of_wrong_calls(fails, tmp_path, monkeypatch):
+    """Those that need no files; the scheduled tier makes all of them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.txt").write_text("the cat sat on the mat\n" * 50)
+    sample = [call for call in calls_besides_evaluate() if "{files}/m" not in str(call)]
+    for call in [call for call in sample if call.status == 2][::45]:
+        fails(*(part.replace("{files}", str(tmp_path)) for part in call.arguments), code=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
 
 
 def test_missing_and_foreign_folders(fails, tmp_path, monkeypatch):
@@ -168,7 +177,7 @@ def test_loading_leaves_the_settings_of_transformers(cli, trained):
         (("--prompt", "the cat " * 40), "must fit the model's 32 tokens, got "),
         (("--prompt", "the", "--max-new-tokens", "32"), "tokens, got 1 + 32"),
         (("--prompt", ""), "--prompt must hold one token or more"),
-        (("--prompt", "\udcff"), "--prompt must be valid UTF-8"),
+        (("--prompt", "\udcff"), "must be valid UTF-8"),
         (("--prompt", "the", "--temperature", "inf"), "--temperature must be finite"),
     ],
     ids=["long", "long answer", "empty", "bytes", "hot"],

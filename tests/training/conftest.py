@@ -54,7 +54,7 @@ def make_run(data):
             num_hidden_layers=2,
             num_heads=4,
             head_dim=8,
-            max_position_embeddings=32,
+            max_position_embeddings=changes.get("seq_len", 32),
         )
         train = TrainConfig(
             num_steps=12,

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -159,3 +160,11 @@ def test_settings_that_cannot_be(setting, message):
         changed(setting)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_context_shorter_than_the_sequences_is_refused(make_run):
+    run = make_run()
+    with pytest.raises(
+        ConfigError, match=r"max_position_embeddings must be at least train.seq_len=64"
+    ):
+        replace(run, train=replace(run.train, seq_len=64))

@@ -16,6 +16,8 @@ SCALES = ("quick", "full")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("cpu", "cuda")
 ATTENTIONS = ("v1", "v2")
+_MOST_ROUNDS = 1_000_000
+_MOST_SECONDS = 10_000_000
 
 
 def check_names(
@@ -83,10 +85,14 @@ class BenchConfig:
         for length in self.lengths:
             if length < 1:
                 raise ConfigError(f"bench: length must be 1 or more, got {length}.")
-        if self.rounds < 1:
-            raise ConfigError(f"bench: rounds must be 1 or more, got {self.rounds}.")
-        if not self.seconds >= 0:
-            raise ConfigError(f"bench: seconds must be 0 or more, got {self.seconds}.")
+        if not 1 <= self.rounds <= _MOST_ROUNDS:
+            raise ConfigError(
+                f"bench: rounds must be 1 or more and at most {_MOST_ROUNDS}, got {self.rounds}."
+            )
+        if not 0 <= self.seconds <= _MOST_SECONDS:
+            raise ConfigError(
+                f"bench: seconds must be 0 or more and at most {_MOST_SECONDS}, got {self.seconds}."
+            )
         if self.device == "cuda" and not _has_cuda():
             raise ConfigError("bench: device 'cuda' needs a CUDA device, got none on this machine.")
         if self.device == "cpu" and "float16" in self.dtypes:

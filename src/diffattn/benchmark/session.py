@@ -11,9 +11,10 @@ import torch
 
 from diffattn.benchmark.config import BenchConfig, Case
 from diffattn.benchmark.measure import measure
-from diffattn.benchmark.suites import effort, plan
+from diffattn.benchmark.suites import effort, plan, smallest_bytes
 from diffattn.benchmark.timing import Timer, matmul_peak, timer_of
 from diffattn.errors import ConfigError
+from diffattn.models.memory import require_memory
 from diffattn.records.lock import sole_writer
 from diffattn.records.results import BenchCase, BenchResult, BenchRun
 from diffattn.records.run import config_hash, git_state, hardware, package_versions
@@ -56,12 +57,15 @@ def run_bench(
         The whole file, and the cases of this plan in its order.
 
     Raises:
-        ConfigError: ``only`` names no contender, or the plan is empty.
+        ConfigError: ``only`` names no contender, the plan is empty, or no memory holds it.
         CheckpointError: ``out`` holds another kind of file, or another process writes there.
     """
     cases = plan(config)
     if not cases:
         raise ConfigError("bench: the choice of lengths and dtypes leaves no case.")
+    free = None if config.device == "cpu" else torch.cuda.mem_get_info()[0]
+    for case in cases:
+        require_memory(f"bench: {case}", {"tensors": smallest_bytes(case)}, available=free)
     if config.device == "cpu":
         torch.set_num_threads(1)
     out.parent.mkdir(parents=True, exist_ok=True)

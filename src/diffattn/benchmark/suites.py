@@ -58,6 +58,15 @@ def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
     return operator_contenders(case, only)
 
 
+def smallest_bytes(case: Case) -> int:
+    """What a case allocates at least: inputs and output of one call, or the logits of a model."""
+    shape = case.shape
+    if case.suite == "models":
+        return int(_models().logit_bytes(case))
+    widest = max(shape["N"], shape.get("S", 0))
+    return int(2 * shape["B"] * shape["H"] * shape["d"] * (3 * widest + shape["N"]))
+
+
 def effort(case: Case) -> int:
     """Rough share of the whole work, for the time left."""
     shape = case.shape

@@ -1,7 +1,11 @@
 """The ``diffattn`` command: its commands, and how errors are shown."""
 
+import errno
+import io
 import os
 import sys
+import warnings
+from typing import Any
 
 import typer
 
@@ -18,13 +22,17 @@ from diffattn.cli import (
     reproduce,
     train,
 )
+from diffattn.cli.last_resort import DEBUG, describe, one_line, require_text
 from diffattn.errors import ConfigError, DiffAttnError, ShapeError
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # not exported by typer itself
 
 app = typer.Typer(
     name="diffattn",
     help="Build, train, evaluate and inspect language models with differential attention.",
+    epilog=f"An unexpected error is one line that names a file with its traceback; with {DEBUG}=1 "
+    "it is raised.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -54,24 +62,70 @@ def _version(
 def main() -> None:
     """Run the command line; one line per error, 1 for failed, 2 for misused."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files may be any bytes
+            stream.reconfigure(errors="backslashreplace")
+    warnings.showwarning = _show_warning
     try:
-        app(standalone_mode=True)
-    except (ConfigError, ShapeError) as error:
-        _fail(error, 2)
-    except DiffAttnError as error:
-        _fail(error, 1)
-    except OSError as error:
-        _fail(error, 1)
-    except SystemExit as end:
-        if end.code == _INTERRUPTED:
-            typer.echo(
-                "diffattn: interrupted. What was finished is kept: run the same command again.",
-                err=True,
-            )
-        raise
-
-
-def _fail(error: Exception, status: int) -> None:
-    line = " ".join(str(error).split())
-    typer.echo(f"diffattn: {line}", err=True)
+        status = _run()
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has gone, as ``head`` does
+        _write_to_nobody()
+        status = 1
     sys.exit(status)
+
+
+def _run() -> int:
+    """The exit status of the command, its error shown."""
+    try:
+        require_text(sys.argv[1:])
+        status = app(standalone_mode=False) or 0
+    except BrokenPipeError:
+        raise
+    except (ConfigError, ShapeError) as error:
+        return _fail(error, 2)
+    except DiffAttnError as error:
+        return _fail(error, 1)
+    except OSError as error:  # the one of them that is always the user's
+        return _fail(error, 2 if error.errno == errno.ENAMETOOLONG else 1)
+    except _UsageError as error:
+        return _misused(error)
+    except KeyboardInterrupt:
+        status = _INTERRUPTED
+    except SystemExit as end:  # typer's own, of a broken pipe
+        status = end.code
+    except Exception as error:
+        if os.environ.get(DEBUG):
+            raise
+        return _fail(describe(error), 1)
+    if status == _INTERRUPTED:
+        return _fail(
+            "interrupted. What was finished is kept: run the same command again.", _INTERRUPTED
+        )
+    return int(status)
+
+
+def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
+    """In one line, without the place in the source that gave it."""
+    typer.echo(f"warning: {one_line(message)}", err=True)
+
+
+def _write_to_nobody() -> None:
+    """Send what is still buffered nowhere, or Python would complain of it on its way out."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+
+
+def _fail(error: Exception | str, status: int) -> int:
+    typer.echo(f"diffattn: {one_line(error)}", err=True)
+    return status
+
+
+def _misused(error: Any) -> int:
+    """An option or argument that typer refuses."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return int(error.exit_code)
+    command = "diffattn" if error.ctx is None else error.ctx.command_path
+    message = error.format_message().rstrip(". ")
+    return _fail(f"{message}. See '{command} --help'.", int(error.exit_code))

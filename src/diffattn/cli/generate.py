@@ -1,9 +1,11 @@
 """``diffattn generate``."""
 
-import math
 from typing import Annotated
 
 import typer
+
+_TEMPERATURES = (1e-3, 1e3)
+"""Smaller is as 0, larger is uniform; far beyond either, the logits overflow."""
 
 
 def generate(
@@ -23,12 +25,19 @@ def generate(
     from diffattn.data.files import normalise_line_ends
     from diffattn.errors import ConfigError
     from diffattn.models.checkpoint_folder import checkpoint_folder
+    from diffattn.models.numbers import LARGEST_COUNT
 
-    if not math.isfinite(temperature):
-        raise ConfigError(f"generate: --temperature must be finite, got {temperature}.")
-    if prompt.encode("utf-8", "replace").decode() != prompt:
-        raise ConfigError("generate: --prompt must be valid UTF-8, got other bytes.")
     prompt = normalise_line_ends(prompt)
+    least, most = _TEMPERATURES
+    if temperature and not least <= temperature <= most:
+        raise ConfigError(
+            f"generate: --temperature must be finite: 0, or from {least:g} to {most:g}, "
+            f"got {temperature}."
+        )
+    if max_new_tokens > LARGEST_COUNT:
+        raise ConfigError(
+            f"generate: --max-new-tokens must be at most {LARGEST_COUNT}, got {max_new_tokens}."
+        )
     checkpoint_folder(model)
 
     import torch  # after everything that needs no model is known to be right

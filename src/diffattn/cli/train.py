@@ -75,8 +75,10 @@ def train(
         raise ConfigError(f"train: --resume needs a run in {out}, got none.")
     is_claimed(out, "run.json", "a run", besides="data")  # before data is packed there
 
+    from diffattn.training.memory import require_run_memory
     from diffattn.training.trainer import train as run
 
+    require_run_memory(config)
     steps = config.train.num_steps
     with RunsProgress(steps, 0, steps) as progress:
         if packed is None:

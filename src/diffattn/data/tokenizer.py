@@ -21,6 +21,8 @@ _MIN_VOCAB_SIZE = 257  # every byte, and END_OF_TEXT
 _MAX_WORD_CHARS = 1_024
 # A word, as the tokenizer's pattern cuts it, is white space or has none but at its start.
 _MAY_BE_LONG = re.compile(rf"(?<!\S)\S{{{_MAX_WORD_CHARS}}}|(?<!\s)\s{{{_MAX_WORD_CHARS}}}")
+LARGEST_VOCAB_SIZE = 2**22
+"""Entries of a tokenizer: the library reserves memory for all of them, and aborts without it."""
 
 
 def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTrainedTokenizerFast":
@@ -40,12 +42,12 @@ def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTr
         A tokenizer that ``save_pretrained`` writes and ``load_tokenizer`` reads.
 
     Raises:
-        ConfigError: ``vocab_size`` is below 257, or there is no document.
+        ConfigError: ``vocab_size`` is below 257 or above 2**22, or there is no document.
     """
-    if vocab_size < _MIN_VOCAB_SIZE:
+    if not _MIN_VOCAB_SIZE <= vocab_size <= LARGEST_VOCAB_SIZE:
         raise ConfigError(
             f"train_tokenizer: vocab_size must be at least {_MIN_VOCAB_SIZE} "
-            f"(256 bytes and {END_OF_TEXT}), got {vocab_size}."
+            f"(256 bytes and {END_OF_TEXT}) and at most {LARGEST_VOCAB_SIZE}, got {vocab_size}."
         )
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

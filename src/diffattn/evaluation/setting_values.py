@@ -6,6 +6,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from diffattn.errors import ConfigError
 from diffattn.records.settings import parse_value
 
+LARGEST_NUMBER = 10_000_000
+"""Of items, tokens, documents and whatever else a whole number of a protocol counts."""
+LARGEST_SEED = 2**32 - 1
 _WORDS: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -25,15 +28,33 @@ def setting_value(owner: type, name: str, key: str, text: str) -> Any:
         text: What stood after ``=``.
 
     Raises:
-        ConfigError: The value is not of the field's declared type, or no finite number.
+        ConfigError: The value is not of the field's declared type, no finite number, or a whole
+            number beyond :data:`LARGEST_NUMBER` (a seed: :data:`LARGEST_SEED`).
     """
     wanted = get_type_hints(owner)[name]
     value = _tuples(parse_value(key, text))
+    if text == "" and str in _choices(wanted):
+        raise ConfigError(f"--set: {key} must not be empty.")
     if not isinstance(value, str) and value is not None and str in _choices(wanted):
         return text  # a folder may be called 2024
     if not _fits(value, wanted):
         raise ConfigError(f"--set: {key} must be {_wording(wanted)}, got {text!r}.{_hint(text)}")
+    _check_ranges(key, name, value)
     return value
+
+
+def _check_ranges(key: str, name: str, value: Any) -> None:
+    """Whole numbers count something that is asked or read, or seed a generator."""
+    if isinstance(value, dict):
+        for inner, item in value.items():
+            _check_ranges(key, inner, item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            _check_ranges(key, name, item)
+    elif isinstance(value, int):
+        most = LARGEST_SEED if name == "seed" else LARGEST_NUMBER
+        if not 0 <= value <= most:
+            raise ConfigError(f"--set: {key} must be from 0 to {most}, got {value}.")
 
 
 def _tuples(value: Any) -> Any:

@@ -12,6 +12,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.models.numbers import LARGEST_COUNT
 
 
 class ItemError(DiffAttnError):
@@ -96,8 +97,10 @@ class NetworkReader:
         self.label, self.path, self.limits = label, path, limits
         positions = getattr(network.config, "max_position_embeddings", None)
         self.max_length: int = max_length or positions or 2**30
-        if self.max_length < 2:
-            raise ConfigError(f"{label}: max_length must be 2 or more tokens, got {max_length}.")
+        if not 2 <= self.max_length <= LARGEST_COUNT:
+            raise ConfigError(
+                f"{label}: max_length must be from 2 to {LARGEST_COUNT} tokens, got {max_length}."
+            )
         if add_bos and tokenizer.bos_token_id is None:
             raise ConfigError(f"{label}: add_bos needs a tokenizer with a BOS token, got none.")
         layers = {type(layer) for layer in DynamicCache(config=network.config).layers}

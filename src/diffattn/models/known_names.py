@@ -16,5 +16,5 @@ def check_known(where: str, what: str, name: str, known: Iterable[str]) -> None:
     """
     known = tuple(known)
     if name not in known:
-        hint = did_you_mean(name, known)
+        hint = did_you_mean(name, known) if isinstance(name, str) else ""
         raise ConfigError(f"{where}: {what} must be in {{{', '.join(known)}}}, got {name!r}.{hint}")

@@ -6,12 +6,23 @@ from typing import TYPE_CHECKING, Any
 from diffattn.errors import ConfigError
 from diffattn.models.attention_types import ATTENTION, AttentionType, attention_facts, types_with
 from diffattn.models.known_names import check_known
+from diffattn.models.numbers import LARGEST_COUNT, in_float32, is_number, is_whole
+from diffattn.models.rope_settings import check_rope_parameters
 from diffattn.ops import backends
 
 if TYPE_CHECKING:  # ``None`` only until ``__post_init__`` has filled it in
     Derived = int
 else:
     Derived = int | None
+
+_COUNTS = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_heads", "intermediate_size",
+    "num_kv_heads", "head_dim", "shared_rank", "max_position_embeddings",
+)  # fmt: skip
+_RANGES = {  # without an epsilon, a vector of zeros has no norm
+    "head_norm_eps": (1e-30, 1.0), "rms_norm_eps": (1e-30, 1.0), "initializer_range": (0.0, 100.0),
+}  # fmt: skip
+_LARGEST_LAMBDA_INIT = 100.0
 
 
 @dataclass(kw_only=True)
@@ -51,9 +62,7 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         facts = attention_facts(type(self).__name__, self.attention_type)
-        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_heads"):
-            if getattr(self, name) < 1:
-                raise self._error(f"{name} must be 1 or more", getattr(self, name))
+        self._check_numbers()
         if self.num_kv_heads is None:
             self.num_kv_heads = self.num_heads
         if self.head_dim is None:
@@ -64,9 +73,37 @@ class ModelSettings:
             self.shared_rank = max(1, self.head_dim // 4)
         self.validate_architecture()
 
+    def _check_numbers(self) -> None:
+        """Check every number for itself."""
+        for name in _COUNTS:
+            value = getattr(self, name)
+            optional = getattr(ModelSettings, name) is None
+            if value is None and optional:
+                continue
+            if not is_whole(value) or (value < 1 and not optional):
+                raise self._error(f"{name} must be 1 or more", value)
+            if value > LARGEST_COUNT:
+                raise self._error(f"{name} must be at most {LARGEST_COUNT}", value)
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if not is_number(value) or not least <= value <= most or not in_float32(value):
+                raise self._error(f"{name} must be from {least:g} to {most:g}", value)
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+            ids = getattr(self, name)
+            for token in ids if isinstance(ids, list) else [ids]:
+                if ids is not None and not (is_whole(token) and 0 <= token < self.vocab_size):
+                    raise self._error(f"{name} must be below vocab_size = {self.vocab_size}", ids)
+        given: Any = self.lambda_init
+        for lam in given if isinstance(given, list) else [given]:
+            fits = is_number(lam) and abs(lam) <= _LARGEST_LAMBDA_INIT and in_float32(lam)
+            if given is not None and not fits:
+                must = f"lambda_init must be numbers up to {_LARGEST_LAMBDA_INIT:g} in size"
+                raise self._error(must, given)
+
     def validate_architecture(self) -> None:
         """Check fields against each other; the strict configuration calls it on saving too."""
         facts = self.attention
+        self._check_numbers()
         backend_names = ("auto", *backends.names(facts.op))
         check_known(type(self).__name__, "attention_backend", self.attention_backend, backend_names)
         for holds, must, got in (
@@ -88,6 +125,7 @@ class ModelSettings:
         ):  # fmt: skip
             if not holds:
                 raise self._error(must, got)
+        check_rope_parameters(type(self).__name__, self.rope_parameters, self.head_dim)
         if isinstance(self.lambda_init, list) and len(self.lambda_init) != self.num_hidden_layers:
             raise self._error(
                 f"lambda_init must have one value for each of {self.num_hidden_layers} layers",

@@ -43,7 +43,7 @@ def parse_value(key: str, text: str) -> Any:
         text: Its value.
 
     Raises:
-        ConfigError: A number that is not finite.
+        ConfigError: A number that is not finite or beyond 64 bits, or lists nested too deeply.
     """
 
     def finite(number: str) -> float:
@@ -51,7 +51,14 @@ def parse_value(key: str, text: str) -> Any:
             return float(number)
         raise ConfigError(f"--set: {key} must be finite, got {number}.")
 
+    def whole(number: str) -> int:
+        if len(number) > 20 or abs(int(number)) >= 2**63:
+            raise ConfigError(f"--set: {key} must be below 2**63 in size, got {number[:40]}.")
+        return int(number)
+
     try:
-        return json.loads(text, parse_float=finite, parse_constant=finite)
+        return json.loads(text, parse_float=finite, parse_constant=finite, parse_int=whole)
     except json.JSONDecodeError:
         return text
+    except RecursionError as error:
+        raise ConfigError(f"--set: {key} must not be nested so deeply, got {text[:40]}.") from error

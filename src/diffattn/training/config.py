@@ -4,7 +4,9 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
+from diffattn.data.tokenizer import LARGEST_VOCAB_SIZE
 from diffattn.errors import ConfigError
+from diffattn.models.numbers import in_float32
 
 if TYPE_CHECKING:  # settings are checked and listed without torch
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -32,10 +34,10 @@ class DataConfig:
                 f"DataConfig: validation_fraction must be between 0 and 1, "
                 f"got {self.validation_fraction}."
             )
-        if self.vocab_size < 257:
+        if not 257 <= self.vocab_size <= LARGEST_VOCAB_SIZE:
             raise ConfigError(
-                f"DataConfig: vocab_size must be 257 or more (256 bytes and the end token), "
-                f"got {self.vocab_size}."
+                f"DataConfig: vocab_size must be 257 or more (256 bytes and the end token) and at "
+                f"most {LARGEST_VOCAB_SIZE}, got {self.vocab_size}."
             )
 
 
@@ -95,6 +97,8 @@ class TrainConfig:
             0 <= self.warmup_steps < self.num_steps,
             f"0 or more and less than num_steps={self.num_steps}",
         )
+        for name in ("learning_rate", "weight_decay"):  # larger ones overflow in the first step
+            self._check(name, getattr(self, name) <= 1e30, "at most 1e30")
         self._check("learning_rate", self.learning_rate > 0, "more than 0")
         self._check(
             "final_learning_rate",
@@ -134,6 +138,11 @@ class RunConfig:
                 f"RunConfig: model.vocab_size must be at least data.vocab_size="
                 f"{self.data.vocab_size}, got {self.model.vocab_size}."
             )
+        if self.model.max_position_embeddings < self.train.seq_len:
+            raise ConfigError(
+                f"RunConfig: model.max_position_embeddings must be at least train.seq_len="
+                f"{self.train.seq_len}, got {self.model.max_position_embeddings}."
+            )
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""
@@ -158,5 +167,9 @@ def _check_types(config: DataConfig | TrainConfig) -> None:
             raise ConfigError(f"{where} {names}, got {value!r}.")
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{where} finite, got {value}.")
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ConfigError(f"{where} below 2**63 in size, got {value}.")
+        if isinstance(value, float) and not in_float32(value):
+            raise ConfigError(f"{where} a number that float32 can hold, got {value}.")
         if isinstance(value, str) and value.encode("utf-8", "replace").decode() != value:
             raise ConfigError(f"{where} valid UTF-8, got {value!r}.")

@@ -47,12 +47,11 @@ def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
     for key, value in changed.items():
         section, field = key.split(".", 1)
         values[section][field] = value
-    return dataclasses.replace(
-        config,
-        model=_build("model", DiffTransformerConfig, values["model"]),
-        train=_build("train", type(config.train), values["train"]),
-        data=_build("data", type(config.data), values["data"]),
-    )
+    # The model follows the others, so a wrong value of theirs is named first.
+    train = _build("train", type(config.train), values["train"])
+    data = _build("data", type(config.data), values["data"])
+    model = _build("model", DiffTransformerConfig, values["model"])
+    return dataclasses.replace(config, model=model, train=train, data=data)
 
 
 def read_changes(settings: Iterable[str]) -> dict[str, Any]:

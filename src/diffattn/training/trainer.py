@@ -41,6 +41,7 @@ from diffattn.training.checkpoints import (
     written_whole,
 )
 from diffattn.training.config import RunConfig, TrainConfig
+from diffattn.training.memory import require_run_memory
 from diffattn.training.prepare import PreparedData
 from diffattn.training.schedule import optimizer_and_scheduler
 
@@ -73,13 +74,15 @@ def train(
         What ``results.json`` holds: losses in nats per token and in bits per byte, λ.
 
     Raises:
-        ConfigError: The data is too short for one sequence, or several processes share the run.
+        ConfigError: The data is too short for one sequence, the run does not fit into memory, or
+            several processes share it.
         CheckpointError: ``folder`` holds another run, or another process is at work there.
         DiffAttnError: The loss is no longer finite, or a file could not be written whole; the
             same call continues.
         OSError: The disk is full or not writable; the same call continues.
     """
     folder = Path(folder)
+    require_run_memory(config)
     require_enough(config, data)
     require_one_process()
     resolved = config.resolved()

@@ -56,16 +56,19 @@ def reproduce(
     """
     from diffattn.studies.text.summary import summarise
     from diffattn.studies.workers import run_members, unfinished, worker_count
+    from diffattn.training.memory import require_run_memory
     from diffattn.training.prepare import prepare_data
     from diffattn.training.trainer import require_enough
 
     config = comparison(scale, seeds=seeds, settings=settings, match=match)
     workers = worker_count(workers)
     folder = Path(out) if out is not None else Path("runs") / scale
+    members = config.members()
+    for member in members:
+        require_run_memory(member.config, side_by_side=min(workers, len(members)))
     with sole_writer(folder):
         _check_claim(folder, config)
         data = prepare_data(config.base.data, folder / "data", on_message=on_message)
-        members = config.members()
         require_enough(config.base, data)
         _claim(folder, config, data.facts())
         waiting = unfinished(members, folder / "runs")

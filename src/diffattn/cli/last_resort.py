@@ -1,0 +1,87 @@
+"""What a user sees of errors that nobody raised on purpose: one line, and a file with the rest."""
+
+import os
+import platform
+import sys
+import tempfile
+import traceback
+
+from diffattn import __version__
+from diffattn.errors import ConfigError
+
+DEBUG = "DIFFATTN_DEBUG"
+"""Environment variable: set, unexpected errors are raised as they are. The tests set it."""
+_LONGEST = 2_000
+"""Characters of a line; the reason stands at the end of a longer one."""
+_SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
+_MEMORY_WORDS = ("not enough memory", "can't allocate memory", "out of memory", "std::bad_alloc")
+
+
+def one_line(text: object) -> str:
+    """Text on one line that can be read, with whatever cannot be shown spelled out."""
+    line = " ".join(str(text).split()).encode("utf-8", "backslashreplace").decode()
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 500]} ... {line[-500:]}"
+
+
+def require_text(arguments: list[str]) -> None:
+    """Refuse arguments that are no text: they could be stored in no record and shown in no line.
+
+    Raises:
+        ConfigError: One is not UTF-8, or holds a zero byte.
+    """
+    for argument in arguments:
+        if "\0" in argument or argument.encode("utf-8", "replace").decode() != argument:
+            got = ascii(argument) if len(argument) < 200 else f"{argument[:200]!a}..."
+            raise ConfigError(f"arguments must be valid UTF-8 without zero bytes, got {got}.")
+
+
+def describe(error: BaseException) -> str:
+    """One sentence or two about an unexpected error; its traceback goes to a file that is named."""
+    return _without_secrets(_described(error))
+
+
+def _described(error: BaseException) -> str:
+    if is_out_of_memory(error):
+        reason = one_line(str(error).strip().split("\n")[0])
+        return (
+            f"out of memory{f' ({reason})' if reason else ''}. Choose smaller sizes, or a machine "
+            f"with more memory. {_log(error)}"
+        )
+    if isinstance(error, RecursionError):
+        return f"something is nested too deeply to be read ({one_line(error)}). {_log(error)}"
+    reason = one_line(str(error).strip().split("\n")[0])
+    return f"unexpected {type(error).__name__}: {reason.rstrip('.')}. {_log(error)}"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out; PyTorch says so in several ways, and is not loaded for this."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(w in str(error).lower() for w in _MEMORY_WORDS)
+
+
+def _log(error: BaseException) -> str:
+    """Write the traceback to a temporary file; a sentence that names it."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="diffattn-", suffix=".log", delete=False, encoding="utf-8",
+            errors="backslashreplace",
+        ) as file:  # fmt: skip
+            file.write(_without_secrets(_report(error)))
+    except OSError as failure:  # a full disk must not hide the error itself
+        return f"The traceback could not be written ({one_line(failure)}); {DEBUG}=1 shows it."
+    return f"The traceback is in {one_line(file.name)}; please report it with that file."
+
+
+def _report(error: BaseException) -> str:
+    python, system = platform.python_version(), platform.platform()
+    trace = "".join(traceback.format_exception(error))
+    return f"diffattn {__version__}, Python {python}, {system}\n{sys.argv!r}\n\n{trace}"
+
+
+def _without_secrets(text: str) -> str:
+    """The text without the values of environment variables that are called like secrets."""
+    for name, value in os.environ.items():
+        if len(value) >= 4 and any(word in name.upper() for word in _SECRET_WORDS):
+            text = text.replace(value, f"[{name}]")
+    return text

@@ -1,0 +1,90 @@
+"""How much memory there is, and refusing what needs more before it is allocated."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from diffattn.errors import ConfigError
+
+try:  # not on Windows
+    import resource
+except ImportError:
+    resource = None  # type: ignore[assignment]
+
+
+def require_memory(where: str, parts: Mapping[str, int], *, available: int | None = None) -> None:
+    """Refuse what no memory holds.
+
+    Args:
+        where: Who asks, first in the message.
+        parts: What is held at the same time, in bytes: lower bounds, so that nothing that fits
+            is refused.
+        available: In bytes. Default: :func:`available_bytes`; unknown, nothing is refused.
+
+    Raises:
+        ConfigError: The parts need more than there is; names the largest.
+    """
+    available = available_bytes() if available is None else available
+    needed = sum(parts.values())
+    if available is None or needed <= available:
+        return
+    name, most = max(parts.items(), key=lambda part: part[1])
+    raise ConfigError(
+        f"{where}: memory must hold {_words(needed)} or more ({name}: {_words(most)}), "
+        f"got {_words(available)} available. Choose smaller sizes."
+    )
+
+
+def available_bytes() -> int | None:
+    """Main memory that this process can still get, in bytes; ``None`` if the system does not tell.
+
+    The least of what is free on the machine (with swap), the limit of the container, and the limit
+    of the process.
+    """
+    bounds = [_machine_bytes(), _container_bytes(), _process_bytes()]
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def _machine_bytes() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+        return 1024 * (kib["MemAvailable"] + kib["SwapFree"])
+    except (OSError, KeyError, ValueError, IndexError):  # another system than Linux
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _container_bytes() -> int | None:
+    """The limit of control group v2 or v1. Its use counts files that can be dropped: no part."""
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            return int(Path(path).read_text())
+        except (OSError, ValueError):  # none, or "max"
+            continue
+    return None
+
+
+def _process_bytes() -> int | None:
+    """What ``ulimit -v`` leaves."""
+    if resource is None:
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return None
+    try:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except OSError:
+        used = 0
+    return max(0, limit - used)
+
+
+def _words(count: int) -> str:
+    """Bytes as people write them."""
+    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
+        if count >= size:
+            return f"{count / size:,.1f} {unit}" if count < 10**18 else f"{count // size:,} {unit}"
+    return f"{count:,} bytes"

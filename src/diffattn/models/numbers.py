@@ -1,0 +1,22 @@
+"""Numbers that a model can be built of and compute with."""
+
+import math
+
+LARGEST_COUNT = 2**31 - 1
+"""Of channels, heads, layers, tokens of a vocabulary or a context: libraries count in 32 bits."""
+_SMALLEST, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # float32's normal numbers
+
+
+def is_whole(value: object) -> bool:
+    """Whether a value is a whole number: ``True`` is none, though Python counts it as 1."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a finite number, whole or not."""
+    return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def in_float32(value: float) -> bool:
+    """Whether float32, in which models compute, has the number: 0 or one of its normal size."""
+    return value == 0 or _SMALLEST <= abs(value) <= _LARGEST

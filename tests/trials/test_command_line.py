@@ -1,0 +1,150 @@
+"""Impossible values of every option and setting: one line, the right status, nothing left."""
+
+import random
+import re
+import shutil
+
+import pytest
+
+from tally import trial
+from trials.command_server import commands
+from trials.wrong_calls import SMALL, TRAIN, calls, changed
+
+NO_TEXT = "arguments must be valid UTF-8 without zero bytes"
+# What may stand before the line: a stage that needed work before the fault could show.
+PROGRESS = re.compile(r"\d+ of \d+: |\d+/\d+ steps |training (a |\d)|packing |checking |warning: ")
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog", "by", "sea"]
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Forks of it run the command line."""
+    with commands() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def files(server, tmp_path_factory):
+    """What the calls name: texts, folders, packed tokens, a model."""
+    root = tmp_path_factory.mktemp("files")
+    generator = random.Random(0)
+    lines = [" ".join(generator.choices(WORDS, k=12)) for _ in range(300)]
+    (root / "corpus.txt").write_text("\n".join(lines), encoding="utf-8")
+    (root / "empty").mkdir()
+    (root / "folder").mkdir()
+    (root / "folder" / "thesis.bin").write_bytes(b"\xff\x00")
+    (root / "empty.txt").touch()
+    (root / "binary.txt").write_bytes(b"\xff\xfe\x00 text")
+    for name, content in {
+        "nested": b'{"text": {"text": "a"}}',
+        "deep": b'{"text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        "list": b'["text"]',
+        "number": b'{"text": ' + b"9" * 5_000 + b"}",
+        "big": b'{"a": ' + b"9" * 5_000 + b', "text": "a"}',
+        "half": b'{"text": "a',
+        "null": b'{"text": null}',
+        "surrogate": b'{"text": "\\ud800 a"}',
+        "blank": b"\n\n",
+        "rows": b'{"text": "a b", "nested": {"text": "a"}, "list": ["a"], "number": 1}',
+    }.items():
+        (root / f"{name}.jsonl").write_bytes(content + b"\n")
+    arguments = [part.replace("{files}", str(root)) for part in changed(SMALL)]
+    done = server.call("train", "smoke", "--out", "run", *arguments, cwd=root)
+    assert done.status == 0, done
+    (root / "run" / "model").rename(root / "model")
+    (root / "run" / "data").rename(root / "data")
+    shutil.rmtree(root / "run")
+    return root
+
+
+def fault(call, ended, left):
+    """What is wrong with the end of a wrong call; ``left`` is what it left in its folder."""
+    lines = ended.err.splitlines()
+    if ended.status < 0:
+        return f"ended by signal {-ended.status}"
+    if "Traceback" in ended.err or re.search(r"unexpected [A-Z]\w+: ", ended.err):
+        return f"a traceback: {lines[-1]}"
+    if ended.status != call.status:
+        return f"status {ended.status} instead of {call.status}: {ended.err[-300:]!r}"
+    *before, last = lines or [""]
+    if not last.startswith("diffattn: ") or not all(PROGRESS.match(line) for line in before):
+        return f"not one line: {ended.err[-300:]!r}"
+    if ended.out:
+        return f"output: {ended.out[-200:]!r}"
+    general = NO_TEXT in last or "memory must hold" in last
+    if call.names.lower() not in last.lower() and not general:
+        return f"{call.names!r} is not named: {last!r}"
+    if left:
+        return f"left {left}"
+    return None
+
+
+def try_all(server, files, folder, tally, chosen):
+    """Make every call in an empty folder, in which the corrected call must work."""
+    before = contents(files)
+    for number, call in enumerate(chosen):
+        here = folder / str(number)
+        here.mkdir()
+        arguments = [part.replace("{files}", str(files)) for part in call.arguments]
+        ended = server.call(*arguments, cwd=here, seconds=30)
+        left = sorted(path.relative_to(here).as_posix() for path in here.rglob("*"))
+        if left and arguments[0] == "evaluate":  # the folder may be an evaluation's already
+            corrected = server.call(*evaluation(files), cwd=here)
+            left = left if corrected.status else []
+        tally.check(str(call), fault(call, ended, left))
+        shutil.rmtree(here)
+    assert contents(files) == before
+
+
+def evaluation(files):
+    """A right call of ``evaluate``, and a short one."""
+    return (
+        "evaluate", "word_perplexity", "--quick", "--max-length", "512", "--out", "out",
+        "--model", str(files / "model"), "--set", f"word_perplexity.texts={files / 'corpus.txt'}",
+    )  # fmt: skip
+
+
+def contents(folder):
+    """Every file with its size."""
+    return {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.scheduled
+def test_every_wrong_call_is_one_line(server, files, tmp_path):
+    with trial("wrong calls of the command line", minimum=471) as tally:
+        try_all(server, files, tmp_path, tally, calls())
+
+
+# A wrong call of every command that writes, by what is wrong, and the right one.
+PACK = ("pack", "{files}/corpus.txt", "--out", "out", "--vocab-size", "300")
+BENCH = ("bench", "decode", "--scale", "quick", "--device", "cpu", "--length", "32", "--only",
+         "composed", "--rounds", "1", "--seconds", "0", "--out", "out")  # fmt: skip
+CORRECTED = {
+    "a setting": ((*TRAIN, "--set", "model.pad_token_id=300"), TRAIN),
+    "a size": ((*TRAIN, "--set", "model.hidden_size=1048576"), TRAIN),
+    "a text": ((*TRAIN, "--set", "data.source=/no/such"), TRAIN),
+    "a tokenizer": ((*TRAIN, "--set", "data.tokenizer=/no/such"), TRAIN),
+    "a length": ((*TRAIN, "--set", "train.seq_len=2048", "--set", "train.batch_tokens=2048"),
+                 TRAIN),
+    "packed data": ((*TRAIN, "--data", "/no/such"), TRAIN),
+    "a vocabulary": ((*PACK, "--vocab-size", "99999999999"), PACK),
+    "a fraction": ((*PACK, "--validation-fraction", "1.5"), PACK),
+    "a field": (("pack", "{files}/rows.jsonl", "--out", "out", "--text-field", "list"), PACK),
+    "nested lines": (("pack", "{files}/deep.jsonl", "--out", "out"), PACK),
+    "a case": ((*BENCH, "--length", "1000000000000"), BENCH),
+}  # fmt: skip
+
+
+@pytest.mark.scheduled
+def test_what_a_wrong_call_leaves_is_no_obstacle(server, files, tmp_path):
+    """The corrected command, in the same folder and with the same --out."""
+    with trial("corrected calls of the command line", minimum=len(CORRECTED)) as tally:
+        for number, (what, pair) in enumerate(CORRECTED.items()):
+            here = tmp_path / str(number)
+            here.mkdir()
+            wrong, right = (
+                server.call(*(part.replace("{files}", str(files)) for part in call), cwd=here)
+                for call in pair
+            )
+            ended = wrong.status in (1, 2) and right.status == 0
+            tally.check(what, None if ended else f"{wrong.err!r}, then {right.err[-300:]!r}")
