@@ -5,8 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import ConfigError
 from diffattn.models.attention_types import ATTENTION, AttentionType, attention_facts, types_with
-from diffattn.models.known_names import check_known
+from diffattn.models.known_names import check_known, shortened
+from diffattn.models.rope_settings import MOST, check_rope
 from diffattn.ops import backends
+
+_COUNTS = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_heads",
+    "num_kv_heads", "head_dim", "shared_rank", "max_position_embeddings",
+)  # fmt: skip
+_LEAST_EPS = 1e-30
+"""A float32 holds it, and a row of zeros is not divided by zero."""
 
 if TYPE_CHECKING:  # ``None`` only until ``__post_init__`` has filled it in
     Derived = int
@@ -93,6 +101,33 @@ class ModelSettings:
                 f"lambda_init must have one value for each of {self.num_hidden_layers} layers",
                 len(self.lambda_init),
             )
+        self._check_values()
+
+    def _check_values(self) -> None:
+        """Refuse numbers that no model can have, whatever the other settings are."""
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= MOST:
+                raise self._error(f"{name} must be from 1 to {MOST}", value)
+        inits = self.lambda_init if isinstance(self.lambda_init, list) else [self.lambda_init]
+        for name, least, most, values in (
+            ("head_norm_eps", _LEAST_EPS, 1, [self.head_norm_eps]),
+            ("rms_norm_eps", _LEAST_EPS, 1, [self.rms_norm_eps]),
+            ("initializer_range", 0, 10, [self.initializer_range]),
+            ("lambda_init", -1, 1, [x for x in inits if x is not None]),
+        ):
+            for value in values:
+                if not least <= value <= most:  # false for NaN
+                    raise self._error(f"{name} must be from {least:g} to {most}", value)
+        check_rope(type(self).__name__, self.rope_parameters, self.head_dim, self._error)
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+            ids = getattr(self, name)
+            if ids == []:
+                raise self._error(f"{name} must list one token id or more", ids)
+            for token in ids if isinstance(ids, list) else [ids]:
+                if token is not None and not 0 <= token < self.vocab_size:
+                    last = self.vocab_size - 1
+                    raise self._error(f"{name} must be a token id from 0 to {last}", token)
 
     def settings(self) -> dict[str, Any]:
         """The fields above as plain values, without what Hugging Face adds."""
@@ -109,4 +144,4 @@ class ModelSettings:
         return self.attention.head_norm if self.head_norm is None else self.head_norm
 
     def _error(self, must: str, got: object) -> ConfigError:
-        return ConfigError(f"{type(self).__name__}: {must}, got {got!r}.")
+        return ConfigError(f"{type(self).__name__}: {must}, got {shortened(got)}.")

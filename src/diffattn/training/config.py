@@ -134,6 +134,11 @@ class RunConfig:
                 f"RunConfig: model.vocab_size must be at least data.vocab_size="
                 f"{self.data.vocab_size}, got {self.model.vocab_size}."
             )
+        if self.model.max_position_embeddings < self.train.seq_len:
+            raise ConfigError(
+                f"RunConfig: model.max_position_embeddings must be at least train.seq_len="
+                f"{self.train.seq_len}, got {self.model.max_position_embeddings}."
+            )
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""
