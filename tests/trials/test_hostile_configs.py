@@ -93,12 +93,15 @@ def refused_settings():
         "attn_implementation": ("kernels-community/flash-attn", "someone/else:function"),
         "_attn_implementation": ("kernels-community/flash-attn", "eager"),
         "id2label": ("string", {"a": "b"}, [1]),
-        "problem_type": ("anything", 1),
+        "trust_remote_code": (True,), "sliding_window": (-1, 2, 10**18, "os.system", {"a": 1}),
+        "dropout": (2, -1, math.nan), "text_config": ({"vocab_size": 5}, 1), "note": ("x",),
+        "attention_chunk_size": (1, "x"), "num_kv_shared_layers": (10**9,), "decoder": ({},),
         "settings": (1,), "attention": ("softmax",), "to_dict": (None,), "twin": ({},),
         "validate_architecture": (1,), "num_attention_heads": (4, 10**9),
         "cached_kv_shape": ([1, 2],), "get_text_config": ("x",),
-        "vocab_sise": (320,), "_name": ("x",), "__class__": ("x",), "anything": (nested(500),),
-        "deep": (nested(70),), "count": (10**40,), "number": (*NOT_FINITE, {"__float__": "NaN"}),
+        "vocab_sise": (320,), "_name": ("x",), "__class__": ("x",), "count": (10**40,),
+        "nested 64 deep": (nested(500), nested(70)),
+        "number": (*NOT_FINITE, {"__float__": "NaN"}),
     }.items():  # fmt: skip
         for value in values:
             yield name, {name: value}
@@ -130,9 +133,8 @@ def possible_settings():
     """Strange, but a model can have them, or ignore them."""
     for kind, good in ROPE.items():
         yield f"rope {kind}", {"rope_parameters": {"rope_type": kind, **good}}
-    for name in ("auto_map", "trust_remote_code", "sliding_window", "note", "dropout"):
-        for value in ({"AutoModelForCausalLM": "evil.Model"}, True, -1, 2, "os.system", None):
-            yield name, {name: value}
+    for value in ({"AutoModelForCausalLM": "evil.Model"}, True, -1, 2, "os.system", None):
+        yield "auto_map", {"auto_map": value}
     for value in (10**9, 2**31 - 1, 1):
         yield "max_position_embeddings", {"max_position_embeddings": value}
     for value in ("eager", "sdpa", "diffattn", "nonsense", 1):
@@ -144,6 +146,7 @@ def possible_settings():
         ("model_type", "gpt2"), ("model_type", "mamba"), ("model_type", "t5"),
         ("model_type", "../x"), ("model_type", None), ("model_type", 1), ("model_type", []),
         ("base_model_tp_plan", {"a": "b"}), ("_name_or_path", "/etc/passwd"),
+        ("problem_type", "anything"), ("problem_type", 1), ("top_k", 10**9), ("max_length", 20),
         ("id2label", {"0": "x"}), ("label2id", {"x": 0}), ("pruned_heads", {"0": [0]}),
     ):  # fmt: skip
         yield name, {name: value}

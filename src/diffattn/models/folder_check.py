@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from diffattn.errors import CheckpointError, ConfigError
+from diffattn.errors import CheckpointError, ConfigError, did_you_mean
 from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.known_names import shortened
@@ -42,6 +42,11 @@ _FIXED: dict[str, Any] = {
     "chunk_size_feed_forward": 0, "is_encoder_decoder": False,
 }  # fmt: skip
 """What inference relies on; another value changes what a forward pass returns or holds."""
+_OTHER_NAMES = (
+    "model_type", "name_or_path", "_name_or_path", "_commit_hash", "torch_dtype", "rope_scaling",
+    "rope_theta", "partial_rotary_factor", "attn_implementation", "auto_map",
+)  # fmt: skip
+"""Of a DIFF Transformer's ``config.json``, besides the fields of its configuration."""
 _FLOATS = ("auto", "float16", "float32", "float64", "bfloat16")
 
 
@@ -176,20 +181,16 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
 
 
 def _check_ours(where: str, settings: dict[str, Any]) -> None:
-    """Names that would replace a method or an inner attribute of the configuration."""
-    fields = DiffTransformerConfig.__dataclass_fields__
-    for name in settings:
-        known = name in fields or name in ("model_type", "_name_or_path", "name_or_path")
-        inner = name.startswith("_") or hasattr(DiffTransformerConfig, name)
-        if not known and inner and name not in _FIXED:
-            raise CheckpointError(
-                f"{where}: must not set {name!r}, got {shortened(settings[name])}."
-            )
-    for name in ("quantization_config", "per_layer_config", "layer_types", "mlp_layer_types"):
-        if settings.get(name) is not None:
-            raise CheckpointError(
-                f"{where}: {name} belongs to no DIFF Transformer, got {shortened(settings[name])}."
-            )
+    """Only what the configuration has: transformers makes an attribute of any other name, and
+    reads some of them, such as ``sliding_window`` for its caches."""
+    known = {*DiffTransformerConfig.__dataclass_fields__, *_FIXED, *_OTHER_NAMES}
+    known |= GenerationConfig().to_dict().keys()  # older versions wrote these here; not used
+    for name in settings.keys() - known:
+        hint = did_you_mean(name, known)
+        raise CheckpointError(
+            f"{where}: must set nothing but what a DIFF Transformer has, got {shortened(name)} = "
+            f"{shortened(settings[name])}.{hint}"
+        )
 
 
 def _check_counts(where: str, settings: dict[str, Any], weights: "Weights") -> None:
