@@ -224,7 +224,7 @@ def try_settings(whole, tmp_path, tally, chosen, *, must_fail):
         tally.check(f"{name}: {settings}"[:150], fault(outcome, names=names, must_fail=must_fail))
 
 
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.scheduled), 61])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.scheduled), 101])
 def test_impossible_settings(whole, tmp_path, step):
     with trial("hostile config.json", minimum=400 // step) as tally:
         try_settings(whole, tmp_path, tally, REFUSED[::step], must_fail=True)
