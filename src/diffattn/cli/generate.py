@@ -36,6 +36,12 @@ def generate(
     limit = getattr(network.config, "max_position_embeddings", None)
     if length == 0:
         raise ConfigError("generate: --prompt must hold one token or more, got none.")
+    known, largest = len(network.get_input_embeddings().weight), int(inputs["input_ids"].max())
+    if largest >= known:
+        raise ConfigError(
+            f"generate: tokens of --prompt must be below the model's {known}, got {largest}: the "
+            "tokenizer belongs to another model."
+        )
     if limit is not None and length + max_new_tokens > limit:
         raise ConfigError(
             f"generate: prompt and continuation must fit the model's {limit} tokens, "
