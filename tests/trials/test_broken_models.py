@@ -22,7 +22,7 @@ from diffattn.inference.language_model import LanguageModel
 from diffattn.models.cached_attention import AttentionMapRecorder
 from diffattn.records.io import read_jsonl
 from lm_documents import write_task
-from tally import trial
+from tally import sample, trial
 
 NAN, INF = math.nan, math.inf
 REASON = re.compile(r"must be finite|lam must not be NaN")
@@ -302,7 +302,7 @@ def generate_fault(folder, temperature):
 
 @pytest.mark.parametrize("few", [pytest.param(False, marks=pytest.mark.scheduled), True])
 def test_generate_says_that_a_model_is_broken(build, tmp_path, few):
-    with trial("broken models: generate", minimum=2 if few else 84) as tally:
+    with trial(f"broken models: generate{sample(few)}", minimum=2 if few else 84) as tally:
         for kind in KINDS:
             for name, (weight, value) in BROKEN_FOLDERS.items():
                 cases = {t: f"{kind}: {name}: {t}" for t in (0.0, 0.7)}

@@ -7,7 +7,7 @@ import pytest
 
 from children import in_child
 from hostile_folders import damaged, edited, fault, use
-from tally import trial
+from tally import sample, trial
 
 HUGE = (10**9, 10**18, 2**63, 10**40)
 ODD = ("string", [], [1, 2], {}, {"a": {"b": 1}})
@@ -172,7 +172,7 @@ def try_settings(whole, tmp_path, tally, chosen, *, must_fail):
 
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.scheduled), 101])
 def test_impossible_settings(whole, tmp_path, step):
-    with trial("hostile config.json", minimum=400 // step) as tally:
+    with trial(f"hostile config.json{sample(step > 1)}", minimum=400 // step) as tally:
         try_settings(whole, tmp_path, tally, REFUSED[::step], must_fail=True)
         try_settings(whole, tmp_path, tally, POSSIBLE[::step], must_fail=False)
 
@@ -259,7 +259,7 @@ TOKENIZER_SETTINGS = {
 
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.scheduled), 50])
 def test_files_of_settings_and_tokenizer(whole, tmp_path, step):
-    with trial("hostile JSON of a model folder", minimum=80 // step) as tally:
+    with trial(f"hostile JSON of a model folder{sample(step > 1)}", minimum=80 // step) as tally:
         for file, name, content in list(files())[::step]:
             folder = damaged(
                 whole("diff"), tmp_path, lambda f, c=content, n=file: (f / n).write_bytes(c)

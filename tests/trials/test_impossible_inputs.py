@@ -10,7 +10,7 @@ from diffattn.errors import DiffAttnError
 from diffattn.inference.label_trie import LabelTrie
 from diffattn.inference.scoring import Continuation
 from diffattn.models.attention_types import ATTENTION_TYPES
-from tally import trial
+from tally import sample, trial
 
 VOCAB = 320
 MAX_LENGTH = 64
@@ -96,7 +96,9 @@ def fault(call, *, must_fail=True):
 
 @pytest.mark.parametrize("few", [pytest.param(False, marks=pytest.mark.scheduled), True])
 def test_forward(build, few):
-    with trial("impossible inputs of a forward pass", minimum=20 if few else 350) as tally:
+    with trial(
+        f"impossible inputs of a forward pass{sample(few)}", minimum=20 if few else 350
+    ) as tally:
         for kind, implementation in itertools.product(ATTENTION_TYPES, IMPLEMENTATIONS):
             if few and (kind, implementation) != ("diff", "diffattn"):
                 continue
@@ -167,7 +169,7 @@ def reader_cases(model):
 @pytest.mark.parametrize("few", [pytest.param(False, marks=pytest.mark.scheduled), True])
 def test_reader(build, few):
     kinds = ("diff",) if few else (*ATTENTION_TYPES, "llama", "diffllama")
-    with trial("impossible inputs of a reader", minimum=80 if few else 500) as tally:
+    with trial(f"impossible inputs of a reader{sample(few)}", minimum=80 if few else 500) as tally:
         for kind in kinds:
             model = build(kind, max_length=MAX_LENGTH)
             for name, call in reader_cases(model):
