@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from diffattn.errors import CheckpointError, ConfigError, did_you_mean
+from diffattn.errors import CheckpointError, did_you_mean
 from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.known_names import shortened
@@ -29,12 +29,16 @@ _SETTINGS = (
     "added_tokens.json", "processor_config.json", "chat_template.json",
 )  # fmt: skip
 _VOCABULARIES = ("tokenizer.json", "vocab.json")
-_MOST_BYTES = 2**24
+_MOST_BYTES = 2**22
 _MOST_VOCABULARY_BYTES = 2**29
 _MOST_DEPTH = 64
 _MOST_INTEGER = 2**63 - 1
 _MODULES = 1_024
 """Modules that are built whatever the weights hold: empty, they cost a millisecond each."""
+_SMALL = 2**22
+"""Parameters that are built in any case: transformers then names the weights that do not fit."""
+_SIZES = ("hidden_size", "intermediate_size", "vocab_size", "head_dim", "_heads", "_rank")
+"""Ends of the names of sizes that some weight has."""
 _REPEATED = ("layer", "block", "expert", "depth")
 """Words in the names of counts by which transformers loops while it builds."""
 _FIXED: dict[str, Any] = {
@@ -78,9 +82,7 @@ def check_folder(name: str, folder: str, find: Find) -> None:
     _check_counts(where, settings, weights)
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except ConfigError as error:
-        raise CheckpointError(f"{where}: {error}") from error
-    except Exception as error:  # whatever the configuration of that model type raises
+    except Exception as error:  # ours, or whatever that of another model type raises
         reason = " ".join(str(error).split())[:300].rstrip(".")
         raise CheckpointError(f"{where}: must be a configuration, got: {reason}.") from error
     if isinstance(config, DiffTransformerConfig):
@@ -89,7 +91,7 @@ def check_folder(name: str, folder: str, find: Find) -> None:
         return  # several weights in one number: nothing to compare
     else:
         needed, held = _measured(config)
-    if needed > weights.numbers:
+    if needed > max(weights.numbers, _SMALL):
         raise CheckpointError(
             f"{where}: sizes must fit the weights, {weights.numbers:,} numbers, got {needed:,} "
             f"parameters; the largest is {_largest_size(settings)}."
@@ -195,9 +197,13 @@ def _check_ours(where: str, settings: dict[str, Any]) -> None:
 
 def _check_counts(where: str, settings: dict[str, Any], weights: "Weights") -> None:
     """No more of anything that is built one by one than there are weights for."""
-    most = max(_MODULES, weights.tensors)
+    most, largest = max(_MODULES, weights.tensors), max(_SMALL, weights.numbers)
     for field, value, _ in _leaves(settings):
         name = field.rpartition(".")[2].lower()
+        if type(value) is int and name.endswith(_SIZES) and value > largest:
+            raise CheckpointError(
+                f"{where}: {field} must fit the weights, {weights.numbers:,} numbers, got {value}."
+            )
         least = 0 if name.startswith(("num", "n_")) else -most  # -1 may say: the last layer
         counted = type(value) is int and any(word in name for word in _REPEATED)
         if counted and not least <= value <= most:
