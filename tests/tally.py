@@ -49,6 +49,11 @@ def trial(kind: str, *, minimum: int = 1) -> Iterator[Tally]:
     assert tally.tried >= minimum, f"{tally.tried} cases of {kind}, {minimum} are wanted"
 
 
+def sample(small: bool) -> str:
+    """The end of a kind's name where a few of its cases stand for all: its record is its own."""
+    return ", a sample" if small else ""
+
+
 def _record(path: Path, kind: str, tally: Tally) -> None:
     """Merge under a lock: tests run side by side."""
     with Path(f"{path}.lock").open("w") as lock:

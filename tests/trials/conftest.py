@@ -1,13 +1,16 @@
-"""Commands and what the disk held while they ran: recorded once per process."""
+"""Language models small enough for many trials, and what the disk held while commands ran."""
 
 import gc
 from dataclasses import dataclass
 
 import pytest
 
+from language_models import build, models, text, tokenizer
 from trials import commands
 from trials.commands import Command
 from trials.disk import Moment
+
+__all__ = ["build", "models", "text", "tokenizer"]
 
 
 @dataclass
@@ -47,3 +50,19 @@ def recorded(tmp_path_factory):
         patch.setattr("diffattn.studies.workers.run_members", commands.in_this_process)
         yield get
     gc.unfreeze()
+
+
+@pytest.fixture(scope="module")
+def whole(build, tmp_path_factory):
+    """``whole(kind)``: a sound model folder."""
+    folders = {}
+
+    def of(kind):
+        if kind not in folders:
+            folders[kind] = tmp_path_factory.mktemp(kind)
+            model = build(kind)
+            model.network.save_pretrained(folders[kind])
+            model.tokenizer.save_pretrained(folders[kind])
+        return folders[kind]
+
+    return of

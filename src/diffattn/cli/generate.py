@@ -41,9 +41,10 @@ def generate(
     checkpoint_folder(model)
 
     import torch  # after everything that needs no model is known to be right
-    from transformers import TextStreamer, set_seed
+    from transformers import LogitsProcessorList, TextStreamer, set_seed
 
     from diffattn.models.loading import load_model
+    from diffattn.probes.finite import require_finite_logits
 
     network, tokenizer = load_model(model, verify=verify)
     network.to("cuda" if torch.cuda.is_available() else "cpu")
@@ -52,16 +53,28 @@ def generate(
     limit = getattr(network.config, "max_position_embeddings", None)
     if length == 0:
         raise ConfigError("generate: --prompt must hold one token or more, got none.")
+    known, largest = len(network.get_input_embeddings().weight), int(inputs["input_ids"].max())
+    if largest >= known:
+        raise ConfigError(
+            f"generate: tokens of --prompt must be below the model's {known}, got {largest}: the "
+            "tokenizer belongs to another model."
+        )
     if limit is not None and length + max_new_tokens > limit:
         raise ConfigError(
             f"generate: prompt and continuation must fit the model's {limit} tokens, "
             f"got {length} + {max_new_tokens}."
         )
+
+    def sound(ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        require_finite_logits(model, logits, network)
+        return logits
+
     set_seed(seed)
     sampling = {"do_sample": True, "temperature": temperature} if temperature else {}
     network.generate(
         **inputs.to(network.device),
         max_new_tokens=max_new_tokens,
+        logits_processor=LogitsProcessorList([sound]),
         streamer=TextStreamer(tokenizer, skip_special_tokens=True),
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,

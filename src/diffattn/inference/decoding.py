@@ -58,8 +58,12 @@ def generate(
         One generation per prompt, in order. Ties go to the smallest token id.
 
     Raises:
-        ItemError: A prompt is empty, or does not fit the model with ``max_new_tokens`` more.
+        ItemError: A prompt is empty, holds ids that are none of the model's, or does not fit the
+            model with ``max_new_tokens`` more.
+        DiffAttnError: The model is broken: its logits are not finite.
     """
+    if max_new_tokens < 1:
+        raise ItemError(f"generate: max_new_tokens must be 1 or more, got {max_new_tokens}.")
     known = before.length if before else 0
     for prompt in prompts:
         if not prompt or known + len(prompt) + max_new_tokens > model.max_length:
@@ -181,5 +185,6 @@ def _padded_rows(model: NetworkReader, prefix: Prefix, rows: list[list[int]]) ->
             past_key_values=cache,
             use_cache=True,
         )
-        last = out.logits[:, -1]
-        tokens = yield last[list(tokens)].to(torch.promote_types(last.dtype, torch.float32))
+        last = out.logits[list(tokens), -1]
+        model.require_finite(last)
+        tokens = yield last.to(torch.promote_types(last.dtype, torch.float32))

@@ -168,6 +168,7 @@ def read_labels(
     Raises:
         ItemError: A prompt is empty, or does not fit the model with the longest label.
     """
+    model.require_ids(token for _, token in trie.edges)
     prefix = model.read([]) if before is None else before
     for prompt in prompts:
         size = prefix.length + len(prompt) + trie.longest

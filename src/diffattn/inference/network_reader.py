@@ -1,7 +1,7 @@
 """What reading a network takes: text to tokens, tokens to keys, values and logits."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.models.numbers import LARGEST_COUNT
+from diffattn.probes.finite import require_finite_logits
 
 
 class ItemError(DiffAttnError):
@@ -180,9 +181,13 @@ class NetworkReader:
         Args:
             ids: Any number of tokens.
             before: What was read already. Default: nothing.
+
+        Raises:
+            ItemError: An id is none of the model's.
         """
         if before is None:
             before = Prefix(0, DynamicCache(config=self.network.config))
+        self.require_ids(ids)
         cache = before.rows(1)
         size = self.limits.chunk_tokens
         for start in range(0, len(ids), size):
@@ -206,8 +211,14 @@ class NetworkReader:
         Returns:
             ``[rows, longest row or n, vocab_size]``, float32 (float64 for a float64 model), and the
             cache, padding included.
+
+        Raises:
+            ItemError: An id is none of the model's.
+            DiffAttnError: The model is broken: see :meth:`require_finite`.
         """
         longest = max(map(len, rows))
+        for row in rows:
+            self.require_ids(row)
         ids = torch.zeros(len(rows), longest, dtype=torch.long)
         for i, row in enumerate(rows):
             ids[i, : len(row)] = torch.tensor(row)
@@ -218,7 +229,34 @@ class NetworkReader:
             use_cache=True,
             logits_to_keep=0 if keep is None else keep.to(self.device),
         )
+        columns = torch.arange(longest) if keep is None else keep.cpu()
+        real = columns < torch.tensor([len(row) for row in rows])[:, None]
+        self.require_finite(out.logits, used=real)
         return out.logits.to(torch.promote_types(out.logits.dtype, torch.float32)), cache
+
+    def require_ids(self, ids: Iterable[int]) -> None:
+        """Refuse tokens that the model does not know: on CUDA they would end the process's device.
+
+        Raises:
+            ItemError: An id is negative, or the embedding has no row for it.
+        """
+        known = self._num_embeddings
+        for token in ids:
+            if not 0 <= token < known:
+                raise ItemError(
+                    f"{self.label}: tokens must be ids from 0 to {known - 1}, got {token}."
+                )
+
+    @cached_property
+    def _num_embeddings(self) -> int:
+        return len(self.network.get_input_embeddings().weight)
+
+    def require_finite(self, logits: Tensor, *, used: Tensor | None = None) -> None:
+        """Refuse a broken model: every pass whose logits are read is checked here.
+
+        See :func:`diffattn.probes.finite.require_finite_logits`.
+        """
+        require_finite_logits(self.label, logits, self.network, used=used)
 
     def row_batches(
         self, lengths: Sequence[int], prefix: Prefix, *, all_logits: bool

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from diffattn.inference.network_reader import NetworkReader, Prefix
+from diffattn.inference.network_reader import ItemError, NetworkReader, Prefix
 from diffattn.inference.shared_prefixes import common_length
 
 _WORTH_SHARING = 128
@@ -25,7 +25,12 @@ def read_prompts(
 
     Yields:
         Position in ``prompts`` and all tokens of that prompt but the last, in no fixed order.
+
+    Raises:
+        ItemError: A prompt is empty.
     """
+    if not all(prompts):
+        raise ItemError("read_prompts: a prompt must hold a token or more, got none.")
     if model.rows_alone:
         yield from ((i, model.read(prompt[:-1])) for i, prompt in enumerate(prompts))
         return

@@ -152,6 +152,7 @@ def _score(logits: Tensor, target: Sequence[int]) -> Score:
 def _require_fit(model: NetworkReader, asked: Continuation, known: int) -> None:
     if not asked.context or not asked.target:
         raise ItemError("score: context and target must hold a token or more, got none.")
+    model.require_ids(asked.target)
     size = known + len(asked.context) + len(asked.target) - 1
     if size > model.max_length:
         raise ItemError(

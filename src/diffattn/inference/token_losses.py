@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from diffattn.inference.network_reader import NetworkReader
+from diffattn.inference.network_reader import ItemError, NetworkReader
 from diffattn.inference.scoring import Continuation, score
 
 
@@ -49,7 +49,13 @@ def sliding_losses(
 
     Returns:
         float64 ``[n]`` in nats, or ``[n - 1]`` without ``given``.
+
+    Raises:
+        ItemError: An id is none of the model's, or ``stride`` does not move a window on.
     """
+    if not 1 <= stride <= window:
+        raise ItemError(f"sliding_losses: stride must be from 1 to {window}, got {stride}.")
+    model.require_ids(tokens.tolist())
     first, *rest = windows(len(tokens), window, stride)
     losses = [prefix_losses(model, [tokens[: first[2]]], given)[0]]
     size = _windows_at_once(model, window + len(given), stride)

@@ -180,6 +180,7 @@ def _forward(
 ) -> Tensor:
     """Logits after the wanted tokens; ``seen`` ``[new tokens, tokens after the prefix]``."""
     device = model.device
+    model.require_ids(tokens)
     visible = torch.cat([seen.new_ones(len(tokens), prefix.length), seen], dim=1)
     # Only masked kernels take a tree; ours and the flash kernels know none.
     now = model.network.config._attn_implementation
@@ -193,6 +194,7 @@ def _forward(
             logits_to_keep=torch.tensor(list(wanted), device=device),
         )
     logits: Tensor = out.logits[0]
+    model.require_finite(logits)
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 

@@ -13,6 +13,9 @@ from diffattn.models.twins import Twin
 from diffattn.models.twins import twin as matched_twin
 from diffattn.ops.lambda_param import lambda_init as scheduled_lambda_init
 
+_SHOWN = 300
+"""Characters of a message that holds a value of the wrong type."""
+
 
 def _one_line_errors(cls: type) -> type:
     """Raise ConfigError where the strict base class raises its two-line error of a wrong type."""
@@ -22,7 +25,8 @@ def _one_line_errors(cls: type) -> type:
         try:
             checked_setattr(self, name, value)
         except StrictDataclassFieldValidationError as error:
-            raise ConfigError(f"{cls.__name__}: {error.__cause__}.") from error
+            reason = " ".join(str(error.__cause__).split())
+            raise ConfigError(f"{cls.__name__}: {reason[:_SHOWN]}.") from error
 
     cls.__setattr__ = __setattr__  # type: ignore[assignment]
     return cls
@@ -80,6 +84,8 @@ class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._check_keywords(kwargs)
+        if not isinstance(kwargs.get("rope_scaling"), dict | None):  # the older name
+            raise self._error("rope_scaling must be a mapping", kwargs["rope_scaling"])
         # Checked here, and by the strict class again, which would wrap the error.
         ModelSettings.__post_init__(self)
         PreTrainedConfig.__post_init__(self, **kwargs)
@@ -96,6 +102,9 @@ class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
                 raise ConfigError(
                     f"DiffTransformerConfig: unknown field {name!r}. Did you mean {near[0]!r}?"
                 )
+
+    def validate_rope(self) -> None:
+        """Checked with the other settings; Hugging Face only warns."""
 
     def layer_lambda_init(self, layer_idx: int) -> float:
         """λ_init of one layer of V1 or Shared DIFF.

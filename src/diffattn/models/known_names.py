@@ -4,6 +4,9 @@ from collections.abc import Iterable
 
 from diffattn.errors import ConfigError, did_you_mean
 
+_SHOWN = 120
+"""Characters of a value."""
+
 
 def check_known(where: str, what: str, name: str, known: Iterable[str]) -> None:
     """Raise ConfigError with the known names, and the nearest one, unless ``name`` is known.
@@ -17,4 +20,12 @@ def check_known(where: str, what: str, name: str, known: Iterable[str]) -> None:
     known = tuple(known)
     if name not in known:
         hint = did_you_mean(name, known) if isinstance(name, str) else ""
-        raise ConfigError(f"{where}: {what} must be in {{{', '.join(known)}}}, got {name!r}.{hint}")
+        raise ConfigError(
+            f"{where}: {what} must be in {{{', '.join(known)}}}, got {shortened(name)}.{hint}"
+        )
+
+
+def shortened(value: object) -> str:
+    """A value as it stands in a message: its first characters where it is long, on one line."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

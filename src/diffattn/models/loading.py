@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.utils import cached_file, logging
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.checkpoint_folder import checkpoint_folder
+from diffattn.models.folder_check import check_folder
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.manifest import MANIFEST, verify_manifest
 
@@ -32,12 +35,15 @@ def load_model(name_or_path: str, *, verify: bool = True) -> tuple[Any, Any]:
     if verify and (folder / MANIFEST).exists():
         verify_manifest(folder)
     with _quiet(), _damage(f"{name_or_path}: must be a whole checkpoint"):
+        check_folder(name_or_path, str(folder), partial(_find, folder))
         model, report = AutoModelForCausalLM.from_pretrained(
             str(folder),
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # else the names stand in a log alone
             trust_remote_code=False,
         )
+    if model.can_generate():  # what to write is the caller's to say, not the folder's
+        model.generation_config = GenerationConfig()
     _require_all_weights(name_or_path, model, report)
     with _quiet(), _damage(f"{name_or_path}: must hold a tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
@@ -64,13 +70,32 @@ def usable_device(name: str | None) -> torch.device:
     return device
 
 
+def _find(folder: Path, name: str) -> Path | None:
+    """One file of a model folder; of a name on the hub, fetched as transformers fetches it."""
+    if folder.is_dir():
+        path = folder / name
+        return path if path.exists() else None
+    path = cached_file(
+        str(folder),
+        name,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return None if path is None else Path(path)
+
+
 @contextmanager
 def _damage(must: str) -> Iterator[None]:
     """CheckpointError in place of whatever transformers raises."""
     try:
         yield
-    # For damaged files it may be anything: its Rust parsers raise bare Exception.
-    except Exception as error:
+    except CheckpointError:  # says it already
+        raise
+    # For damaged files it may be anything: its Rust parsers raise bare Exception, or panic.
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(" .:")
         raise CheckpointError(f"{must}, got: {reason}.") from error
 

@@ -18,13 +18,14 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, ShapeError
 from diffattn.layers.diff_attention import LAMBDA_NAMES, LAMBDA_STD, DiffAttention
 from diffattn.layers.norm import HeadNorm
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.models import cached_attention
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.decoder_block import DiffTransformerBlock
+from diffattn.models.input_checks import check_embeds, check_ids, check_positions
 from diffattn.models.known_names import check_known
 
 
@@ -137,7 +138,8 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         Args:
             input_ids: int64 ``[B, T]``; or ``inputs_embeds``.
             attention_mask: ``[B, keys]``, non-zero where a token is real.
-            position_ids: int64 ``[B or 1, T]``. Default: counted from the cache's length.
+            position_ids: int64 ``[B or 1, T]``, from 0; beyond ``max_position_embeddings`` they
+                extrapolate. Default: counted from the cache's length.
             past_key_values: Cache to read and extend.
             inputs_embeds: ``[B, T, hidden_size]`` in place of ``input_ids``.
             use_cache: Make a cache if none is given.
@@ -147,14 +149,21 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
 
         Returns:
             Final hidden states, the cache, and what was asked for.
+
+        Raises:
+            ConfigError: Not one of ``input_ids`` and ``inputs_embeds``; a mask that does not fit.
+            ShapeError: Another shape or dtype; on the CPU also ids or positions that cannot be.
         """
         if (input_ids is None) == (inputs_embeds is None):
             got = "neither" if input_ids is None else "both"
             raise ConfigError(
                 f"DiffTransformer: input_ids or inputs_embeds must be given, got {got}."
             )
+        check_ids("input_ids", input_ids, below=self.config.vocab_size)
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
+        check_embeds(inputs_embeds, self.config.hidden_size)
+        check_positions(position_ids, *inputs_embeds.shape[:2])
         cu_seqlens = kwargs.get("cu_seq_lens_q")
         uses_our_operator = self.config._attn_implementation == cached_attention.IMPLEMENTATION
         if uses_our_operator:
@@ -249,10 +258,15 @@ class DiffTransformerForCausalLM(DiffTransformerPreTrainedModel, GenerationMixin
             use_cache=use_cache,
             **kwargs,
         )
+        if isinstance(logits_to_keep, int) and logits_to_keep < 0:
+            raise ShapeError(
+                f"DiffTransformer: logits_to_keep must be 0 or more, got {logits_to_keep}."
+            )
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, keep])
         loss = None
         if labels is not None:
+            check_ids("labels", labels, below=self.config.vocab_size, ignored=True)
             loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
         return DiffTransformerCausalLMOutput(
             loss=loss,

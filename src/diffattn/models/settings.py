@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import ConfigError
 from diffattn.models.attention_types import ATTENTION, AttentionType, attention_facts, types_with
-from diffattn.models.known_names import check_known
+from diffattn.models.known_names import check_known, shortened
 from diffattn.models.numbers import LARGEST_COUNT, in_float32, is_number, is_whole
 from diffattn.models.rope_settings import check_rope_parameters
 from diffattn.ops import backends
@@ -90,6 +90,8 @@ class ModelSettings:
                 raise self._error(f"{name} must be from {least:g} to {most:g}", value)
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
             ids = getattr(self, name)
+            if ids == []:
+                raise self._error(f"{name} must list one token id or more", ids)
             for token in ids if isinstance(ids, list) else [ids]:
                 if ids is not None and not (is_whole(token) and 0 <= token < self.vocab_size):
                     raise self._error(f"{name} must be below vocab_size = {self.vocab_size}", ids)
@@ -147,4 +149,4 @@ class ModelSettings:
         return self.attention.head_norm if self.head_norm is None else self.head_norm
 
     def _error(self, must: str, got: object) -> ConfigError:
-        return ConfigError(f"{type(self).__name__}: {must}, got {got!r}.")
+        return ConfigError(f"{type(self).__name__}: {must}, got {shortened(got)}.")

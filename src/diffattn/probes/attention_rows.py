@@ -11,6 +11,7 @@ from torch import Tensor
 from diffattn.errors import ConfigError, ShapeError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.lambda_param import diff_lambda
+from diffattn.probes.finite import require_finite_logits, require_finite_maps
 
 _WITH_MAPS = ("diffattn", "eager")
 
@@ -49,6 +50,7 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
     Raises:
         ShapeError: ``input_ids`` is not one row of one token or more.
         ConfigError: The model gives no maps, or not over all keys (a sliding window).
+        DiffAttnError: The model is broken: its maps or logits are not finite.
     """
     if input_ids.ndim != 2 or len(input_ids) != 1 or not input_ids.numel():
         raise ShapeError(f"attention_rows: input_ids must be [1, T], got {list(input_ids.shape)}.")
@@ -79,11 +81,17 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
             )
     if ours:
         pairs = zip(output.attention_maps, attentions, strict=True)
-        return [LayerRows(maps=_wide(maps[0]), signed=_wide(x[0])) for maps, x in pairs]
-    if network.config.model_type == "diffllama":
+        rows = [LayerRows(maps=_wide(maps[0]), signed=_wide(x[0])) for maps, x in pairs]
+    elif network.config.model_type == "diffllama":
         layers = [layer.self_attn for layer in network.model.layers]
-        return [_diffllama(x[0], layer) for x, layer in zip(attentions, layers, strict=True)]
-    return [LayerRows(maps=_wide(x[0])[:, None], signed=_wide(x[0])) for x in attentions]
+        rows = [_diffllama(x[0], layer) for x, layer in zip(attentions, layers, strict=True)]
+    else:
+        rows = [LayerRows(maps=_wide(x[0])[:, None], signed=_wide(x[0])) for x in attentions]
+    for layer in rows:  # λ is in the signed map alone
+        require_finite_maps(name, layer.maps, network)
+        require_finite_maps(name, layer.signed, network)
+    require_finite_logits(name, output.logits, network)
+    return rows
 
 
 def _diffllama(weights: Tensor, layer: Any) -> LayerRows:

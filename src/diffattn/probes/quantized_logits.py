@@ -12,6 +12,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from diffattn.errors import ConfigError
 from diffattn.models.known_names import check_known
 from diffattn.probes.attention_rows import attention_implementation
+from diffattn.probes.finite import require_finite_logits
 
 UNQUANTIZED_BITS = 16
 GRANULARITIES: dict[str, tuple[int, ...]] = {"tensor": (0, 1, 2, 3), "head": (0, 2, 3), "row": (3,)}
@@ -102,6 +103,7 @@ def require_quantizable(network: Any) -> None:
 
     Raises:
         ConfigError: They do not; the model's type is named.
+        DiffAttnError: The model is broken: its logits are not finite.
     """
     config = network.config
     called: set[int] = set()
@@ -128,7 +130,12 @@ def require_quantizable(network: Any) -> None:
         expected = network(input_ids=ids, use_cache=False).logits
     # Each layer rounds a sum over the hidden size once more or less.
     rounding = torch.finfo(network.dtype).eps * config.num_hidden_layers * config.hidden_size**0.5
-    error = float((logits - expected).abs().max() / expected.abs().max())
+    for found in (expected, logits):
+        require_finite_logits(str(config.model_type), found, network)
+    finite = expected.isfinite()  # some models suppress a token by −inf
+    differing = finite | logits.isfinite()
+    size = float(expected[finite].abs().max()) or 1.0
+    error = float((logits - expected)[differing].abs().max()) / size
     if not error <= rounding:
         raise ConfigError(
             f"quantized logits: attention of {config.model_type!r} must be softmax(QK^T scale + "

@@ -1,0 +1,262 @@
+"""A model folder from anywhere: is it possible, and how much does it need? Read before it is built.
+
+Settings, tokenizer and weights of a folder are other people's. Its JSON is read within limits, the
+sizes that ``config.json`` names are compared with what the weights really hold, and both with the
+memory that is left; only then does transformers build anything.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+from diffattn.errors import CheckpointError, did_you_mean
+from diffattn.models.accounting import parameter_count
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.known_names import shortened
+from diffattn.models.numbers import LARGEST_COUNT
+from diffattn.models.weight_files import Weights, weights_of
+
+Find = Callable[[str], Path | None]
+"""A file of the folder by name, or ``None`` if there is none."""
+
+_SETTINGS = (
+    "config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "processor_config.json", "chat_template.json",
+)  # fmt: skip
+_VOCABULARIES = ("tokenizer.json", "vocab.json")
+_LARGEST_COUNT_BYTES = 2**22
+_LARGEST_COUNT_VOCABULARY_BYTES = 2**29
+_MOST_DEPTH = 64
+_LARGEST_COUNT_INTEGER = 2**63 - 1
+_MODULES = 1_024
+"""Modules that are built whatever the weights hold: empty, they cost a millisecond each."""
+_SMALL = 2**22
+"""Parameters that are built in any case: transformers then names the weights that do not fit."""
+_SIZES = ("hidden_size", "intermediate_size", "vocab_size", "head_dim", "_heads", "_rank")
+"""Ends of the names of sizes that some weight has."""
+_REPEATED = ("layer", "block", "expert", "depth")
+"""Words in the names of counts by which transformers loops while it builds."""
+_FIXED: dict[str, Any] = {
+    "return_dict": True, "output_hidden_states": False, "output_attentions": False,
+    "chunk_size_feed_forward": 0, "is_encoder_decoder": False,
+}  # fmt: skip
+"""What inference relies on; another value changes what a forward pass returns or holds."""
+_OTHER_NAMES = (
+    "model_type", "name_or_path", "_name_or_path", "_commit_hash", "torch_dtype", "rope_scaling",
+    "rope_theta", "partial_rotary_factor", "attn_implementation", "auto_map",
+)  # fmt: skip
+"""Of a DIFF Transformer's ``config.json``, besides the fields of its configuration."""
+_FLOATS = ("auto", "float16", "float32", "float64", "bfloat16")
+
+
+def check_folder(name: str, folder: str, find: Find) -> None:
+    """Refuse a model folder that cannot be a model, in time and memory that its files bound.
+
+    Args:
+        name: What the user called it, first in messages.
+        folder: What transformers is given: a path, or a name on the hub.
+        find: Its files.
+
+    Raises:
+        CheckpointError: A file or field is impossible: it is named.
+    """
+    settings: dict[str, Any] = {}
+    for file in (*_SETTINGS, *_VOCABULARIES):
+        path = find(file)
+        if path is not None:
+            content = read_object(f"{name}/{file}", path, vocabulary=file in _VOCABULARIES)
+            if file == "config.json":
+                settings = content
+            elif file.startswith("tokenizer") or file == "added_tokens.json":
+                _check_tokenizer(f"{name}/{file}", content)
+    where = f"{name}/config.json"
+    _check_settings(where, settings)
+    weights = weights_of(name, find)
+    if weights is None:
+        return  # transformers says what is missing
+    _check_counts(where, settings, weights)
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # ours, or whatever that of another model type raises
+        reason = " ".join(str(error).split())[:300].rstrip(".")
+        raise CheckpointError(f"{where}: must be a configuration, got: {reason}.") from error
+    if isinstance(config, DiffTransformerConfig):
+        needed, held = parameter_count(config), 0
+    elif settings.get("quantization_config") is not None:
+        return  # several weights in one number: nothing to compare
+    else:
+        needed, held = _measured(config)
+    if needed > max(weights.numbers, _SMALL):
+        raise CheckpointError(
+            f"{where}: sizes must fit the weights, {weights.numbers:,} numbers, got {needed:,} "
+            f"parameters; the largest is {_largest_size(settings)}."
+        )
+    left = _memory_left()
+    if left is not None and weights.size + held > left:
+        raise CheckpointError(
+            f"{name}: weights must fit the memory that is left, {left:,} bytes, "
+            f"got {weights.size + held:,}."
+        )
+
+
+def read_object(where: str, path: Path, *, vocabulary: bool = False) -> dict[str, Any]:
+    """The object in a JSON file, within limits of size and depth, all numbers finite.
+
+    Args:
+        where: First in messages.
+        path: The file.
+        vocabulary: Whether it may be large.
+
+    Raises:
+        CheckpointError: It is no such file.
+    """
+    most = _LARGEST_COUNT_VOCABULARY_BYTES if vocabulary else _LARGEST_COUNT_BYTES
+    if not path.is_file() or (size := path.stat().st_size) > most:
+        got = f"{size:,} bytes" if path.is_file() else "no regular file"
+        raise CheckpointError(f"{where}: must be a file of {most:,} bytes at most, got {got}.")
+    try:
+        content = json.loads(path.read_bytes().decode("utf-8-sig"))
+    except RecursionError as error:
+        raise CheckpointError(
+            f"{where}: must be nested {_MOST_DEPTH} deep at most, got more."
+        ) from error
+    except ValueError as error:  # no JSON, no UTF-8, or an integer of thousands of digits
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise CheckpointError(f"{where}: must be JSON, got: {reason}.") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{where}: must hold an object, got {shortened(content)}.")
+    for field, value, depth in _leaves(content):
+        if depth > _MOST_DEPTH:
+            raise CheckpointError(f"{where}: must be nested {_MOST_DEPTH} deep at most, got more.")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise CheckpointError(f"{where}: {field} must be finite, got {value}.")
+        if field.endswith("__float__"):  # transformers' spelling of what JSON cannot say
+            raise CheckpointError(f"{where}: {field} must be a number, got {shortened(value)}.")
+    return content
+
+
+def _leaves(content: Any) -> Iterator[tuple[str, Any, int]]:
+    """Name, value and depth of every value that holds no others."""
+    stack = [("", content, 0)]
+    while stack:
+        name, value, depth = stack.pop()
+        if depth > _MOST_DEPTH or not isinstance(value, dict | list) or not value:
+            yield name, value, depth
+            continue
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        stack += [(f"{name}.{key}".lstrip(".")[-200:], inner, depth + 1) for key, inner in pairs]
+
+
+def _check_settings(where: str, settings: dict[str, Any]) -> None:
+    """What no configuration may hold, of whatever kind the model is."""
+    ours = settings.get("model_type") == DiffTransformerConfig.model_type
+    for field, value, _ in _leaves(settings):
+        if isinstance(value, int) and abs(value) > _LARGEST_COUNT_INTEGER:
+            raise CheckpointError(f"{where}: {field} must be below 2**63, got {shortened(value)}.")
+        last = field.rpartition(".")[2]
+        if "_implementation" in last and "/" in str(value):  # code from the hub
+            raise CheckpointError(f"{where}: {field} must name no repository, got {value!r}.")
+        if last == "num_labels" and not (type(value) is int and 0 <= value <= 2**16):
+            raise CheckpointError(f"{where}: {field} must be from 0 to 65536, got {value!r}.")
+        if last in ("dtype", "torch_dtype") and value is not None:
+            kind = str(value).removeprefix("torch.")
+            if kind not in _FLOATS and not (kind.startswith("float8") and not ours):
+                raise CheckpointError(
+                    f"{where}: {field} must be in {{{', '.join(_FLOATS)}}}, got {shortened(value)}."
+                )
+    for field, wanted in _FIXED.items():
+        got = settings.get(field, wanted)
+        if got is not None and (got != wanted or type(got) is not type(wanted)):
+            raise CheckpointError(f"{where}: {field} must be {wanted}, got {shortened(got)}.")
+    labels = settings.get("id2label")
+    if labels is not None and not (isinstance(labels, dict) and all(map(str.isdecimal, labels))):
+        raise CheckpointError(
+            f"{where}: id2label must name labels by number, got {shortened(labels)}."
+        )
+    if ours:
+        _check_ours(where, settings)
+
+
+def _check_ours(where: str, settings: dict[str, Any]) -> None:
+    """Only what the configuration has: transformers makes an attribute of any other name, and
+    reads some of them, such as ``sliding_window`` for its caches."""
+    known = {*DiffTransformerConfig.__dataclass_fields__, *_FIXED, *_OTHER_NAMES}
+    known |= GenerationConfig().to_dict().keys()  # older versions wrote these here; not used
+    for name in settings.keys() - known:
+        hint = did_you_mean(name, known)
+        raise CheckpointError(
+            f"{where}: must set nothing but what a DIFF Transformer has, got {shortened(name)} = "
+            f"{shortened(settings[name])}.{hint}"
+        )
+
+
+def _check_counts(where: str, settings: dict[str, Any], weights: "Weights") -> None:
+    """No more of anything that is built one by one than there are weights for."""
+    most, largest = max(_MODULES, weights.tensors), max(_SMALL, weights.numbers)
+    for field, value, _ in _leaves(settings):
+        name = field.rpartition(".")[2].lower()
+        if type(value) is int and name.endswith(_SIZES) and value > largest:
+            raise CheckpointError(
+                f"{where}: {field} must fit the weights, {weights.numbers:,} numbers, got {value}."
+            )
+        least = 0 if name.startswith(("num", "n_")) else -most  # -1 may say: the last layer
+        counted = type(value) is int and any(word in name for word in _REPEATED)
+        if counted and not least <= value <= most:
+            raise CheckpointError(
+                f"{where}: {field} must be from {least} to {most:,}, for files of "
+                f"{weights.tensors:,} tensors, got {value}."
+            )
+
+
+def _largest_size(settings: dict[str, Any]) -> str:
+    """The largest whole number that is no position and no token: most likely what is wrong."""
+    sizes = [
+        (value, field)
+        for field, value, _ in _leaves(settings)
+        if type(value) is int and "position" not in field and not field.endswith("_id")
+    ]
+    value, field = max(sizes, default=(0, "none"))
+    return f"{field} = {value}"
+
+
+def _check_tokenizer(where: str, content: dict[str, Any]) -> None:
+    """Ids that a table of 32 bits holds, and no files from elsewhere."""
+    for field, value, _ in _leaves(content):
+        name = field.rpartition(".")[2]
+        ids = name == "id" or ".vocab." in f".{field}" or name.endswith("_id")
+        if ids and type(value) is int and not 0 <= value <= LARGEST_COUNT:
+            raise CheckpointError(
+                f"{where}: {field} must be from 0 to {LARGEST_COUNT}, got {value}."
+            )
+        if name.endswith("_file") and isinstance(value, str) and Path(value).name != value:
+            raise CheckpointError(f"{where}: {field} must lie in the folder, got {value!r}.")
+    table = content.get("added_tokens_decoder")
+    for key in table if isinstance(table, dict) else ():
+        if not key.isdecimal() or not key.isascii() or len(key) > 10 or int(key) > LARGEST_COUNT:
+            raise CheckpointError(
+                f"{where}: added_tokens_decoder must number tokens from 0 to {LARGEST_COUNT}, got "
+                f"{shortened(key)}."
+            )
+
+
+def _measured(config: Any) -> tuple[int, int]:
+    """Parameters of another kind of model, and bytes of its buffers, without allocating any."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return parameters, sum(buffer.nbytes for buffer in model.buffers())
+
+
+def _memory_left() -> int | None:
+    """Bytes that a process can still have, or ``None`` where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:  # not Linux
+        return None
+    kibibytes = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(kibibytes[0]) * 1024 if kibibytes else None

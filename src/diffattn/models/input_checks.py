@@ -1,0 +1,83 @@
+"""What a forward pass is given: shapes always, values where looking at them is free."""
+
+import torch
+from torch import Tensor
+
+from diffattn.errors import ShapeError
+
+IGNORED = -100
+"""The label that counts in no loss, as everywhere in Hugging Face."""
+
+
+def check_ids(name: str, ids: Tensor | None, *, below: int, ignored: bool = False) -> None:
+    """Refuse ids that are no row of the embedding.
+
+    Args:
+        name: Of the argument.
+        ids: int ``[B, T]``, or ``None``.
+        below: ``vocab_size``.
+        ignored: Whether :data:`IGNORED` is allowed as well.
+
+    Raises:
+        ShapeError: They are of another shape or dtype, or, on the CPU, out of range.
+    """
+    if ids is None:
+        return
+    if ids.ndim != 2 or not _is_integer(ids):
+        _refuse(name, "an integer tensor [B, T]", ids)
+    _check_range(name, ids, below, IGNORED if ignored else None)
+
+
+def check_embeds(embeds: Tensor, hidden_size: int) -> None:
+    """Refuse embeddings of another width.
+
+    Raises:
+        ShapeError: They are not ``[B, T, hidden_size]``.
+    """
+    if embeds.ndim != 3 or embeds.shape[2] != hidden_size:
+        _refuse("inputs_embeds", f"[B, T, {hidden_size}]", embeds)
+
+
+def check_positions(positions: Tensor | None, batch: int, num_tokens: int) -> None:
+    """Refuse positions that no token can have; those beyond the trained context extrapolate.
+
+    Args:
+        positions: int ``[B or 1, T]``, or ``None``.
+        batch: B.
+        num_tokens: T.
+
+    Raises:
+        ShapeError: They are of another shape or dtype, or, on the CPU, negative.
+    """
+    if positions is None:
+        return
+    fits = positions.ndim == 2 and positions.shape[1] == num_tokens
+    if not fits or positions.shape[0] not in (1, batch) or not _is_integer(positions):
+        _refuse("position_ids", f"an integer tensor [{batch} or 1, {num_tokens}]", positions)
+    _check_range("position_ids", positions, None)
+
+
+def _is_integer(x: Tensor) -> bool:
+    return x.dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def _check_range(name: str, x: Tensor, below: int | None, besides: int | None = None) -> None:
+    """Look at the values where that waits for no device and breaks no graph."""
+    if type(x) is not Tensor or x.device.type != "cpu":  # fake tensors and other stand-ins
+        return
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return
+    try:
+        values = x if besides is None else x[x != besides]
+        least, most = (int(y) for y in values.aminmax()) if values.numel() else (0, 0)
+    except RuntimeError:  # under vmap, which a plain-looking tensor does not show
+        return
+    if least < 0 or (below is not None and most >= below):
+        span = "0 or more" if below is None else f"from 0 to {below - 1}"
+        got = least if least < 0 else most
+        raise ShapeError(f"DiffTransformer: {name} must be {span}, got {got}.")
+
+
+def _refuse(name: str, must: str, x: Tensor) -> None:
+    got = f"{list(x.shape)} of {str(x.dtype).removeprefix('torch.')}"
+    raise ShapeError(f"DiffTransformer: {name} must be {must}, got {got}.")

@@ -1,0 +1,125 @@
+"""Sound folders pass the check of strangers' models, wherever they lie."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from diffattn.data.corpora import Document
+from diffattn.data.tokenizer import train_tokenizer
+from diffattn.errors import CheckpointError
+from diffattn.models.folder_check import check_folder, read_object
+
+
+def check(folder):
+    def find(name):
+        path = folder / name
+        return path if path.exists() else None
+
+    check_folder("tiny", str(folder), find)
+
+
+def change(folder, **settings):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+@pytest.fixture
+def folder(make_config, build, tmp_path):
+    build(make_config("diff")).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_what_we_write_is_sound(config, build, tmp_path):
+    build(config).save_pretrained(tmp_path)
+    check(tmp_path)
+
+
+def test_shards_count_together(make_config, build, tmp_path):
+    build(make_config("diff")).save_pretrained(tmp_path, max_shard_size="8KB")
+    check(tmp_path)
+    change(tmp_path, hidden_size=10**5)
+    message = (
+        r"tiny/config.json: sizes must fit the weights, [\d,]+ numbers, got [\d,]+ parameters; "
+        "the largest is hidden_size = 100000."
+    )
+    with pytest.raises(CheckpointError, match=message):
+        check(tmp_path)
+    change(tmp_path, vocab_size=10**9)
+    with pytest.raises(CheckpointError, match=r"vocab_size must fit the weights, [0-9,]+ numbers"):
+        check(tmp_path)
+
+
+def test_as_many_layers_as_there_are_tensors(folder):
+    change(folder, num_hidden_layers=10**7)
+    with pytest.raises(CheckpointError, match="num_hidden_layers must be from 0 to 1,024"):
+        check(folder)
+
+
+def test_a_folder_without_weights_is_left_to_transformers(folder):
+    (folder / "model.safetensors").unlink()
+    check(folder)
+
+
+def test_a_pipe_is_no_file(folder):
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match="must be a file"):
+        check(folder)
+    os.mkfifo(folder / "added_tokens.json")
+    with pytest.raises(CheckpointError, match="got no regular file"):
+        check(folder)
+
+
+def test_a_byte_order_mark_is_read_over(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}')
+    assert read_object("x.json", path) == {"a": 1}
+
+
+_LOADS = """
+import json, shutil, sys
+from pathlib import Path
+from diffattn.errors import DiffAttnError
+from diffattn.inference.language_model import LanguageModel
+
+def load():
+    try:
+        print(LanguageModel.load("someone/tiny", device="cpu").facts()["parameters"])
+    except DiffAttnError as error:
+        print(error)
+
+snapshot = Path(sys.argv[1])
+load()
+path = snapshot / "config.json"
+path.write_text(json.dumps(json.loads(path.read_text()) | {"num_heads": 10**8}))
+load()
+shutil.rmtree(snapshot.parents[1])
+load()
+"""
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("size", ["1GB", "8KB"])
+def test_a_name_on_the_hub_is_checked_in_its_cache(make_config, build, tmp_path, size):
+    """The same files as transformers would fetch; here they are cached already."""
+    commit = "0" * 40
+    root = tmp_path / "hub" / "models--someone--tiny"
+    snapshot = root / "snapshots" / commit
+    model = build(make_config("diff", vocab_size=300))
+    model.save_pretrained(snapshot, max_shard_size=size)
+    documents = [Document(name="a", text="the city " * 50)]
+    train_tokenizer(documents, vocab_size=280).save_pretrained(snapshot)
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text(commit)
+    done = subprocess.run(
+        [sys.executable, "-c", _LOADS, str(snapshot)],
+        env=os.environ | {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"},
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    parameters, oversized, *gone = done.stdout.splitlines()
+    assert parameters == str(sum(parameter.numel() for parameter in model.parameters()))
+    assert oversized.startswith("someone/tiny/config.json: num_heads must fit the weights")
+    assert len(gone) == 1

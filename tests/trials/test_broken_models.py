@@ -1,0 +1,384 @@
+"""A model that gives NaN: every protocol and ``generate`` say so, and nothing is scored."""
+
+import contextlib
+import copy
+import json
+import math
+import random
+import re
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from diffattn.cli.app import app
+from diffattn.errors import DiffAttnError
+from diffattn.evaluation.catalog import PROTOCOLS
+from diffattn.evaluation.lm_tasks.documents import TASKS
+from diffattn.evaluation.registry import parts
+from diffattn.evaluation.runner import evaluate
+from diffattn.inference.language_model import LanguageModel
+from diffattn.models.cached_attention import AttentionMapRecorder
+from diffattn.records.io import read_jsonl
+from lm_documents import write_task
+from tally import sample, trial
+
+NAN, INF = math.nan, math.inf
+REASON = re.compile(r"must be finite|lam must not be NaN")
+"""Of the check of logits and maps, or of the operator, which meets λ before them."""
+TOKENS = 200
+"""After so many tokens a model breaks that is sound at first."""
+
+
+def fill(value, *where):
+    """Change logits ``[B, T, V]`` at an index."""
+
+    def change(logits, cached):
+        logits[where] = value
+
+    return change
+
+
+def in_first_row(logits, cached):
+    if len(logits) > 1:
+        logits[0] = NAN
+
+
+def late(logits, cached):
+    if cached > TOKENS:
+        logits[:] = NAN
+
+
+def now_and_then(logits, cached):
+    if random.Random(logits.shape[1] * 7 + cached).random() < 0.3:
+        logits[-1, -1] = NAN
+
+
+# Changes of the logits, and whether every item is hit by them.
+ALL = slice(None)
+LOGITS = {
+    "NaN everywhere": (fill(NAN, ALL), True),
+    "NaN in one entry": (fill(NAN, ALL, ALL, 3), True),
+    "NaN after the last token": (fill(NAN, ALL, -1), False),
+    "NaN in the first row of several": (in_first_row, False),
+    "NaN after many tokens": (late, False),
+    "NaN now and then": (now_and_then, False),
+    "+inf in one entry": (fill(INF, ALL, ALL, 3), True),
+    "+inf everywhere": (fill(INF, ALL), True),
+    "-inf everywhere": (fill(-INF, ALL), True),
+    "-inf after the last token": (fill(-INF, ALL, -1), False),
+}
+# Weights by the end of their names, and what is written to them: all items are hit.
+WEIGHTS = {
+    "NaN in the final norm": ("model.norm.weight", NAN),
+    "+inf in the final norm": ("model.norm.weight", INF),
+    "NaN in one head": ("layers.1.self_attn.o_proj.weight", NAN),
+    "NaN in a value": ("layers.0.self_attn.v_proj.weight", NAN),
+    "NaN in a key": ("layers.1.self_attn.k_proj.weight", NAN),
+    "NaN in a feed-forward": ("layers.1.mlp.down_proj.weight", NAN),
+    "NaN in lambda": ("layers.0.self_attn.lambda_q1", NAN),
+    "lambda overflows": ("layers.1.self_attn.lambda_", 1e4),
+    "-inf in a norm": ("layers.0.input_layernorm.weight", -INF),
+}
+
+
+@contextlib.contextmanager
+def changed_logits(network, change):
+    """The same network with changed logits."""
+
+    def hook(module, args, kwargs, output):
+        cache = output.past_key_values
+        change(output.logits, 0 if cache is None else cache.get_seq_length())
+        return output
+
+    handle = network.register_forward_hook(hook, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def changed_maps(network, value):
+    """The same network, whose attention maps alone are changed: answers stay as they are."""
+
+    def hook(module, args, output):
+        signed, raw = output
+        return signed.new_full(signed.shape, value), raw
+
+    recorders = [m for m in network.modules() if isinstance(m, AttentionMapRecorder)]
+    assert recorders
+    handles = [m.register_forward_hook(hook) for m in recorders]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def with_weights(model, name, value):
+    """A copy of a model with some weights set."""
+    network = copy.deepcopy(model.network)
+    found = [weight for key, weight in network.named_parameters() if name in key]
+    assert found, name
+    with torch.no_grad():
+        for weight in found:
+            weight.view(-1)[: max(1, weight.numel() // 4)] = value
+    return LanguageModel(network, model.tokenizer, label=model.label)
+
+
+@pytest.fixture(scope="module")
+def chosen(text, tmp_path_factory):
+    """Every protocol at reduced size, on generated data."""
+    pytest.importorskip("lm_eval", reason="lm-eval is not installed")
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "texts").mkdir()
+    sentences = text.split(". ")
+    for i in range(3):
+        long = ". ".join(random.Random(i).choices(sentences, k=1_000))
+        (folder / "texts" / f"{i}.txt").write_text(long, encoding="utf-8")
+    for task in TASKS:
+        write_task(folder / "tasks", task, 4)
+    quantized = {"tasks": ["hellaswag"], "data": str(folder / "tasks"), "limit": 2}
+    settings = {
+        "lm_tasks.data": folder / "tasks", "lm_tasks.limit": 2, "ar_hits.sequences": 4,
+        "quantized_logits.settings": json.dumps(quantized), "ar_hits.data": folder / "texts",
+        "quantized_logits.text": folder / "texts", "word_perplexity.documents": 1,
+        "single_needle.lengths": "[384]", "babilong.samples": 1,
+        "needle.samples": 1, "hidden_needle.needles": 1, "hallucination.samples": 2,
+        "many_shot.test_items": 3, "order_robustness.test_items": 3,
+        "remapped_labels.test_items": 3, "attention_segments.samples": 1,
+    }  # fmt: skip
+    for name in ("needle", "single_needle", "attention_segments", "babilong", "hidden_needle"):
+        settings[f"{name}.haystack"] = folder / "texts"
+    settings["ruler.haystack"] = folder / "texts"
+    for name in ("nll_by_position", "sliding_perplexity", "word_perplexity"):
+        settings[f"{name}.texts"] = folder / "texts"
+    made = parts(["all"], [f"{key}={value}" for key, value in settings.items()], quick=True)
+    assert {part.protocol.name for part in made} == set(PROTOCOLS)
+    return made
+
+
+@pytest.fixture(scope="module")
+def sound(build):
+    return build("diff", max_length=4_096)
+
+
+@pytest.fixture(scope="module")
+def expected(build, chosen, tmp_path_factory):
+    """``expected(part)``: the rows of the same model by id, without any change."""
+    folder, rows, sound = tmp_path_factory.mktemp("expected"), {}, build("diff", max_length=4_096)
+
+    def of(part):
+        if part.variant not in rows:
+            evaluate(sound, part, folder / part.variant)
+            found = read_jsonl(folder / part.variant / "items.jsonl")
+            rows[part.variant] = {row["id"]: row for row in found}
+        return rows[part.variant]
+
+    return of
+
+
+def fault_of(model, part, folder, expected, *, all_hit):
+    """What is wrong with the evaluation of a broken model, or ``None``."""
+    try:
+        evaluate(model, part, folder)
+        failed = False
+    except DiffAttnError as error:
+        failed = True
+        if not REASON.search(str(error)) or "\n" in str(error):
+            return f"{type(error).__name__}: {error}"
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:300]}"
+    path = folder / "items.jsonl"
+    rows = read_jsonl(path) if path.exists() else []
+    if not failed and not rows:
+        return "no items and no error"
+    for row in rows:
+        if "error" in row:
+            if not REASON.search(row["error"]):
+                return f"{row['id']} failed for another reason: {row['error']}"
+        elif all_hit:
+            return f"{row['id']} was scored: {row.get('scores')}"
+        elif not close(row, expected(part)[row["id"]]):
+            return f"{row['id']} was scored otherwise: {row.get('scores')}"
+    if all_hit and not failed:
+        return "the evaluation ended well"
+    return "a result was written" if failed and (folder / "result.json").exists() else None
+
+
+def close(a, b):
+    """Equal but for rounding."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(close(a[key], b[key]) for key in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(close, a, b))
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-3)
+    return a == b
+
+
+QUICK = ("key_values", "attention_segments")
+
+
+def run_all(tally, model, name, chosen, expected, folder, *, all_hit, only=None):
+    for part in chosen:
+        if only is None or part.protocol.name in only:
+            where = folder / name.replace(" ", "-") / part.variant
+            reads_logits = part.protocol.name != "attention_segments"
+            wrong = fault_of(
+                model, part, where, expected, all_hit=all_hit and (reads_logits or only)
+            )
+            tally.check(f"{part.variant}: {name}", wrong)
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("name", LOGITS)
+def test_broken_logits(sound, chosen, expected, tmp_path, name):
+    change, all_hit = LOGITS[name]
+    with (
+        trial(f"broken models: {name}", minimum=17) as tally,
+        torch.no_grad(),
+        changed_logits(sound.network, change),
+    ):
+        run_all(tally, sound, name, chosen, expected, tmp_path, all_hit=all_hit)
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_broken_weights(sound, chosen, expected, tmp_path, name):
+    model = with_weights(sound, *WEIGHTS[name])
+    with trial(f"broken models: {name}", minimum=17) as tally:
+        run_all(tally, model, name, chosen, expected, tmp_path, all_hit=True)
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_broken_maps(sound, chosen, expected, tmp_path, value):
+    """Protocols that read maps refuse them; the others do not notice, and need not."""
+    with (
+        trial(f"broken models: maps of {value}", minimum=17) as tally,
+        changed_maps(sound.network, value),
+    ):
+        run_all(tally, sound, f"maps of {value}", chosen, expected, tmp_path, all_hit=False)
+
+
+def test_broken_models_in_short(sound, chosen, expected, tmp_path):
+    change, _ = LOGITS["NaN everywhere"]
+    network = sound.network
+    with trial("broken models, in short", minimum=2) as tally, changed_logits(network, change):
+        run_all(tally, sound, "NaN", chosen, expected, tmp_path, all_hit=True, only=QUICK)
+
+
+KINDS = ("softmax", "diff", "diff_v2", "shared_diff", "llama", "diffllama")
+BROKEN_FOLDERS = {
+    "NaN in the final norm": ("model.norm.weight", NAN),
+    "+inf in the final norm": ("model.norm.weight", INF),
+    "NaN in one layer": ("layers.1.self_attn.o_proj.weight", NAN),
+    "NaN in the output head": ("lm_head.weight", NAN),
+    "+inf in the output head": ("lm_head.weight", INF),
+    "NaN in a key": ("layers.1.self_attn.k_proj.weight", NAN),
+    "NaN in a feed-forward": ("layers.0.mlp.up_proj.weight", NAN),
+}
+FEW = ("diff: NaN in one layer: 0.0", "llama: +inf in the output head: 0.7")
+
+
+def generate_fault(folder, temperature):
+    """What is wrong with ``diffattn generate`` on a broken folder, or ``None``."""
+    done = CliRunner().invoke(
+        app,
+        ["generate", str(folder), "--prompt", "the city", "--max-new-tokens", "12",
+         "--temperature", str(temperature)],
+    )  # fmt: skip
+    if done.exit_code == 0:
+        return f"wrote {done.output!r}"
+    error = done.exception
+    text = str(error) if not isinstance(error, SystemExit) else done.output
+    if isinstance(error, SystemExit | DiffAttnError):
+        return None if REASON.search(text) and "\n" not in text.strip() else text[-300:]
+    return f"{type(error).__name__}: {text[:200]}"
+
+
+@pytest.mark.parametrize("few", [pytest.param(False, marks=pytest.mark.scheduled), True])
+def test_generate_says_that_a_model_is_broken(build, tmp_path, few):
+    with trial(f"broken models: generate{sample(few)}", minimum=2 if few else 84) as tally:
+        for kind in KINDS:
+            for name, (weight, value) in BROKEN_FOLDERS.items():
+                cases = {t: f"{kind}: {name}: {t}" for t in (0.0, 0.7)}
+                wanted = [t for t, case in cases.items() if not few or case in FEW]
+                if not wanted:
+                    continue
+                folder = tmp_path / kind / name.replace(" ", "-")
+                model = with_weights(untied(build(kind)), weight, value)
+                model.network.save_pretrained(folder)
+                model.tokenizer.save_pretrained(folder)
+                for temperature in wanted:
+                    tally.check(cases[temperature], generate_fault(folder, temperature))
+            if not few:
+                late_fault(tally, untied(build(kind)), kind, tmp_path / kind / "late")
+
+
+def late_fault(tally, model, kind, folder):
+    """A model that breaks once it has written a certain token."""
+    prompt = model.tokenizer("the city")["input_ids"]
+    (written,) = model.generate([prompt], max_new_tokens=12)
+    later = [x for x in written.ids[2:-1] if x not in (*prompt, *written.ids[:2])]
+    if not later:
+        return
+    with torch.no_grad():
+        model.network.get_input_embeddings().weight[later[0]] = NAN
+    model.network.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    tally.check(f"{kind}: NaN after some tokens", generate_fault(folder, 0.0))
+
+
+def untied(model):
+    """A copy whose output head is a matrix of its own."""
+    network = copy.deepcopy(model.network)
+    network.config.tie_word_embeddings = False
+    network.lm_head.weight = nn.Parameter(network.lm_head.weight.detach().clone())
+    return LanguageModel(network, model.tokenizer, label=model.label)
+
+
+@pytest.mark.scheduled
+def test_one_command_over_all_protocols_fails_by_name(sound, chosen, tmp_path):
+    """Exit code 1, one line for each, and no result on disk."""
+    broken = with_weights(sound, "model.norm.weight", NAN)
+    broken.network.save_pretrained(tmp_path / "model")
+    broken.tokenizer.save_pretrained(tmp_path / "model")
+    settings = [
+        f"--set={part.variant}.{key}={json.dumps(value)}"
+        for part in chosen
+        for key, value in part.protocol.parameters().items()
+        if key in ("data", "haystack", "texts", "text", "settings", "limit", "samples")
+        and value is not None
+        and part.protocol.name != "quantized_logits"
+    ]
+    quantized = next(part for part in chosen if part.protocol.name == "quantized_logits").protocol
+    settings += [
+        f"--set=quantized_logits.text={quantized.text}",
+        f"--set=quantized_logits.settings={json.dumps(dict(quantized.settings))}",
+    ]
+    done = CliRunner().invoke(
+        app,
+        ["evaluate", "all", "--quick", "--model", str(tmp_path / "model"), *settings,
+         "--out", str(tmp_path / "out")],
+    )  # fmt: skip
+    with trial("broken models: one command", minimum=17) as tally:
+        for part in chosen:
+            lines = [line for line in done.output.splitlines() if f"/{part.variant} can" in line]
+            text = " ".join(done.output.split())
+            named = bool(lines) or f"model/{part.variant} cannot run" in text
+            tally.check(part.variant, None if named else "is not named")
+    assert done.exit_code == 1
+    assert not list((tmp_path / "out").rglob("result.json"))
+
+
+def test_a_suppressed_token_is_no_fault(sound, text):
+    """Some models give a token −inf so that it is never written."""
+    last = sound.network.config.vocab_size - 1
+    prompt = sound.encode_prompt(text[:60])
+    before = sound.generate([prompt], max_new_tokens=4)
+    with changed_logits(sound.network, fill(-INF, ALL, ALL, last)):
+        assert sound.generate([prompt], max_new_tokens=4) == before

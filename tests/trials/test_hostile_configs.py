@@ -1,0 +1,327 @@
+"""Model folders from strangers: refused in one line that names the file, or loaded and sound."""
+
+import json
+import math
+
+import pytest
+
+from children import in_child
+from hostile_folders import damaged, edited, fault, use
+from tally import sample, trial
+
+HUGE = (10**9, 10**18, 2**63, 10**40)
+ODD = ("string", [], [1, 2], {}, {"a": {"b": 1}})
+NOT_FINITE = (math.nan, math.inf, -math.inf)
+COUNTS = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_heads",
+    "num_kv_heads", "head_dim", "shared_rank",
+)  # fmt: skip
+EPS = ("head_norm_eps", "rms_norm_eps")
+FLAGS = ("head_norm", "head_norm_affine", "lambda_bias", "tie_word_embeddings", "use_cache")
+IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
+ROPE_KINDS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "axial")
+
+
+def nested(depth):
+    value = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def refused_settings():
+    """``(field, settings)`` of ``config.json`` that no model can have."""
+    for name in COUNTS:
+        for value in (0, -1, 1.5, True, *HUGE, *NOT_FINITE, *ODD):
+            yield name, {name: value}
+    for value in (0, -1, 1.5, *HUGE[1:], *NOT_FINITE, *ODD, None):
+        yield "max_position_embeddings", {"max_position_embeddings": value}
+    for name in EPS:
+        for value in (0, -1, 2, 1e-320, 10**9, 10**40, *NOT_FINITE, *ODD, None):
+            yield name, {name: value}
+    for value in (-1, -1e-9, 1e30, *HUGE, *NOT_FINITE, *ODD, None):
+        yield "initializer_range", {"initializer_range": value}
+    for value in (2, -2, 1e30, *HUGE, *NOT_FINITE, *ODD, [0.5], [0.5] * 10**5, [math.nan, 0.5]):
+        yield "lambda_init", {"lambda_init": value}
+    for name in FLAGS:
+        for value in ("true", 2, 0.5, *ODD[1:], math.nan):
+            yield name, {name: value}
+    for name in IDS:
+        for value in (-1, 320, 1.5, *HUGE, *NOT_FINITE, "string", {}):
+            yield name, {name: value}
+    for value in ([], [-1], [1, 10**9], ["a"], [1.5]):
+        yield "eos_token_id", {"eos_token_id": value}
+    for value in ("dif", "", "soft max", 1, None, [], {}, math.nan):
+        yield "attention_type", {"attention_type": value}
+    for value in ("nonsense", "triton ", 1, [], "os.system"):
+        yield "attention_backend", {"attention_backend": value}
+    for value in ("nonsense", "nn", "load", "int8", "torch.load", 1, [], {}, "float8_e4m3fn"):
+        yield "dtype", {"dtype": value}
+        yield "torch_dtype", {"torch_dtype": value}
+    for value in (0, -1, 0.5, 1e30, 10**40, *NOT_FINITE, "string", [], {}):
+        yield "rope_theta", {"rope_parameters": {"rope_type": "default", "rope_theta": value}}
+    for value in ("yarn", 1, [], ["rope_theta"]):
+        yield "rope_parameters", {"rope_parameters": value}
+    for value in ("string", 1, [1]):
+        yield "rope_scaling", {"rope_scaling": value}
+    for kind in ("", "os.system", "YARN", "proportional", "axial", 1, None):
+        yield "rope_type", {"rope_parameters": {"rope_type": kind, "factor": 2.0}}
+    for kind, good in ROPE.items():
+        for name in good:
+            for value in (0, -1, 1e30, *NOT_FINITE, "string", [], {}, [math.nan] * 4):
+                yield name, {"rope_parameters": {"rope_type": kind, **good, name: value}}
+            if (kind, name) not in FILLED_IN and name not in OPTIONAL:
+                less = {key: value for key, value in good.items() if key != name}
+                yield name, {"rope_parameters": {"rope_type": kind, **less}}
+        yield "rope_parameters", {"rope_parameters": {"rope_type": kind, **good, "surprise": 1}}
+    for value in (0, 0.5, -1, math.nan, "string"):
+        rope = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": value}
+        yield "partial_rotary_factor", {"rope_parameters": rope}
+    for name, values in {
+        "return_dict": (False, "true"),
+        "output_attentions": (True, "yes"),
+        "output_hidden_states": (True, 1),
+        "is_encoder_decoder": (True, 1),
+        "chunk_size_feed_forward": (-1, 7, 10**9),
+        "num_labels": (-1, 10**9, 2**63, "many", math.nan),
+        "quantization_config": ({"quant_method": "bitsandbytes"}, {}, "gptq", 1),
+        "layer_types": (["full_attention"] * 10**5, ["sliding_attention"], "x"),
+        "per_layer_config": ({"0": {"hidden_size": 10**9}}, [1]),
+        "attn_implementation": ("kernels-community/flash-attn", "someone/else:function"),
+        "_attn_implementation": ("kernels-community/flash-attn", "eager"),
+        "id2label": ("string", {"a": "b"}, [1]),
+        "trust_remote_code": (True,), "sliding_window": (-1, 2, 10**18, "os.system", {"a": 1}),
+        "dropout": (2, -1, math.nan), "text_config": ({"vocab_size": 5}, 1), "note": ("x",),
+        "attention_chunk_size": (1, "x"), "num_kv_shared_layers": (10**9,), "decoder": ({},),
+        "settings": (1,), "attention": ("softmax",), "to_dict": (None,), "twin": ({},),
+        "validate_architecture": (1,), "num_attention_heads": (4, 10**9),
+        "cached_kv_shape": ([1, 2],), "get_text_config": ("x",),
+        "vocab_sise": (320,), "_name": ("x",), "__class__": ("x",), "count": (10**40,),
+        "nested 64 deep": (nested(500), nested(70)),
+        "number": (*NOT_FINITE, {"__float__": "NaN"}),
+    }.items():  # fmt: skip
+        for value in values:
+            yield name, {name: value}
+
+
+ROPE = {
+    "linear": {"factor": 2.0},
+    "dynamic": {"factor": 2.0},
+    "yarn": {
+        "factor": 2.0, "original_max_position_embeddings": 64, "attention_factor": 1.0,
+        "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+    },
+    "longrope": {
+        "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "factor": 2.0,
+        "original_max_position_embeddings": 64, "attention_factor": 1.0,
+    },
+    "llama3": {
+        "factor": 8.0, "original_max_position_embeddings": 64, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+    },
+}  # fmt: skip
+FILLED_IN = {
+    *((kind, "original_max_position_embeddings") for kind in ROPE), ("longrope", "factor"),
+}  # fmt: skip
+OPTIONAL = {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"}
+
+
+def possible_settings():
+    """Strange, but a model can have them, or ignore them."""
+    for kind, good in ROPE.items():
+        yield f"rope {kind}", {"rope_parameters": {"rope_type": kind, **good}}
+    for value in ({"AutoModelForCausalLM": "evil.Model"}, True, -1, 2, "os.system", None):
+        yield "auto_map", {"auto_map": value}
+    for value in (10**9, 2**31 - 1, 1):
+        yield "max_position_embeddings", {"max_position_embeddings": value}
+    for value in ("eager", "sdpa", "diffattn", "nonsense", 1):
+        yield "attn_implementation", {"attn_implementation": value}
+    for name, value in (
+        ("transformers_version", "999.0"), ("transformers_version", 5), ("architectures", "x"),
+        ("architectures", ["OsSystem"]), ("architectures", None), ("lambda_init", -1.0),
+        ("initializer_range", 0), ("pad_token_id", None), ("model_type", "llama"),
+        ("model_type", "gpt2"), ("model_type", "mamba"), ("model_type", "t5"),
+        ("model_type", "../x"), ("model_type", None), ("model_type", 1), ("model_type", []),
+        ("base_model_tp_plan", {"a": "b"}), ("_name_or_path", "/etc/passwd"),
+        ("problem_type", "anything"), ("problem_type", 1), ("top_k", 10**9), ("max_length", 20),
+        ("id2label", {"0": "x"}), ("label2id", {"x": 0}), ("pruned_heads", {"0": [0]}),
+    ):  # fmt: skip
+        yield name, {name: value}
+
+
+REFUSED = list(refused_settings())
+POSSIBLE = list(possible_settings())
+
+
+def settings_case(kind, settings):
+    def change(folder):
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+    return change
+
+
+def try_settings(whole, tmp_path, tally, chosen, *, must_fail):
+    for name, settings in chosen:
+        kind = "diff" if name != "shared_rank" else "shared_diff"
+        folder = damaged(whole(kind), tmp_path, settings_case(kind, settings))
+        outcome = in_child(lambda folder=folder: use(folder))
+        names = ["config.json", name] if must_fail else []
+        tally.check(f"{name}: {settings}"[:150], fault(outcome, names=names, must_fail=must_fail))
+
+
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.scheduled), 101])
+def test_impossible_settings(whole, tmp_path, step):
+    with trial(f"hostile config.json{sample(step > 1)}", minimum=400 // step) as tally:
+        try_settings(whole, tmp_path, tally, REFUSED[::step], must_fail=True)
+        try_settings(whole, tmp_path, tally, POSSIBLE[::step], must_fail=False)
+
+
+FOREIGN = {
+    "vocab_size": (0, -1, *HUGE), "hidden_size": (0, -1, 1.5, *HUGE, "x", []),
+    "intermediate_size": (-1, *HUGE), "num_hidden_layers": (-1, *HUGE, math.nan, "x"),
+    "num_attention_heads": (0, -1, *HUGE), "num_key_value_heads": (0, -1, *HUGE),
+    "head_dim": (-1, *HUGE), "max_position_embeddings": (-1, 10**40, math.nan),
+    "rms_norm_eps": (*NOT_FINITE, "x", []), "num_labels": HUGE, "rope_theta": NOT_FINITE,
+    "rope_parameters": ("x", {"rope_type": "x"}, {"rope_theta": math.nan}),
+    "layer_types": (["full_attention"] * 10**6,), "model_type": ("nothing", 1, "t5"),
+    "attn_implementation": ("kernels-community/flash-attn",), "return_dict": (False,),
+    "quantization_config": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "x"),
+    "torch_dtype": ("load", "nn", 1), "hidden_act": ("os.system", 1),
+}  # fmt: skip
+"""Fields of other models' configurations and impossible values."""
+
+
+@pytest.mark.scheduled
+def test_other_models_impossible_settings(whole, tmp_path):
+    with trial("hostile config.json of other models", minimum=80) as tally:
+        for kind in ("llama", "diffllama"):
+            for name, values in FOREIGN.items():
+                for value in values:
+                    folder = damaged(whole(kind), tmp_path, settings_case(kind, {name: value}))
+                    outcome = in_child(lambda folder=folder: use(folder))
+                    case = f"{kind}: {name}: {value}"[:150]
+                    tally.check(case, fault(outcome, must_fail=True, names=[folder.name]))
+
+
+def files():
+    """``(file, name, content)``: what a folder's JSON may be instead."""
+    for file in (
+        "config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json",
+        "special_tokens_map.json", "added_tokens.json",
+    ):  # fmt: skip
+        yield file, "empty", b""
+        yield file, "half", b'{"model_type": "diff_tra'
+        yield file, "list", b"[1, 2]"
+        yield file, "number", b"7"
+        yield file, "null", b"null"
+        yield file, "NaN", b'{"x": NaN}'
+        yield file, "inf", b'{"x": [1, -Infinity]}'
+        yield file, "1e999", b'{"x": 1e999}'
+        yield file, "deep", b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+        yield file, "65 deep", b'{"x": ' + b"[" * 65 + b"]" * 65 + b"}"
+        yield file, "long integer", b'{"x": ' + b"9" * 5_000 + b"}"
+        yield file, "latin-1", '{"x": "é"}'.encode("latin-1")
+        yield file, "zeros", bytes(1000)
+        yield file, "utf-16", '{"x": 1}'.encode("utf-16")
+
+
+TOKENIZER_CHANGES = {
+    "added id": lambda t: t["added_tokens"][0].update(id=2**31),
+    "added id of 2**40": lambda t: t["added_tokens"][0].update(id=2**40),
+    "added id below 0": lambda t: t["added_tokens"][0].update(id=-1),
+    "vocab id": lambda t: t["model"]["vocab"].update(zebra=2**31),
+    "vocab id below 0": lambda t: t["model"]["vocab"].update(zebra=-5),
+    "vocab id text": lambda t: t["model"]["vocab"].update(zebra="five"),
+    "no model": lambda t: t.pop("model"),
+    "model type": lambda t: t["model"].update(type="Pickle"),
+    "merges": lambda t: t["model"].update(merges=[["nowhere", "else"]]),
+    "merges text": lambda t: t["model"].update(merges="all"),
+    "version": lambda t: t.update(version=2),
+    "added text": lambda t: t.update(added_tokens="all"),
+    "normalizer": lambda t: t.update(normalizer={"type": "Shell", "command": "id"}),
+    "pattern": lambda t: t.update(
+        pre_tokenizer={
+            "type": "Split", "pattern": {"Regex": "((("}, "behavior": "Isolated", "invert": False,
+        }
+    ),
+}  # fmt: skip
+"""Changes of ``tokenizer.json`` that must be refused."""
+TOKENIZER_SETTINGS = {
+    "vocab_file": "/etc/passwd", "tokenizer_file": "../../secret.json", "merges_file": "a/b",
+    "added_tokens_decoder": {"99999999999": {"content": "x", "special": True}},
+    "auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]},
+    "tokenizer_class": "OsSystem",
+    "model_max_length": math.nan,
+    "chat_template": math.inf,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.scheduled), 50])
+def test_files_of_settings_and_tokenizer(whole, tmp_path, step):
+    with trial(f"hostile JSON of a model folder{sample(step > 1)}", minimum=80 // step) as tally:
+        for file, name, content in list(files())[::step]:
+            folder = damaged(
+                whole("diff"), tmp_path, lambda f, c=content, n=file: (f / n).write_bytes(c)
+            )
+            outcome = in_child(lambda folder=folder: use(folder))
+            tally.check(f"{file}: {name}", fault(outcome, names=[file], must_fail=True))
+        for name, update in list(TOKENIZER_CHANGES.items())[::step]:
+            folder = damaged(whole("diff"), tmp_path, edited("tokenizer.json", update))
+            outcome = in_child(lambda folder=folder: use(folder))
+            tally.check(f"tokenizer.json: {name}", fault(outcome, must_fail=True))
+        for name, value in list(TOKENIZER_SETTINGS.items())[::step]:
+            folder = damaged(
+                whole("diff"),
+                tmp_path,
+                edited("tokenizer_config.json", lambda t, n=name, v=value: t.update({n: v})),
+            )
+            outcome = in_child(lambda folder=folder: use(folder))
+            must_fail = name not in ("tokenizer_class", "auto_map")
+            tally.check(f"tokenizer_config.json: {name}", fault(outcome, must_fail=must_fail))
+
+
+GENERATION = {
+    "temperature": math.inf, "repetition_penalty": 1e30, "num_beams": 10**9, "max_length": -1,
+    "max_new_tokens": 10**18, "forced_eos_token_id": 10**9, "suppress_tokens": [10**9],
+    "bad_words_ids": [[10**9]], "cache_implementation": "nothing", "top_k": 10**18,
+    "min_length": 10**18, "no_repeat_ngram_size": 10**9, "custom_generate": "evil/code",
+    "do_sample": "yes", "eos_token_id": 10**9, "stop_strings": 7, "num_return_sequences": 10**9,
+    "guidance_scale": 1e30, "penalty_alpha": 5.0, "prompt_lookup_num_tokens": 10**9,
+    "assistant_early_exit": 10**9, "watermarking_config": {"a": 1}, "compile_config": "x",
+}  # fmt: skip
+
+
+@pytest.mark.scheduled
+def test_settings_of_generation_change_nothing(whole, tmp_path):
+    """What a folder says of decoding is the caller's to say."""
+    from typer.testing import CliRunner
+
+    from diffattn.cli.app import app
+
+    def write(folder):
+        done = CliRunner().invoke(
+            app, ["generate", str(folder), "--prompt", "the city", "--max-new-tokens", "5"]
+        )
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done.output
+
+    _, expected = in_child(lambda: write(whole("diff")))
+    with trial("hostile generation_config.json", minimum=20) as tally:
+        for name, value in GENERATION.items():
+            folder = damaged(
+                whole("diff"),
+                tmp_path,
+                edited("generation_config.json", lambda t, n=name, v=value: t.update({n: v})),
+            )
+            outcome = in_child(lambda folder=folder: write(folder))
+            wrong = fault(outcome)
+            if wrong is None and outcome[0] == "done" and outcome[1] != expected:
+                wrong = f"wrote {outcome[1]!r}"
+            tally.check(f"generation_config.json: {name}: {value}", wrong)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "diff", "diff_v2", "shared_diff", "llama"])
+def test_a_sound_folder_is_used(whole, kind):
+    assert in_child(lambda: use(whole(kind)))[0] == "done"
