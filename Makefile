@@ -12,13 +12,14 @@ export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help install reproduce smoke lint test test-variants test-scheduled resolve wheel-smoke clean
+.PHONY: help install reproduce smoke lint test test-variants test-scheduled trials resolve wheel-smoke clean
 
 help:
 	@echo "make reproduce       install, train the four attention types on real text, write a report (10 minutes)"
 	@echo "make test            install, lint, check types, run the tests and the smoke run"
 	@echo "make test-variants   the tests of every push with the kernels of other CPUs"
-	@echo "make test-scheduled  the slow tests: compiled models and kill trials"
+	@echo "make test-scheduled  the slow tests: compiled models and all trials"
+	@echo "make trials          damaged files, kills, hostile input: counts go to docs/records/trials.json"
 	@echo "make resolve         resolve constraints.txt from the public index, 3 platforms x 3 Pythons"
 	@echo "make wheel-smoke     build the wheel and make the smoke run from it in an empty environment"
 	@echo "make clean           remove .venv and runs/"
@@ -55,6 +56,9 @@ test-variants: $(INSTALLED)
 
 test-scheduled: $(INSTALLED)
 	$(BIN)/python -m pytest -m scheduled
+
+trials: $(INSTALLED)
+	DIFFATTN_TRIALS=docs/records/trials.json $(BIN)/python -m pytest -m "scheduled or not scheduled" tests/trials
 
 resolve: $(INSTALLED)
 	$(BIN)/python tests/install/resolution.py
