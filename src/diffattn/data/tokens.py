@@ -95,6 +95,7 @@ def pack(
 
     make_folder(out)
     work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=out))
+    sync(out)  # before an earlier one goes: see _refuse_foreign
     try:
         _clean(out, but=work)
         assigned = assign_splits(itertools.chain([first], corpus), validation_fraction)

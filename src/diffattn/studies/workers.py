@@ -58,8 +58,12 @@ def worker_count(workers: int | None) -> int:
 
 
 def unfinished(members: Sequence[Member[Config]], folder: Path) -> list[Member[Config]]:
-    """The members without a ``results.json`` in ``folder``, in their order."""
-    return [m for m in members if not (folder / m.config.name / "results.json").exists()]
+    """The members that are not done: without results, or killed before they had cleaned up."""
+
+    def is_done(run: Path) -> bool:
+        return (run / "results.json").exists() and not (run / "checkpoints").exists()
+
+    return [m for m in members if not is_done(folder / m.config.name)]
 
 
 def run_members(
