@@ -31,19 +31,20 @@ POINTS = {
 
 
 def points(recorded):
-    """All moments; of a study's data and runs, which are those of ``train``, every thirtieth."""
+    """All moments; of a study's data and runs, which are those of ``train``, a few."""
     for number, moment in enumerate(recorded.moments):
         is_shared = re.search(r" (data|runs)/", moment.what) is not None
-        if recorded.command.name != "reproduce" or not is_shared or number % 30 == 0:
+        is_sampled = number % 30 == 0 or moment.what.endswith("/checkpoints")
+        if recorded.command.name != "reproduce" or not is_shared or is_sampled:
             yield moment
 
 
 def test_a_few_points_of_every_push(recorded):
-    """Every point of a packing, and a few of a training."""
-    with trial("kill points of a push", minimum=30) as tally:
-        for name, step in (("pack", 1), ("train", 97)):
+    """Of a packing and of a training."""
+    with trial("kill points of a push", minimum=20) as tally:
+        for name, step in (("pack", 2), ("train", 250)):
             command = recorded(name).command
-            for moment in recorded(name).moments[::step]:
+            for moment in recorded(name).moments[step // 2 :: step]:
                 tally.check(f"{name} {moment.what}", command.continued(moment.killed))
 
 
