@@ -103,7 +103,16 @@ def models(build):
     return {kind: build(kind, dtype=torch.float64) for kind in KINDS}
 
 
-@pytest.fixture(params=KINDS)
+_OFTEN = ("diff", "diff_v2", "llama")
+"""Kinds of which every test of a model is run in every push; the others are run as scheduled."""
+
+
+@pytest.fixture(
+    params=[
+        kind if kind in _OFTEN else pytest.param(kind, marks=pytest.mark.scheduled)
+        for kind in KINDS
+    ]
+)
 def model(request, models):
     """Every kind: our four attention types, and Hugging Face's Llama and DiffLlama."""
     return models[request.param]

@@ -12,6 +12,7 @@ from diffattn.benchmark.memory import Peak
 from diffattn.benchmark.session import describe_run, result_path, run_bench, total_effort
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.ops.diff_attention.api import diff_attention
+from diffattn.records.io import read_json, write_json
 from diffattn.records.results import BenchResult
 
 
@@ -210,9 +211,13 @@ def test_result_paths(out, path, tmp_path, monkeypatch):
 def test_foreign_files_are_left_alone(tmp_path):
     path = tmp_path / "cpu.json"
     path.write_text('{"thesis": 1}')
-    with pytest.raises(CheckpointError, match="must hold a record of kind 'benchmark'"):
+    with pytest.raises(CheckpointError, match="must carry a checksum"):
         call(SMALL, path)
     assert path.read_text() == '{"thesis": 1}'
+    write_json(path, {"thesis": 1})
+    with pytest.raises(CheckpointError, match="must hold a record of kind 'benchmark'"):
+        call(SMALL, path)
+    assert read_json(path) == {"thesis": 1}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,11 @@ from diffattn.testing.rounding import rounding_steps
 
 # Kernels of fixed widths have these tests in tests/ops/triton.
 BACKENDS = [b.name for b in backends.table("diff_attention") if b.accepts_widths(8, 16)]
+QUICK_BACKENDS = [
+    pytest.param(name, marks=pytest.mark.scheduled) if name == "flex" else name for name in BACKENDS
+]
+"""Of tests that take seconds with ``flex``, which is compiled or called for every token."""
+
 OPAQUE = ("chunked", "flex")
 TRANSFORMED = [name for name in BACKENDS if name not in OPAQUE]
 CASE = OpCase(name="", num_queries=6, num_keys=9, num_kv_heads=2, lam_axes="h",
@@ -121,7 +126,7 @@ def test_functional_gradient_equals_autograd_and_still_looks_at_lambda(backend):
         torch.func.grad(loss)(torch.full_like(inputs.lam, float("nan")))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", QUICK_BACKENDS)
 @pytest.mark.parametrize(
     ("case", "mode"),
     [(CASE, "real"), (PACKED, "real"), (CASE, "symbolic")],
@@ -155,7 +160,7 @@ class Operator(torch.nn.Module):
         return call(self.backend, q, k, v, lam, options)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", QUICK_BACKENDS)
 @pytest.mark.parametrize("strict", [False, True], ids=["non-strict", "strict"])
 def test_export(backend, strict):
     inputs = make_diff_attention_inputs(CASE)

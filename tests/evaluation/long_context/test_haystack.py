@@ -65,11 +65,12 @@ def test_cities():
     assert question(["Oslo", "Rome"]).endswith("numbers for Oslo, and Rome?")
 
 
-def test_a_thousand_random_haystacks(model, corpus):
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.scheduled)])
+def test_random_haystacks(model, corpus, count):
     """Every needle is there once, where it should be, and the length is exact."""
     generator = random.Random(0)
     before_text = corpus_text(corpus)
-    for case in range(1000):
+    for case in range(count):
         needles = generator.randint(1, 6)
         depths = tuple(sorted(generator.sample(range(101), generator.randint(1, 3))))
         length = generator.randint(660, 1024)
