@@ -91,9 +91,9 @@ def test_missing_and_foreign_folders(fails, tmp_path, monkeypatch):
     (tmp_path / "mine" / "thesis.txt").write_text("dear reader")
     (tmp_path / "file").write_text("dear reader")
     for arguments, code, message in (
-        (("report", "nothing"), 1, "nothing/study.json: file must exist, got none"),
-        (("report", "mine"), 1, "mine/study.json: file must exist, got none"),
-        (("report", "file"), 1, "file/study.json: file must exist, got none"),
+        (("report", "nothing"), 1, "nothing: must hold study.json or evaluation.json, got neither"),
+        (("report", "mine"), 1, "mine: must hold study.json or evaluation.json, got neither"),
+        (("report", "file"), 1, "file: must hold study.json or evaluation.json, got neither"),
         (("reproduce", "--out", "mine"), 1, "mine: must be empty or hold a study"),
         (("reproduce", "--out", "file"), 2, "file: must be a folder"),
         (("train", "smoke", "--out", "mine"), 1, "mine: must be empty or hold a run"),

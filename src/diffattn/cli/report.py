@@ -24,7 +24,7 @@ def report(
     ] = False,
 ) -> None:
     """Build the page of a study or an evaluation from its records."""
-    from diffattn.errors import ConfigError
+    from diffattn.errors import CheckpointError, ConfigError
     from diffattn.report.build import build_evaluation_report, build_report, markdown_results
     from diffattn.report.evaluation.files import is_evaluation_folder
     from diffattn.report.recall.files import is_recall_study
@@ -36,6 +36,8 @@ def report(
             raise ConfigError("report: --markdown and --bench are for studies, got an evaluation.")
         typer.echo(build_evaluation_report(study, out))
         return
+    if not (study / "study.json").exists():
+        raise CheckpointError(f"{study}: must hold study.json or evaluation.json, got neither.")
     if markdown:
         typer.echo(markdown_results(study), nl=False)
         return

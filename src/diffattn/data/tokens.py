@@ -247,7 +247,8 @@ def _refuse_foreign(out: Path) -> None:
     present = [name for name in FILES if (out / name).exists()]
     if present and not any(out.glob(f"{_WORK_PREFIX}*")):
         raise CheckpointError(
-            f"pack: {out} must be empty or hold a whole packing, got only {', '.join(present)}. "
+            f"pack: {out} must be empty or hold a whole packing, got only {', '.join(present)}, "
+            f"not {', '.join(name for name in FILES if name not in present)}. "
             "Choose another folder, or delete what is left."
         )
 

@@ -11,7 +11,14 @@ from diffattn.evaluation.protocol import Item, Part, Protocol
 from diffattn.inference.language_model import LanguageModel
 from diffattn.records.claim import claim_run
 from diffattn.records.evaluations import ITEMS, EvalResult
-from diffattn.records.io import append_jsonl, log_facts, read_json, recover_jsonl, write_json
+from diffattn.records.io import (
+    append_jsonl,
+    log_facts,
+    read_json,
+    recover_jsonl,
+    write_json,
+    write_jsonl,
+)
 from diffattn.records.lock import sole_writer
 from diffattn.records.run import RunRecord, package_versions
 
@@ -148,7 +155,10 @@ def _ask_all(
         costs["wall_seconds"] += time.monotonic() - began
         costs["items"] += len(rows) - done_before
         write_json(folder / "costs.json", costs)
-    return [rows[name] for name in wanted]
+    ordered = [rows[name] for name in wanted]
+    if ordered != list(rows.values()):  # damaged rows were asked again
+        write_jsonl(path, ordered)
+    return ordered
 
 
 def _ask(model: LanguageModel, protocol: Protocol, items: Sequence[Item]) -> list[dict[str, Any]]:

@@ -33,7 +33,11 @@ def load_model(name_or_path: str, *, verify: bool = True) -> tuple[Any, Any]:
     """
     folder = checkpoint_folder(name_or_path)
     if verify and (folder / MANIFEST).exists():
-        verify_manifest(folder)
+        try:
+            verify_manifest(folder)
+        except CheckpointError as error:
+            advice = f"If it was changed on purpose, delete {folder / MANIFEST}."
+            raise CheckpointError(f"{error} {advice}") from error
     with _quiet(), _damage(f"{name_or_path}: must be a whole checkpoint"):
         check_folder(name_or_path, str(folder), partial(_find, folder))
         model, report = AutoModelForCausalLM.from_pretrained(

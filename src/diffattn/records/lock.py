@@ -55,7 +55,7 @@ def _held(folder: Path, wait: bool) -> int:
         except BlockingIOError as error:
             os.close(handle)
             raise BusyError(
-                f"{folder}: one process at a time may write here, got another one at work."
+                f"{folder}: must be written by one process at a time, got another one at work."
             ) from error
         except OSError:
             return handle  # some network file systems have no locks

@@ -48,10 +48,7 @@ def verify_manifest(folder: Path) -> None:
             got = "other content"
         else:
             continue
-        raise CheckpointError(
-            f"{file}: must be as {MANIFEST} recorded it, got {got}. If it was changed on "
-            f"purpose, delete {folder / MANIFEST}."
-        )
+        raise CheckpointError(f"{file}: must be as {MANIFEST} recorded it, got {got}.")
 
 
 def _files(value: dict[str, Any]) -> list[tuple[str, int, str]]:

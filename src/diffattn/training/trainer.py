@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, SequentialSampler, Subset
 from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
 
 from diffattn.data.tokens import TokenDataset
-from diffattn.errors import ConfigError, ShapeError
+from diffattn.errors import CheckpointError, ConfigError, ShapeError
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.cached_attention import chosen_backend
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -105,9 +105,12 @@ def finish(folder: Path, run: RunRecord, train: Callable[[], None]) -> dict[str,
 
 def _verify_finished(folder: Path) -> None:
     """Refuse a finished run of which a file is damaged: it cannot be continued."""
-    read_jsonl(folder / METRICS, recorded=read_json(folder / RESULTS).get("metrics"))
-    if (folder / "model").exists():  # runs on recall tasks keep none
-        verify_manifest(folder / "model")
+    try:
+        read_jsonl(folder / METRICS, recorded=read_json(folder / RESULTS).get("metrics"))
+        if (folder / "model").exists():  # runs on recall tasks keep none
+            verify_manifest(folder / "model")
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} To train it again, choose another --out.") from error
 
 
 def require_enough(config: RunConfig, data: PreparedData) -> None:

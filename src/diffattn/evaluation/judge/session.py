@@ -252,7 +252,9 @@ def _claim(folder: Path, name: str, judge: Judge) -> None:
                 "got others. Choose another name (--set name=...)."
             )
     elif not is_empty_folder(folder):
-        raise CheckpointError(f"{folder}: must be empty or hold verdicts, got other files.")
+        raise CheckpointError(
+            f"{folder}: must be empty or hold verdicts (run.json), got other files."
+        )
     else:
         RunRecord(name=name, config=config, seed=0).write(folder)
 

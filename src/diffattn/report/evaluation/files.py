@@ -67,6 +67,8 @@ def read_evaluation(folder: Path) -> EvaluationFolder:
     if comparison:  # what has no result is not named a second time
         gaps += [sentence for sentence in comparison.skipped if not sentence.endswith(absent)]
         gaps += comparison.notes
+    elif len(marker["models"]) > 1:
+        gaps.append("The models were not compared: comparison.json is missing.")
     return EvaluationFolder(
         results=results, records=records, comparison=comparison, gaps=tuple(gaps)
     )
