@@ -14,6 +14,7 @@ from diffattn.evaluation.perplexity.ngrams import NgramCounts, gaps, ngram_keys
 from diffattn.evaluation.perplexity.training_tokens import token_splits
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
 from diffattn.inference.language_model import LanguageModel
+from diffattn.models.numbers import in_float32
 from diffattn.stats.bootstrap import bootstrap_ratio
 
 _PUBLISHED_COUNT, _PUBLISHED_TOKENS = 1_250, 10_000_000_000
@@ -75,10 +76,10 @@ class ArHits(Protocol):
         self.require_at_least(max(self.n) + 1, "length")
         self.require_at_least(1, "sequences")
         self.require_at_least(0, "threshold")
-        if not 0 < self.validation_fraction < 1:
+        fraction = self.validation_fraction
+        if not 0 < fraction < 1 or not in_float32(fraction):
             raise ConfigError(
-                "ar_hits: validation_fraction must lie between 0 and 1, "
-                f"got {self.validation_fraction}."
+                f"ar_hits: validation_fraction must lie between 0 and 1, got {fraction}."
             )
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
