@@ -4,7 +4,6 @@ import json
 import random
 
 import pytest
-from lm_documents import write_task
 from typer.testing import CliRunner
 
 from diffattn.cli.app import app
@@ -12,6 +11,7 @@ from diffattn.evaluation.catalog import PROTOCOLS
 from diffattn.evaluation.lm_tasks.documents import TASKS
 from diffattn.records.evaluations import EvalResult
 from diffattn.report.build import build_evaluation_report
+from lm_documents import write_task
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed")
 pytestmark = pytest.mark.scheduled

@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from lm_documents import write_task
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.evaluation.lm_tasks.lm_tasks import LmTasks
@@ -16,6 +15,7 @@ from diffattn.evaluation.runner import evaluate
 from diffattn.inference.language_model import LanguageModel
 from diffattn.probes.quantized_logits import quantized_logits
 from diffattn.records.io import read_jsonl
+from lm_documents import write_task
 
 _ONE_PAIR = {"num_pairs": [1], "samples": 1, "questions": 1, "examples": 0}
 KEY_VALUES = {"protocol": "key_values", "settings": _ONE_PAIR}

@@ -4,7 +4,6 @@ from collections import Counter
 
 import pytest
 import torch
-from icl_files import write_all
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.icl.data import Example
@@ -19,6 +18,7 @@ from diffattn.evaluation.icl.demonstrations import (
     random_order,
     skipped_classes,
 )
+from icl_files import write_all
 from scripted_model import LoggedModel
 
 SIZES = {"a": 2, "b": 5, "c": 4}

@@ -4,10 +4,10 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from icl_files import write_all
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.icl.data import ICL_DATASETS, load_icl_data
+from icl_files import write_all
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import dataclasses
 import json
 
 import pytest
-from icl_files import write_all
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.catalog import PRESETS
@@ -15,6 +14,7 @@ from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import evaluate
 from diffattn.inference.scoring import Continuation
 from diffattn.records.io import read_jsonl
+from icl_files import write_all
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from icl_files import write_all
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.icl.order_robustness import OrderRobustness, _ranges
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.runner import evaluate
 from diffattn.records.io import read_jsonl
+from icl_files import write_all
 
 
 @pytest.fixture

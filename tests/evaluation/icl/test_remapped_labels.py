@@ -1,7 +1,6 @@
 """Labels renamed to numbers, new for every question."""
 
 import pytest
-from icl_files import write_all
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.icl.data import load_icl_data
@@ -9,6 +8,7 @@ from diffattn.evaluation.icl.remapped_labels import RemappedLabels
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.runner import evaluate
 from diffattn.records.io import read_jsonl
+from icl_files import write_all
 
 
 @pytest.fixture

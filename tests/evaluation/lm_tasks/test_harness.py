@@ -1,7 +1,6 @@
 """The harness's prompts over local documents, and our models inside the harness."""
 
 import pytest
-from lm_documents import documents, write_task
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
@@ -11,6 +10,7 @@ from diffattn.evaluation.lm_tasks.documents import TASKS, read_task
 from diffattn.evaluation.lm_tasks.harness import harness_model, harness_questions, harness_task
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
+from lm_documents import documents, write_task
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

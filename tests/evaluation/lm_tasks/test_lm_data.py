@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from lm_documents import documents, write_task
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.lm_tasks.documents import TASKS, read_task
+from lm_documents import documents, write_task
 
 
 def read_one(folder, task, *records):

@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from lm_documents import documents, write_task
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.evaluation.compare import compare
@@ -16,6 +15,7 @@ from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import evaluate
 from diffattn.inference.language_model import LanguageModel
 from diffattn.records.io import read_jsonl
+from lm_documents import documents, write_task
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed")
 COUNT = 5
