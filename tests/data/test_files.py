@@ -123,7 +123,7 @@ def test_paths_that_lead_nowhere(tmp_path):
         with pytest.raises(ConfigError, match="source must be 'stdlib', 'hub:NAME' or an existing"):
             load_corpus(name)
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(ConfigError, match=r"fifo: must be a file or folder, got a FIFO\.$"):
+    with pytest.raises(ConfigError, match=r"fifo: must be a file or folder, got a pipe\.$"):
         files.require_path(tmp_path / "fifo")
     with pytest.raises(ConfigError, match=r": must be a regular file, got a folder\.$"):
         files.require_regular(tmp_path)

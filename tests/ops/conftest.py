@@ -2,11 +2,30 @@
 
 import math
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
 
 from diffattn.ops import backends
+
+
+@pytest.hookimpl(tryfirst=True)  # before marks are chosen
+def pytest_collection_modifyitems(items):
+    """Leave most of FlexAttention to the scheduled tier: half a second a case on a CPU.
+
+    A push runs its own tests (test_flex.py), and every case against the reference in one dtype.
+    """
+    for item in items:
+        if not (item.path.is_relative_to(Path(__file__).parent) and hasattr(item, "callspec")):
+            continue
+        params = item.callspec.params
+        in_every_push = (
+            item.originalname == "test_backend_matches_reference"
+            and params.get("dtype") is torch.float32
+        )
+        if params.get("backend", params.get("name")) == "flex" and not in_every_push:
+            item.add_marker(pytest.mark.scheduled)
 
 
 @pytest.fixture(autouse=True)

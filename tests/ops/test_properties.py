@@ -13,10 +13,6 @@ from diffattn.testing.marks import require_backend
 from diffattn.testing.rounding import rounding_steps
 
 BACKENDS = backends.names("diff_attention")
-QUICK_BACKENDS = [
-    pytest.param(name, marks=pytest.mark.scheduled) if name == "flex" else name for name in BACKENDS
-]
-"""Of tests that take seconds with ``flex``, which is compiled or called for every token."""
 
 CASES = [
     case
@@ -158,7 +154,7 @@ def test_gqa_equals_repeated_heads(backend, num_kv_heads, base, device):
     assert_same(run(inputs, backend), repeated, inputs)
 
 
-@pytest.mark.parametrize("backend", QUICK_BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("cache", ["growing", "preallocated"])
 @pytest.mark.parametrize("base", [V1, V2], ids=str)
@@ -179,7 +175,7 @@ def test_decode_equals_the_full_pass(backend, window, cache, base, device):
         assert_same(actual, expected[:, start:end], inputs)
 
 
-@pytest.mark.parametrize("backend", QUICK_BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("options", [{}, {"causal": False}, {"window": 3}], ids=str)
 @pytest.mark.parametrize("shared_keys", [False, True], ids=["v1", "v2"])
 def test_packed_row_equals_separate_documents(backend, options, shared_keys, device):

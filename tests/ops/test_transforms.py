@@ -16,10 +16,6 @@ from diffattn.testing.rounding import rounding_steps
 
 # Kernels of fixed widths have these tests in tests/ops/triton.
 BACKENDS = [b.name for b in backends.table("diff_attention") if b.accepts_widths(8, 16)]
-QUICK_BACKENDS = [
-    pytest.param(name, marks=pytest.mark.scheduled) if name == "flex" else name for name in BACKENDS
-]
-"""Of tests that take seconds with ``flex``, which is compiled or called for every token."""
 
 OPAQUE = ("chunked", "flex")
 TRANSFORMED = [name for name in BACKENDS if name not in OPAQUE]
@@ -126,7 +122,7 @@ def test_functional_gradient_equals_autograd_and_still_looks_at_lambda(backend):
         torch.func.grad(loss)(torch.full_like(inputs.lam, float("nan")))
 
 
-@pytest.mark.parametrize("backend", QUICK_BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("case", "mode"),
     [(CASE, "real"), (PACKED, "real"), (CASE, "symbolic")],
@@ -160,7 +156,7 @@ class Operator(torch.nn.Module):
         return call(self.backend, q, k, v, lam, options)
 
 
-@pytest.mark.parametrize("backend", QUICK_BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("strict", [False, True], ids=["non-strict", "strict"])
 def test_export(backend, strict):
     inputs = make_diff_attention_inputs(CASE)

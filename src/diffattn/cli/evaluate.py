@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from diffattn.cli.options import VerifyOption
+
 
 def evaluate(
     protocols: Annotated[
@@ -37,12 +39,7 @@ def evaluate(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda [cuda if there]")] = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16")] = "float32",
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify/--no-verify", help="compare the model with its manifest (a second per GB)"
-        ),
-    ] = True,
+    verify: VerifyOption = True,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the resolved parameters and stop")
     ] = False,

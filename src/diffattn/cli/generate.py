@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from diffattn.cli.options import VerifyOption
+
 _TEMPERATURES = (1e-3, 1e3)
 """Smaller is as 0, larger is uniform; far beyond either, the logits overflow."""
 
@@ -14,12 +16,7 @@ def generate(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="length of the continuation")] = 64,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="of the sampling")] = 0,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify/--no-verify", help="compare the model with its manifest (a second per GB)"
-        ),
-    ] = True,
+    verify: VerifyOption = True,
 ) -> None:
     """Continue a text; tokens appear as they are made."""
     from diffattn.data.files import normalise_line_ends

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from diffattn.cli.options import VerifyOption
+
 
 def train(
     recipe: Annotated[str, typer.Argument(help="a name from 'diffattn list recipes'")],
@@ -24,12 +26,7 @@ def train(
     data: Annotated[
         Path | None, typer.Option(help="folder of 'diffattn pack' [packs into OUT/data]")
     ] = None,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify/--no-verify", help="compare --data with its hashes (a second per GB)"
-        ),
-    ] = True,
+    verify: VerifyOption = True,
     resume: Annotated[
         bool, typer.Option("--resume", help="insist on a folder that exists, to be continued")
     ] = False,

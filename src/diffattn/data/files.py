@@ -14,18 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import ConfigError
+from diffattn.records.destination import file_kind
 
 MAX_TEXT_BYTES = 1 << 32
 """One text, a file or a line of JSON lines, is at most so large; a corpus may be larger."""
 
 _CHUNK_BYTES = 1 << 20
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
 
 
 def normalise_line_ends(value: Any) -> Any:
@@ -181,8 +175,7 @@ def _irregular(path: Path) -> str | None:
         ) from error
     except OSError as error:
         raise _unreadable(path, error) from error
-    kinds = (kind for is_kind, kind in _KINDS if is_kind(mode))
-    return None if stat.S_ISREG(mode) else next(kinds, "something else")
+    return None if stat.S_ISREG(mode) else file_kind(mode)
 
 
 def _chunks(path: Path, *, one_text: bool) -> Iterator[bytes]:

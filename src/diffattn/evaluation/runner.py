@@ -156,7 +156,7 @@ def _ask_all(
         costs["items"] += len(rows) - done_before
         write_json(folder / "costs.json", costs)
     ordered = [rows[name] for name in wanted]
-    if ordered != list(rows.values()):  # damaged rows were asked again
+    if wanted != list(rows):  # damaged rows were asked again
         write_jsonl(path, ordered)
     return ordered
 

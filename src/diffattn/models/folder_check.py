@@ -17,9 +17,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from diffattn.errors import CheckpointError, did_you_mean
 from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.models.known_names import shortened
+from diffattn.models.memory import available_bytes
 from diffattn.models.numbers import LARGEST_COUNT
 from diffattn.models.weight_files import Weights, weights_of
+from diffattn.records.fields import short
 
 Find = Callable[[str], Path | None]
 """A file of the folder by name, or ``None`` if there is none."""
@@ -29,10 +30,10 @@ _SETTINGS = (
     "added_tokens.json", "processor_config.json", "chat_template.json",
 )  # fmt: skip
 _VOCABULARIES = ("tokenizer.json", "vocab.json")
-_LARGEST_COUNT_BYTES = 2**22
-_LARGEST_COUNT_VOCABULARY_BYTES = 2**29
+_MOST_BYTES = 2**22
+_MOST_VOCABULARY_BYTES = 2**29
 _MOST_DEPTH = 64
-_LARGEST_COUNT_INTEGER = 2**63 - 1
+_MOST_INTEGER = 2**63 - 1
 _MODULES = 1_024
 """Modules that are built whatever the weights hold: empty, they cost a millisecond each."""
 _SMALL = 2**22
@@ -96,7 +97,7 @@ def check_folder(name: str, folder: str, find: Find) -> None:
             f"{where}: sizes must fit the weights, {weights.numbers:,} numbers, got {needed:,} "
             f"parameters; the largest is {_largest_size(settings)}."
         )
-    left = _memory_left()
+    left = available_bytes()
     if left is not None and weights.size + held > left:
         raise CheckpointError(
             f"{name}: weights must fit the memory that is left, {left:,} bytes, "
@@ -115,7 +116,7 @@ def read_object(where: str, path: Path, *, vocabulary: bool = False) -> dict[str
     Raises:
         CheckpointError: It is no such file.
     """
-    most = _LARGEST_COUNT_VOCABULARY_BYTES if vocabulary else _LARGEST_COUNT_BYTES
+    most = _MOST_VOCABULARY_BYTES if vocabulary else _MOST_BYTES
     if not path.is_file() or (size := path.stat().st_size) > most:
         got = f"{size:,} bytes" if path.is_file() else "no regular file"
         raise CheckpointError(f"{where}: must be a file of {most:,} bytes at most, got {got}.")
@@ -129,14 +130,14 @@ def read_object(where: str, path: Path, *, vocabulary: bool = False) -> dict[str
         reason = str(error).splitlines()[0].rstrip(".")
         raise CheckpointError(f"{where}: must be JSON, got: {reason}.") from error
     if not isinstance(content, dict):
-        raise CheckpointError(f"{where}: must hold an object, got {shortened(content)}.")
+        raise CheckpointError(f"{where}: must hold an object, got {short(content)}.")
     for field, value, depth in _leaves(content):
         if depth > _MOST_DEPTH:
             raise CheckpointError(f"{where}: must be nested {_MOST_DEPTH} deep at most, got more.")
         if isinstance(value, float) and not math.isfinite(value):
             raise CheckpointError(f"{where}: {field} must be finite, got {value}.")
         if field.endswith("__float__"):  # transformers' spelling of what JSON cannot say
-            raise CheckpointError(f"{where}: {field} must be a number, got {shortened(value)}.")
+            raise CheckpointError(f"{where}: {field} must be a number, got {short(value)}.")
     return content
 
 
@@ -156,8 +157,8 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
     """What no configuration may hold, of whatever kind the model is."""
     ours = settings.get("model_type") == DiffTransformerConfig.model_type
     for field, value, _ in _leaves(settings):
-        if isinstance(value, int) and abs(value) > _LARGEST_COUNT_INTEGER:
-            raise CheckpointError(f"{where}: {field} must be below 2**63, got {shortened(value)}.")
+        if isinstance(value, int) and abs(value) > _MOST_INTEGER:
+            raise CheckpointError(f"{where}: {field} must be below 2**63, got {short(value)}.")
         last = field.rpartition(".")[2]
         if "_implementation" in last and "/" in str(value):  # code from the hub
             raise CheckpointError(f"{where}: {field} must name no repository, got {value!r}.")
@@ -167,17 +168,15 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
             kind = str(value).removeprefix("torch.")
             if kind not in _FLOATS and not (kind.startswith("float8") and not ours):
                 raise CheckpointError(
-                    f"{where}: {field} must be in {{{', '.join(_FLOATS)}}}, got {shortened(value)}."
+                    f"{where}: {field} must be in {{{', '.join(_FLOATS)}}}, got {short(value)}."
                 )
     for field, wanted in _FIXED.items():
         got = settings.get(field, wanted)
         if got is not None and (got != wanted or type(got) is not type(wanted)):
-            raise CheckpointError(f"{where}: {field} must be {wanted}, got {shortened(got)}.")
+            raise CheckpointError(f"{where}: {field} must be {wanted}, got {short(got)}.")
     labels = settings.get("id2label")
     if labels is not None and not (isinstance(labels, dict) and all(map(str.isdecimal, labels))):
-        raise CheckpointError(
-            f"{where}: id2label must name labels by number, got {shortened(labels)}."
-        )
+        raise CheckpointError(f"{where}: id2label must name labels by number, got {short(labels)}.")
     if ours:
         _check_ours(where, settings)
 
@@ -190,8 +189,8 @@ def _check_ours(where: str, settings: dict[str, Any]) -> None:
     for name in settings.keys() - known:
         hint = did_you_mean(name, known)
         raise CheckpointError(
-            f"{where}: must set nothing but what a DIFF Transformer has, got {shortened(name)} = "
-            f"{shortened(settings[name])}.{hint}"
+            f"{where}: must set nothing but what a DIFF Transformer has, got {short(name)} = "
+            f"{short(settings[name])}.{hint}"
         )
 
 
@@ -240,7 +239,7 @@ def _check_tokenizer(where: str, content: dict[str, Any]) -> None:
         if not key.isdecimal() or not key.isascii() or len(key) > 10 or int(key) > LARGEST_COUNT:
             raise CheckpointError(
                 f"{where}: added_tokens_decoder must number tokens from 0 to {LARGEST_COUNT}, got "
-                f"{shortened(key)}."
+                f"{short(key)}."
             )
 
 
@@ -250,13 +249,3 @@ def _measured(config: Any) -> tuple[int, int]:
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return parameters, sum(buffer.nbytes for buffer in model.buffers())
-
-
-def _memory_left() -> int | None:
-    """Bytes that a process can still have, or ``None`` where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:  # not Linux
-        return None
-    kibibytes = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(kibibytes[0]) * 1024 if kibibytes else None

@@ -3,9 +3,7 @@
 from collections.abc import Iterable
 
 from diffattn.errors import ConfigError, did_you_mean
-
-_SHOWN = 120
-"""Characters of a value."""
+from diffattn.records.fields import short
 
 
 def check_known(where: str, what: str, name: str, known: Iterable[str]) -> None:
@@ -21,11 +19,5 @@ def check_known(where: str, what: str, name: str, known: Iterable[str]) -> None:
     if name not in known:
         hint = did_you_mean(name, known) if isinstance(name, str) else ""
         raise ConfigError(
-            f"{where}: {what} must be in {{{', '.join(known)}}}, got {shortened(name)}.{hint}"
+            f"{where}: {what} must be in {{{', '.join(known)}}}, got {short(name)}.{hint}"
         )
-
-
-def shortened(value: object) -> str:
-    """A value as it stands in a message: its first characters where it is long, on one line."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import ConfigError
 from diffattn.models.attention_types import ATTENTION, AttentionType, attention_facts, types_with
-from diffattn.models.known_names import check_known, shortened
+from diffattn.models.known_names import check_known
 from diffattn.models.numbers import LARGEST_COUNT, in_float32, is_number, is_whole
 from diffattn.models.rope_settings import check_rope_parameters
 from diffattn.ops import backends
+from diffattn.records.fields import short
 
 if TYPE_CHECKING:  # ``None`` only until ``__post_init__`` has filled it in
     Derived = int
@@ -149,4 +150,4 @@ class ModelSettings:
         return self.attention.head_norm if self.head_norm is None else self.head_norm
 
     def _error(self, must: str, got: object) -> ConfigError:
-        return ConfigError(f"{type(self).__name__}: {must}, got {shortened(got)}.")
+        return ConfigError(f"{type(self).__name__}: {must}, got {short(got)}.")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError
-from diffattn.models.known_names import shortened
+from diffattn.records.fields import short
 
 _MOST_HEADER = 100_000_000
 """Bytes: the limit of the safetensors library itself."""
@@ -65,7 +65,7 @@ def _shards(where: str, path: Path) -> list[str]:
         raise CheckpointError(f"{where}: must be a file of {_MOST_HEADER:,} bytes at most.")
     table = _object(where, path.read_bytes()).get("weight_map")
     if not isinstance(table, dict) or not all(isinstance(x, str) for x in table.values()):
-        raise CheckpointError(f"{where}: weight_map must name files, got {shortened(table)}.")
+        raise CheckpointError(f"{where}: weight_map must name files, got {short(table)}.")
     for file in table.values():
         if Path(file).name != file or not file.endswith(".safetensors"):
             raise CheckpointError(
@@ -105,7 +105,7 @@ def _numbers(where: str, name: str, entry: Any, room: int) -> int:
     )
     if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2 or len(shape) > 64:
         raise CheckpointError(
-            f"{where}: {shortened(name)} must have a shape and offsets, got {shortened(entry)}."
+            f"{where}: {short(name)} must have a shape and offsets, got {short(entry)}."
         )
     count = 1
     for length in shape:
@@ -115,8 +115,8 @@ def _numbers(where: str, name: str, entry: Any, room: int) -> int:
     fits = bits is None or (end - begin) * 8 == count * bits
     if not begin <= end <= room or not fits:
         raise CheckpointError(
-            f"{where}: {shortened(name)} must lie within the file and have the size of its shape, "
-            f"got {shortened(entry)}."
+            f"{where}: {short(name)} must lie within the file and have the size of its shape, "
+            f"got {short(entry)}."
         )
     return count if bits is not None else (end - begin) * 8
 
@@ -132,5 +132,5 @@ def _object(where: str, text: bytes) -> dict[str, Any]:
         reason = (str(error).splitlines() or ["no text"])[0].rstrip(".")
         raise CheckpointError(f"{where}: must have a header of JSON, got: {reason}.") from error
     if not isinstance(content, dict):
-        raise CheckpointError(f"{where}: must have a header of JSON, got {shortened(content)}.")
+        raise CheckpointError(f"{where}: must have a header of JSON, got {short(content)}.")
     return content

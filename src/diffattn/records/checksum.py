@@ -35,8 +35,7 @@ def opened(value: dict[str, Any], where: str) -> dict[str, Any]:
     recorded = value.pop(_FIELD, None)
     if recorded is None:
         raise CheckpointError(
-            f"{where}: must carry a checksum, got none (it is damaged, or of version 0.1.0 or "
-            "earlier)."
+            f"{where}: must carry a checksum, got none (it is damaged, or older than checksums)."
         )
     if recorded != _checksum(value):
         raise CheckpointError(

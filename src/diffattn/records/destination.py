@@ -18,6 +18,11 @@ _KINDS = {
 }
 
 
+def file_kind(mode: int) -> str:
+    """What a file of this mode (``os.stat(path).st_mode``) is, in words."""
+    return _KINDS.get(stat.S_IFMT(mode), "something else")
+
+
 def require_file_destination(path: Path) -> None:
     """Refuse a path that a file cannot be written to; an existing file may be replaced.
 
@@ -79,6 +84,6 @@ def _fault(path: Path, wanted: str) -> str | None:
 def _kind(path: Path) -> str | None:
     """What lies at a path, links followed; ``None`` if nothing does."""
     try:
-        return _KINDS.get(stat.S_IFMT(os.stat(path).st_mode), "something else")
+        return file_kind(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return "a link to nothing" if path.is_symlink() else None

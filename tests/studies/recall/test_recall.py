@@ -97,6 +97,7 @@ def test_the_same_call_again_makes_what_is_missing(smoke, tmp_path):
     assert len(lines) == 1
 
 
+@pytest.mark.scheduled  # two more processes that load torch; the study itself is made by workers
 def test_a_worker_makes_the_same_run(smoke, tmp_path):
     member = recall_study("smoke").sweep()[1]
     events = []
