@@ -187,7 +187,7 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
             "output_attentions", self.config.output_attentions
         )
         position_embeddings = self.rotary_emb(inputs_embeds, position_ids=position_ids)
-        hidden_states = inputs_embeds
+        hidden_states = inputs_embeds * self.config.embedding_multiplier
         for block in self.layers:
             hidden_states = block(
                 hidden_states,
