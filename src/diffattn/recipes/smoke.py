@@ -21,6 +21,7 @@ def smoke() -> RunPlan:
             num_heads=4,
             head_dim=16,
             max_position_embeddings=128,
+            embedding_multiplier=64**0.5,
         ),
         train=TrainConfig(
             num_steps=20,
