@@ -23,6 +23,7 @@ def laptop() -> RunPlan:
             head_dim=16,
             max_position_embeddings=256,
             embedding_multiplier=128**0.5,
+            depth_scaled_init=True,
         ),
         train=TrainConfig(
             num_steps=600,

@@ -22,6 +22,7 @@ def smoke() -> RunPlan:
             head_dim=16,
             max_position_embeddings=128,
             embedding_multiplier=64**0.5,
+            depth_scaled_init=True,
         ),
         train=TrainConfig(
             num_steps=20,

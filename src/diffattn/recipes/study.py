@@ -24,6 +24,7 @@ def study() -> RunPlan:
             head_dim=32,
             max_position_embeddings=256,
             embedding_multiplier=256**0.5,
+            depth_scaled_init=True,
         ),
         train=TrainConfig(
             num_steps=2_000,
