@@ -23,8 +23,10 @@ def scales(config):
     hooks = []
     for block in model.model.layers:
         hooks.append(block.register_forward_pre_hook(lambda _, x: sizes.append([rms(x[0])])))
-        for part in (block.self_attn, block.mlp):
-            hooks.append(part.register_forward_hook(lambda _, __, y: sizes[-1].append(rms(y))))
+        hooks += [
+            part.register_forward_hook(lambda _, __, y: sizes[-1].append(rms(y)))
+            for part in (block.self_attn, block.mlp)
+        ]
     with torch.no_grad():
         model(input_ids=torch.randint(config.vocab_size, (2, 64)), use_cache=False)
     return sizes

@@ -18,13 +18,13 @@ def test_statement_leaves_out_what_is_in_range():
     study = statement(comparison("study"))  # 8 DIFF heads, few tokens
     assert "DIFF heads" not in study
     assert "4,096,000 training tokens" in study
-    words = statement(comparison("laptop", settings=["train.num_steps=3000000"]))
+    words = statement(comparison("laptop", settings=["train.num_steps=12000000"]))
     assert "4 DIFF heads" in words
     assert "training tokens per run" not in words
 
 
 def test_statement_in_range():
-    settings = ["train.num_steps=3000000"]
+    settings = ["train.num_steps=6000000"]
     words = statement(comparison("study", settings=settings))
     assert "below" not in words
     assert words.startswith("Heads and tokens lie in the range the papers test.")
