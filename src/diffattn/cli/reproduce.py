@@ -25,7 +25,7 @@ def reproduce(
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(help="comma-separated [0,1,2; smoke: 0; study of recall: 0 to 15]"),
+        typer.Option(help="comma-separated [0; study of text: 0 to 4; of recall: the scale's]"),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -34,7 +34,7 @@ def reproduce(
         ),
     ] = None,
     match: Annotated[
-        str, typer.Option(help="what the models keep equal: params, heads or attention_flops")
+        str, typer.Option(help="what twins keep equal: params, heads, flops or attention_flops")
     ] = "params",
     workers: Annotated[
         int | None, typer.Option(min=1, help="one-thread processes side by side [cores, at most 2]")
@@ -46,10 +46,11 @@ def reproduce(
 ) -> None:
     """Compare the four attention types on real text, or on recall.
 
-    Trains matched softmax, DIFF V1, DIFF V2 and Shared DIFF models on the same data and writes
-    report.html. The text is your Python's own standard library unless data.source names yours;
-    recall makes its own sequences, chooses a learning rate per type, and counts the seeds that
-    learn. The same command again continues what was interrupted.
+    Trains matched softmax, DIFF V1, DIFF V2 and Shared DIFF models on the same data, with controls
+    that say whether a difference is one, and writes report.html. The text is your Python's own
+    library and documentation unless data.source names yours; recall makes its own sequences and
+    counts the seeds that learn. A learning rate per type is chosen for text at study scale, and
+    for recall. The same command again continues what was interrupted.
     """
     from diffattn.cli.numbers import whole_numbers
     from diffattn.errors import ConfigError
@@ -70,13 +71,14 @@ def reproduce(
     settings = set_ or []
     config: Any
     run: Callable[..., Path]
+    steps_of: Callable[[str], int]
     if study == "text":
         read_changes(settings)
         from diffattn.studies.text import reproduce as text
 
         config = text.comparison(scale, seeds=numbers, settings=settings, match=match)
         run, folder = partial(text.reproduce, settings=settings), out or Path("runs") / scale
-        steps, num_runs = config.base.train.num_steps, len(config.members())
+        total, steps_of = config.total_steps(), config.steps_of
     else:
         if settings:
             raise ConfigError(f"reproduce recall: --set must be left out, got {settings[0]!r}.")
@@ -85,15 +87,16 @@ def reproduce(
         config = recall.recall_study(scale, seeds=numbers, match=match)
         run, folder = recall.reproduce_recall, out or Path("runs") / f"recall-{scale}"
         # A run that solves its task ends early, so the time left is an upper bound.
-        steps, num_runs = max(task.train.num_steps for task in config.tasks), config.num_runs()
+        steps = max(task.train.num_steps for task in config.tasks)
+        total, steps_of = config.num_runs() * steps, lambda run: steps
     if dry_run:
         typer.echo(json.dumps(config.resolved(), indent=2, ensure_ascii=False))
         return
     from diffattn.cli.progress import RunsProgress
     from diffattn.report.build import markdown_results
 
-    finished = len(list((folder / "runs").glob("*/results.json")))
-    with RunsProgress(num_runs * steps, finished * steps, steps) as progress:
+    finished = (path.parent.name for path in (folder / "runs").glob("*/results.json"))
+    with RunsProgress(total, sum(map(steps_of, finished)), steps_of) as progress:
         report = run(
             scale, out=folder, seeds=numbers, match=match, workers=workers,
             on_message=progress.on_message, on_progress=progress.on_progress,

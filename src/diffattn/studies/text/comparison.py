@@ -91,7 +91,7 @@ class ComparisonConfig:
         self, rates: Sequence[float], names: Sequence[str] | None = None
     ) -> list[Member[RunConfig]]:
         """Runs of the sweep at ``rates``, of the named variants or all that are swept."""
-        steps = max(1, round(self.sweep_share * self.base.train.num_steps))
+        steps = self._sweep_steps()
         warmup = round(self.sweep_share * self.base.train.warmup_steps)
         changes = {"num_steps": steps, "warmup_steps": min(warmup, steps - 1)}
         return [
@@ -121,6 +121,16 @@ class ComparisonConfig:
                     members.append(self._member(variant, at_common, seed, common))
         return members
 
+    def steps_of(self, run: str) -> int:
+        """Steps of a run, by its name."""
+        steps = self.base.train.num_steps
+        return self._sweep_steps() if run.endswith(f"-sweep{self.sweep_seed}") else steps
+
+    def total_steps(self) -> int:
+        """Steps of all runs, if no sweep has to grow and all have one best rate."""
+        members = self.trials(self.base_rates()) + self.sweep_members(self.learning_rates)
+        return sum(member.config.train.num_steps for member in members)
+
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""
         return {
@@ -134,6 +144,9 @@ class ComparisonConfig:
             "sweep_share": self.sweep_share,
             "config": self.base.resolved(),
         }
+
+    def _sweep_steps(self) -> int:
+        return max(1, round(self.sweep_share * self.base.train.num_steps))
 
     def _member(
         self, variant: Variant, name: str, seed: int, rate: float, **changes: Any
