@@ -35,7 +35,7 @@ _SCALES: dict[str, dict[str, Any]] = {
     "study": {
         "seeds": (0, 1, 2, 3, 4),
         "variants": tuple(VARIANTS),
-        "learning_rates": (5e-4, 1e-3, 2e-3, 4e-3),
+        "learning_rates": (1e-3, 2e-3, 4e-3, 8e-3),
     },
 }
 """What each scale compares besides its recipe."""
