@@ -66,6 +66,7 @@ def test_gradient_spikes_are_factors_and_clipping_is_counted():
     run = measured(norms=norms)
     assert run.gradient_spike_share == 1 / (200 - WINDOW)
     assert run.clipped_share == 1 / 200
+    assert measured(norms=norms, max_gradient_norm=0.0).clipped_share == 0
     assert run.loss_spike_share == 0
 
 

@@ -12,6 +12,10 @@ from diffattn.report.recall.files import is_recall_study, read_recall_study
 from diffattn.report.recall.page import CHAPTERS as RECALL_CHAPTERS
 from diffattn.report.recall.page import recall_page
 from diffattn.report.recall.tables import recall_markdown
+from diffattn.report.stability.files import is_stability_study, read_stability_study
+from diffattn.report.stability.page import CHAPTERS as STABILITY_CHAPTERS
+from diffattn.report.stability.page import stability_page
+from diffattn.report.stability.tables import stability_markdown
 from diffattn.report.study.files import read_study
 from diffattn.report.study.page import CHAPTERS as STUDY_CHAPTERS
 from diffattn.report.study.page import published_study, study_page
@@ -56,6 +60,16 @@ def build_report(
             title=f"Differential attention: recall study “{recall.info.get('scale')}”",
             chapters=_present(RECALL_CHAPTERS, benchmarks=bool(measured)),
             study=recall_page(recall),
+            benchmarks=measured,
+        )
+    if is_stability_study(study):
+        stability = read_stability_study(study)
+        return write_page(
+            out,
+            "stability.html.j2",
+            title=f"Differential attention: stability study “{stability.info.get('scale')}”",
+            chapters=_present(STABILITY_CHAPTERS, benchmarks=bool(measured)),
+            study=stability_page(stability),
             benchmarks=measured,
         )
     text = read_study(study)
@@ -105,6 +119,8 @@ def markdown_results(study: Path) -> str:
     Raises:
         CheckpointError: A file of the study is damaged or foreign.
     """
+    if is_stability_study(study):
+        return stability_markdown(study)
     return recall_markdown(study) if is_recall_study(study) else study_markdown(study)
 
 

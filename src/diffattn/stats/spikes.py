@@ -91,7 +91,7 @@ def stability(
         gradient_norms: ``[n]``, norm of the gradient of every step made, before clipping.
         num_steps: Steps planned, more than 32 and at least n.
         vocab_size: V.
-        max_gradient_norm: Norm above which gradients are clipped.
+        max_gradient_norm: Norm above which gradients are clipped; 0 for never.
         validation_loss: Of the finished run; ``None`` if it met a number that is not finite.
 
     Raises:
@@ -110,6 +110,8 @@ def stability(
     norms = np.asarray(gradient_norms, dtype=np.float64)
     logs = np.log(np.maximum(norms, np.finfo(np.float64).tiny))
 
+    clipped = norms > max_gradient_norm if max_gradient_norm else np.zeros(made, dtype=bool)
+
     def share(spikes: np.ndarray) -> float:
         return min(1.0, (int(spikes.sum()) + lost) / judged)
 
@@ -119,7 +121,7 @@ def stability(
         loss=ceiling if validation_loss is None else min(validation_loss, ceiling),
         loss_spike_share=share(spike_steps(losses, LEAST_LOSS)),
         gradient_spike_share=share(spike_steps(logs, LEAST_GRADIENT)),
-        clipped_share=(int((norms > max_gradient_norm).sum()) + lost) / num_steps,
+        clipped_share=(int(clipped.sum()) + lost) / num_steps,
         median_gradient_norm=float(np.median(norms[WINDOW:])) if made > WINDOW else None,
     )
 
