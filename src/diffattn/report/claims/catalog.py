@@ -266,7 +266,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="shared-latency", expects="below", bound=1.0, source=f"{SHARED}, left open there",
-        says="Do fewer parameters make Shared DIFF faster?",
+        says="Fewer parameters make Shared DIFF faster than V1 (asked, not answered).",
         effect="time of Shared DIFF's forward pass over DIFF V1's",
         commands=commands.bench("models"), record=BENCHMARKS,
         measure=time_ratio("shared_diff", mode="forward", against="diff", on_gpu=False),

@@ -10,7 +10,7 @@ class Commands(NamedTuple):
     laptop: str | None
     """Minutes on 2 CPU cores."""
     study: str | None
-    """Hours on 2 CPU cores; what the committed records come from."""
+    """Hours on 2 CPU cores; its folder, without weights, is what is committed as the record."""
     gpu: str | None
     """Days on one GPU."""
 
@@ -26,24 +26,24 @@ _GPU_FEW_STEPS = "--set train.num_steps=1000 --set train.warmup_steps=100"
 
 TEXT = Commands(
     "diffattn reproduce --seeds 0,1,2",
-    "diffattn reproduce --scale study --out published/text",
+    "diffattn reproduce --scale study",
     f"diffattn reproduce --scale study --out runs/gpu {_GPU_MODEL} {_GPU_STEPS}",
 )
 SIZES = Commands(
     None,
-    "diffattn reproduce --scale study --out published/sizes/128 --set model.hidden_size=128 "
+    "diffattn reproduce --scale study --out runs/sizes/128 --set model.hidden_size=128 "
     "--set model.num_heads=8 --set model.embedding_multiplier=11.3",
-    f"diffattn reproduce --scale study --out published/sizes/1024 {_GPU_MODEL} {_GPU_STEPS}",
+    f"diffattn reproduce --scale study --out runs/sizes/1024 {_GPU_MODEL} {_GPU_STEPS}",
 )
 """One size each: four or more make a fit."""
 RECALL = Commands(
     "diffattn reproduce recall",
-    "diffattn reproduce recall --scale study --out published/recall",
+    "diffattn reproduce recall --scale study",
     "diffattn reproduce recall --scale study --out runs/recall-gpu",
 )
 STABILITY = Commands(
     "diffattn reproduce stability",
-    "diffattn reproduce stability --scale study --out published/stability",
+    "diffattn reproduce stability --scale study",
     "diffattn reproduce stability --scale study --out runs/stability-gpu "
     f"{_GPU_MODEL} {_GPU_FEW_STEPS}",
 )
@@ -83,10 +83,9 @@ def evaluation(
         return " ".join([*words, f"&& {then.format(out=out)}"] if then else words)
 
     settings = [f"--set {setting}" for setting in small]
-    published = f"published/evaluations/{name}"
     return Commands(
         line(protocol, "runs/laptop/runs", 1, f"runs/laptop-{name}", ["--quick", *settings]),
-        line(protocol, "published/text/runs", 5, published, settings),
+        line(protocol, "runs/study/runs", 5, f"runs/study-{name}", settings),
         line(gpu_parts, "runs/gpu/runs", 5, f"runs/gpu-{name}", [f"--set {s}" for s in whole]),
     )
 
@@ -96,6 +95,6 @@ def bench(suite: str, *options: str) -> Commands:
     words = " ".join(["diffattn bench", suite, *options])
     return Commands(
         f"{words} --scale quick",
-        f"{words} --device cpu --out benchmarks/results",
-        f"{words} --device cuda --out benchmarks/results",
+        f"{words} --device cpu",
+        f"{words} --device cuda",
     )

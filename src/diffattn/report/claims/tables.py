@@ -89,9 +89,10 @@ def claims_document(root: Path) -> str:
         "",
         "## How each is tested",
         "",
-        "Laptop: minutes on 2 CPU cores. Study: hours on 2 CPU cores, where the records come from. "
-        "GPU: days on one. Names in capitals stand for your own files; `docs/protocols.md` says "
-        "what they hold. An evaluation compares models by seed, so one seed shows nothing.",
+        "Laptop: minutes on 2 CPU cores. Study: hours on 2 CPU cores; its folder, without weights, "
+        "becomes the record that the table names. GPU: days on one. Names in capitals stand for "
+        "your own files; `docs/protocols.md` says what they hold. An evaluation compares models by "
+        "seed, so one seed shows nothing.",
         "",
     ]
     for row in judged:
