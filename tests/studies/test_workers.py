@@ -38,7 +38,8 @@ def fake(monkeypatch, tmp_path, body):
 
 @pytest.fixture
 def members():
-    return comparison("smoke").members()
+    config = comparison("smoke")
+    return config.trials(config.base_rates())
 
 
 def run(members, tmp_path, count=2, on_progress=None):

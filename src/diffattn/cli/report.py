@@ -42,6 +42,7 @@ def report(
     if markdown:
         typer.echo(markdown_results(study), nl=False)
         return
+    from diffattn.report.claims.tables import committed_claims
     from diffattn.studies.text.reproduce import committed_benchmarks, published_beside
 
     if is_recall_study(study) or is_stability_study(study):
@@ -53,5 +54,6 @@ def report(
             out,
             published=published_beside(study),
             benchmarks=committed_benchmarks() if bench is None else bench,
+            claims=committed_claims(),
         )
     )

@@ -95,8 +95,8 @@ def python_installation() -> Iterator[Document]:
     root = Path(sysconfig.get_path("stdlib"))
     topics = root / "pydoc_data" / "topics.py"
     if topics.is_file():  # some distributions leave it out
-        for name, text in sorted(_topics(topics).items()):
-            yield Document(name=f"pydoc_data/topics.py:{name}", text=text)
+        for name, topic in sorted(_topics(topics).items()):
+            yield Document(name=f"pydoc_data/topics.py:{name}", text=topic)
     for path in (*sorted(root.glob("idlelib/*.txt")), root / "LICENSE.txt"):
         text = files.read_text(path) if path.is_file() else None
         if text and text.strip():

@@ -85,7 +85,7 @@ class MeanFreeAttention(SoftmaxAttention):
     in common, and no noise that depends on the token.
     """
 
-    operator = staticmethod(diff_attention)
+    operator: Callable[..., Tensor] = staticmethod(diff_attention)
 
     def queries_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Queries ``[B, T, H, 2, D]``, those of the second map zero; keys ``[B, T, Hkv, D]``."""

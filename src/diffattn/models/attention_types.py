@@ -49,9 +49,10 @@ class AttentionType:
 
     @property
     def matches_softmax(self) -> bool:
-        """Whether its projections are as large as softmax's, but for λ and the head norm."""
-        whole = self.projected_maps is None and not self.low_rank_maps
-        return whole and self.query_maps == self.key_maps
+        """Whether its projections are as large as softmax's; λ's vectors and norms aside."""
+        if self.low_rank_maps or self.lambda_projection or self.projected_maps == 0:
+            return False
+        return self.query_projections == self.key_maps
 
     @property
     def query_projections(self) -> int:
@@ -153,4 +154,4 @@ def attention_facts(where: str, name: str) -> AttentionType:
 
 def types_with(fact: str) -> str:
     """The types for which a yes-or-no fact holds, for messages: ``"'diff' and 'shared_diff'"``."""
-    return " and ".join(repr(row.name) for row in _ROWS if getattr(row, fact))
+    return " and ".join(repr(name) for name in ATTENTION_TYPES if getattr(ATTENTION[name], fact))

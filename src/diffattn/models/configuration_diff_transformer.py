@@ -69,6 +69,8 @@ class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
             the residual stream. The papers have none, 1. With weights of deviation 0.02 a tied
             embedding is so small that the first attention outputs drown it; √hidden_size mends
             that (docs/log.md).
+        depth_scaled_init: Divide the initial weights of the two projections per block that write
+            into the residual stream by √(2 num_hidden_layers), as GPT-2 does. The papers do not.
         attention_backend: Backend of :attr:`attention_op` under
             ``attn_implementation="diffattn"``.
         use_cache: Return a key/value cache.

@@ -82,6 +82,8 @@ class DiffTransformerPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         std = self.config.initializer_range
         if isinstance(module, nn.Linear):
+            if self.config.depth_scaled_init and hasattr(module, "writes_residual"):
+                std /= (2 * self.config.num_hidden_layers) ** 0.5
             init.normal_(module.weight, std=std)
             if module.bias is not None:
                 init.zeros_(module.bias)

@@ -57,6 +57,7 @@ class ModelSettings:
     tie_word_embeddings: bool = True
     initializer_range: float = 0.02
     embedding_multiplier: float = 1.0
+    depth_scaled_init: bool = False
     attention_backend: str = "auto"
     use_cache: bool = True
     pad_token_id: int | None = None

@@ -93,6 +93,7 @@ def _run(
             head_dim=head_dim,
             max_position_embeddings=seq_len,
             embedding_multiplier=hidden_size**0.5,
+            depth_scaled_init=True,
         ),
         train=TrainConfig(
             num_steps=num_steps,
@@ -106,7 +107,7 @@ def _run(
             evaluation_tokens=evaluation_tokens,
         ),
         # A hundredth: every run reads all of it at its end.
-        data=DataConfig(vocab_size=vocab_size, validation_fraction=0.01),
+        data=DataConfig(source="python", vocab_size=vocab_size, validation_fraction=0.01),
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from diffattn.errors import CheckpointError
 from diffattn.records.evaluations import EvalResult, Metric
 from diffattn.records.results import BenchResult
+from diffattn.report.build import build_report
 from diffattn.report.claims.catalog import CLAIMS
 from diffattn.report.claims.from_models import evaluated, time_ratio
 from diffattn.report.claims.from_studies import (
@@ -381,3 +382,13 @@ def test_an_old_study_holds_no_control_and_a_damaged_one_is_refused(tmp_path):
         write_record(path, wrong)
         with pytest.raises(CheckpointError, match=r"results\.json: "):
             read_claim_records(tmp_path)
+
+
+def test_the_page_of_a_study_shows_them_if_asked(make_study):
+    study = make_study(num_steps=10)
+    page = build_report(study, claims=ROOT).read_text(encoding="utf-8")
+    assert '<section id="claims">' in page
+    assert '<a href="#claims">Claims of the papers</a>' in page
+    for claim in CLAIMS:
+        assert f">{claim.id}</th>" in page
+    assert '<section id="claims">' not in build_report(study).read_text(encoding="utf-8")

@@ -29,6 +29,7 @@ def test_every_scale_builds_and_can_be_written_down(scale):
     for member in members:
         train = member.config.train
         assert member.config.model.embedding_multiplier == member.config.model.hidden_size**0.5
+        assert member.config.model.depth_scaled_init
         assert train.seed == train.data_seed
         assert train.final_learning_rate == pytest.approx(train.learning_rate / 10)
         assert member.config.resolved()["divergence"] == "recorded"

@@ -13,7 +13,6 @@ from diffattn.report.page.wording import listing, number, plural, type_name
 from diffattn.report.recall.files import part, sweep_names, trial_names
 from diffattn.report.recall.tables import (
     CEILING_NAMES,
-    brief_names,
     by_query_table,
     ceilings_in_words,
     settings_table,
@@ -126,7 +125,7 @@ def accuracy_chart(study: Study, task: str, names: list[str], element_id: str) -
         look=layout("training step", "share of queries answered", yaxis={"range": [0, 1.03]}),
         caption=f"{task_name(task)}: accuracy on the validation set, one line per run. A line that "
         "ends early was solved there. Dotted: what guessing reaches.",
-        runs=names_of(brief_names(used)),
+        runs=names_of(used),
         height=420,
         label=f"{task_name(task)}: accuracy over training steps, one line per run",
     )

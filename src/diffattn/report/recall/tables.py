@@ -15,7 +15,14 @@ from diffattn.report.page.tables import (
     type_cell,
     word_cell,
 )
-from diffattn.report.page.wording import MISSING, count, markdown_row, number, type_name
+from diffattn.report.page.wording import (
+    MISSING,
+    brief_names,
+    count,
+    markdown_row,
+    number,
+    type_name,
+)
 from diffattn.report.recall.files import read_recall_study
 
 TASK_NAMES = {"noisy_recall": "Noisy recall", "multi_needle": "Multi-needle", "mqar": "MQAR"}
@@ -208,27 +215,6 @@ def _spread(solved: Sequence[int | None], most: int) -> str:
 
 def _range(values: Sequence[float]) -> str:
     return f"{number(min(values), 3)} to {number(max(values), 3)}"
-
-
-def brief_names(runs: Sequence[str]) -> list[str]:
-    """Names of runs that differ in the seed alone as one, e.g. ``"mqar-diff-seed0 to 7"``."""
-    seeds: dict[str, list[int]] = {}
-    others = []
-    for run in runs:
-        stem, _, seed = run.rpartition("seed")
-        if seed.isdecimal():
-            seeds.setdefault(stem, []).append(int(seed))
-        else:
-            others.append(run)
-    return [f"{stem}seed{_run_of(numbers)}" for stem, numbers in seeds.items()] + others
-
-
-def _run_of(seeds: Sequence[int]) -> str:
-    """``"0 to 7"`` for neighbours, else all of them."""
-    numbers = sorted(seeds)
-    if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
-        return f"{numbers[0]} to {numbers[-1]}"
-    return ", ".join(str(seed) for seed in numbers)
 
 
 def settings_table(study: Study) -> Table:

@@ -6,9 +6,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from diffattn.data.ngrams import NgramCounts, earlier_counts, gaps, ngram_keys
 from diffattn.errors import ConfigError
-from diffattn.evaluation.perplexity.loss_slices import Slices, slice_losses
-from diffattn.evaluation.perplexity.ngrams import NgramCounts, gaps, ngram_keys
 
 
 def row(length, vocab_size, seed):
@@ -56,14 +55,16 @@ def test_too_many_ids_are_refused():
         ngram_keys(row(9, 100, 0), 4, 2_000_000)
 
 
-def test_bins_part_the_tokens():
-    losses = np.arange(1.0, 10.0)
-    slices = Slices(losses)
-    sizes = np.array([0, 1, 2, 3, 4, 7, 8, 15, 16])
-    slices.add_by_size("size", sizes, np.ones(9, bool))
-    assert slices.sums["size"] == {
-        "0": [1, 1.0], "1": [1, 2.0], "2": [2, 7.0], "4": [2, 11.0], "8": [2, 15.0], "16": [1, 9.0]
-    }  # fmt: skip
-    table = slice_losses([{"tokens": 9, "slices": slices.sums}], "size")
-    assert [(one["from"], one["to"]) for one in table[:3]] == [(0, 0), (1, 1), (2, 3)]
-    assert sum(one["nll"] * one["share"] for one in table) == pytest.approx(losses.mean())
+def test_keys_and_earlier_counts_of_many_rows_are_those_of_each():
+    rows = np.stack([row(200, 5, seed) for seed in range(6)])
+    keys = ngram_keys(rows, 2, 5)
+    counts = earlier_counts(keys)
+    for tokens, row_keys, row_counts in zip(rows, keys, counts, strict=True):
+        assert row_keys.tolist() == ngram_keys(tokens, 2, 5).tolist()
+        seen, expected = Counter(), []
+        for gram in grams(tokens, 2):
+            expected.append(seen[gram])
+            seen[gram] += 1
+        assert row_counts.tolist() == expected
+    for empty in ((0, 5), (3, 0)):
+        assert earlier_counts(np.zeros(empty, np.int64)).shape == empty

@@ -11,13 +11,13 @@ def ngram_keys(tokens: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
     """One int64 per n-gram of a row, different n-grams never sharing one.
 
     Args:
-        tokens: ``[length]``, ids below ``vocab_size``.
+        tokens: ``[..., length]``, ids below ``vocab_size``.
         n: 1 or more.
         vocab_size: Ids there are.
 
     Returns:
-        int64 ``[length - n + 1]``; entry i stands for tokens i to i + n - 1. Empty if the row is
-        shorter than n.
+        int64 ``[..., length - n + 1]``; entry i stands for tokens i to i + n - 1. Empty if the
+        rows are shorter than n.
 
     Raises:
         ConfigError: So many ids that the n-grams do not fit 63 bits.
@@ -26,10 +26,10 @@ def ngram_keys(tokens: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
         raise ConfigError(
             f"ngram_keys: {n}-grams of {vocab_size} ids must fit 63 bits, got more. Use fewer n."
         )
-    size = max(0, len(tokens) - n + 1)
-    keys = np.zeros(size, dtype=np.int64)
+    size = max(0, tokens.shape[-1] - n + 1)
+    keys = np.zeros((*tokens.shape[:-1], size), dtype=np.int64)
     for i in range(n):
-        keys = keys * vocab_size + tokens[i : i + size].astype(np.int64)
+        keys = keys * vocab_size + tokens[..., i : i + size].astype(np.int64)
     return keys
 
 
@@ -40,6 +40,19 @@ def gaps(keys: np.ndarray) -> np.ndarray:
     distances = np.zeros(len(keys), dtype=np.int64)
     distances[order[again]] = order[again] - order[again - 1]
     return distances
+
+
+def earlier_counts(keys: np.ndarray) -> np.ndarray:
+    """How often each key stands earlier in its row, int64 ``[n, length]`` like ``keys``."""
+    order = np.argsort(keys, axis=1, kind="stable")  # equal keys stay in the order of the row
+    ranked = np.take_along_axis(keys, order, axis=1)
+    places = np.broadcast_to(np.arange(keys.shape[1]), keys.shape)
+    is_first = np.ones(keys.shape, dtype=bool)
+    is_first[:, 1:] = ranked[:, 1:] != ranked[:, :-1]
+    firsts = np.maximum.accumulate(np.where(is_first, places, 0), axis=1)
+    counts = np.empty(keys.shape, dtype=np.int64)
+    np.put_along_axis(counts, order, places - firsts, axis=1)
+    return counts
 
 
 class NgramCounts:
