@@ -45,6 +45,7 @@ CHAPTERS = {
     "lambda": "λ over training",
     "maps": "Attention maps",
     "published": "Published study",
+    "claims": "Claims of the papers",
     "benchmarks": "Benchmarks",
     "provenance": "Provenance",
 }
