@@ -73,6 +73,19 @@ def test_number(value, text):
     assert wording.number(value) == text
 
 
+@pytest.mark.parametrize(
+    ("runs", "short"),
+    [
+        (["a-seed0", "a-seed1", "a-seed2", "b-seed0"], ["a-seed0 to 2", "b-seed0"]),
+        (["a-seed0", "a-seed2"], ["a-seed0, 2"]),
+        (["a-seed0 to 2", "12", "-seed"], ["a-seed0 to 2", "12", "-seed"]),
+        (["a-seed" + "9" * 5_000], ["a-seed" + "9" * 5_000]),
+    ],
+)
+def test_names_of_runs_in_short(runs, short):
+    assert wording.brief_names(runs) == short
+
+
 def test_signed_and_derived_numbers():
     assert wording.number(0.25, signed=True) == "+0.2500"
     assert wording.number(0, signed=True) == "0.0000"
