@@ -106,9 +106,13 @@ def require_finite(step: int, values: Mapping[str, Any]) -> None:
                 raise diverged(name, number, step)
 
 
-def diverged(what: str, got: object, step: int) -> DiffAttnError:
+class DivergedError(DiffAttnError):
+    """A run whose numbers have left the range of floats."""
+
+
+def diverged(what: str, got: object, step: int) -> DivergedError:
     """The error of a run whose numbers have left the range of floats."""
-    return DiffAttnError(
+    return DivergedError(
         f"training: {what} must stay finite, got {str(got).rstrip('.')} at step {step}. "
         "A lower train.learning_rate may help."
     )
