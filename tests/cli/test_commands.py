@@ -11,10 +11,11 @@ from rich.console import Console
 
 import diffattn
 from diffattn.cli import tables
-from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.attention_types import ATTENTION
 from diffattn.ops import backends
 from diffattn.recipes.catalog import RECIPES
 from diffattn.records.io import read_json
+from diffattn.studies.text.variants import SWEPT
 
 
 def test_version_and_module(cli):
@@ -44,7 +45,7 @@ def test_reproduce_trains_compares_and_reports(cli, here, small, tmp_path):
     again = cli("reproduce", "--scale", "smoke", "--out", out, *small, "--json")
     assert again.code == 0
     assert again.out == (out / "results.json").read_text(encoding="utf-8")
-    assert list(json.loads(again.out)["types"]) == list(ATTENTION_TYPES)
+    assert list(json.loads(again.out)["variants"]) == list(SWEPT)
     assert again.err.splitlines() == ["checking 1 documents", "comparing"]
 
     page = (out / "report.html").read_bytes()
@@ -144,7 +145,7 @@ def test_generate_prints_the_text_alone(cli, trained):
     [
         (("reproduce", "--scale", "study", "--seeds", "4,5"), "config"),
         (("reproduce", "recall", "--scale", "study", "--seeds", "4,5"), "tasks"),
-        (("train", "laptop", "--attention", "diff_v2", "--set", "train.num_steps=30"), "model"),
+        (("train", "laptop", "--attention", "diff_v2", "--set", "train.num_steps=60"), "model"),
     ],
 )
 def test_dry_run_prints_the_configuration_and_creates_nothing(
@@ -200,7 +201,7 @@ def test_lists_show_every_name_whole(kind, cli, monkeypatch):
     expected = {
         "recipes": list(RECIPES),
         "presets": ["830m", "1.4b", "2.8b", "3b", "gpt2-small", "6.8b", "13.1b"],
-        "types": list(ATTENTION_TYPES),
+        "types": list(ATTENTION),
         "backends": list(backends.names("diff_attention")),
     }[kind]
     rows = json.loads(cli("list", kind, "--json").out)

@@ -155,7 +155,6 @@ def test_one_window_cannot_weigh_copies():
         BigramCopy(make_windows(1, 30), IDS)
 
 
-@pytest.mark.scheduled
 def test_a_large_vocabulary_takes_memory_of_the_text_alone():
     """A table of all pairs would take 80 GB."""
     windows = np.random.default_rng(5).zipf(1.3, size=(2_000, 256)) % 100_000

@@ -22,6 +22,7 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.lock import sole_writer
 from diffattn.records.run import RunRecord
+from diffattn.training.callbacks import require_finite
 from diffattn.training.schedule import learning_rate_factor
 from diffattn.training.trainer import OrderedTrainer, train, training_order
 
@@ -281,6 +282,13 @@ def test_a_run_that_diverges_stops_with_one_line(
     assert not (tmp_path / "run" / "results.json").exists()
     for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
         json.loads(line)
+
+
+@pytest.mark.parametrize("value", [math.nan, [1.0, math.inf], {"quarter_1": 1.0, "b": -math.inf}])
+def test_every_measured_number_must_be_finite(value):
+    require_finite(7, {"a": 1.0, "b": [1.0, None], "c": {"quarter_1": 2.0}, "d": None})
+    with pytest.raises(DiffAttnError, match=r"validation_\w+ must stay finite, .* at step 7"):
+        require_finite(7, {"validation_numbers": value})
 
 
 def test_a_finished_run_is_not_run_again(finished, make_run, data, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Small folders of every kind that a page is made of, cut out of the committed records."""
+"""Small folders of every kind that a page is made of; most are cut out of committed records."""
 
 import json
 from collections.abc import Callable
@@ -16,16 +16,16 @@ from diffattn.records.evaluations import (
 from diffattn.records.run import RunRecord
 from diffattn.report.benchmarks.tables import markdown, read_results
 from diffattn.report.build import build_evaluation_report, build_report, markdown_results
+from diffattn.report.study.published import study_summary
+from report.made_up_study import write_study
 from trials.hostile_values import write_record
 
 ROOT = Path(__file__).parents[2]
-TEXT = ROOT / "published" / "text"
 RECALL = ROOT / "published" / "recall"
 BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
-SUMMARY = ROOT / "src" / "diffattn" / "report" / "published" / "text.json"
 TYPES = ("softmax", "diff")
 SEEDS = (0, 1)
-TOKENS = 3
+TEXT_TOKENS = ("a", " ", "b")
 
 
 @dataclass(frozen=True)
@@ -49,38 +49,36 @@ def read(path: Path) -> Any:
 
 
 def text_study(folder: Path, *, finished: bool = True) -> Folder:
-    """Two types, two seeds, three tokens; unfinished, its numbers are computed from its runs."""
-    study, results = read(TEXT / "study.json"), read(TEXT / "results.json")
-    names = [f"{kind}-seed{seed}" for kind in TYPES for seed in SEEDS]
-    write_record(folder / "study.json", study | {"types": list(TYPES), "seeds": list(SEEDS)})
-    results["types"] = {kind: results["types"][kind] for kind in TYPES}
-    results["differences"] = results["differences"][:1]
-    costs, maps = read(TEXT / "costs.json"), read(TEXT / "maps.json")
-    costs["runs"] = {name: costs["runs"][name] for name in names}
-    maps["tokens"] = maps["tokens"][:TOKENS]
-    maps["layers"] = {kind: _cut(maps["layers"][kind]) for kind in TYPES}
-    if finished:
-        write_record(folder / "results.json", results)
-        write_record(folder / "costs.json", costs)
-        write_record(folder / "maps.json", maps)
-    for name in names:
-        for record in ("run.json", "results.json", "costs.json"):
-            write_record(folder / "runs" / name / record, read(TEXT / "runs" / name / record))
-        rows = read(TEXT / "runs" / name / "metrics.jsonl")
-        write_record(folder / "runs" / name / "metrics.jsonl", [*rows[:3], rows[-1]])
+    """A type, a control and an ablation; unfinished, its numbers are computed from its runs."""
+    write_study(
+        folder,
+        variants=("softmax", "diff", "none", "diff_v2_gate"),
+        seeds=SEEDS,
+        sweep=True,
+        tokens=TEXT_TOKENS,
+        num_layers=2,
+        num_steps=25,
+    )
+    write_record(folder / "results.json", _shortened(read(folder / "results.json")))
+    costs = read(folder / "costs.json")
+    costs["runs"] = dict(list(costs["runs"].items())[:3])
+    write_record(folder / "costs.json", costs)
     run = folder / "runs" / "diff-seed0"
     of_study = ("study.json", "results.json", "costs.json", "maps.json")
     of_run = ("run.json", "results.json", "costs.json", "metrics.jsonl")
     records = [run / name for name in of_run]
     if finished:
         records += [folder / name for name in of_study]
+    else:
+        for name in of_study[1:]:
+            (folder / name).unlink()
     return Folder(tuple(records), lambda: _study_page(folder))
 
 
 def recall_study(folder: Path) -> Folder:
     """Two types, two trials, a control, one task and one run of the sweep."""
     study, results = read(RECALL / "study.json"), read(RECALL / "results.json")
-    task, control = "noisy_recall", "no_attention"
+    task, control = "noisy_recall", "none"
     rates = study["learning_rates"][:1]
     study |= {"types": list(TYPES), "seeds": list(SEEDS), "learning_rates": rates}
     study["tasks"] = {task: study["tasks"][task]}
@@ -186,18 +184,10 @@ def benchmarks(folder: Path) -> Folder:
 
 def published(folder: Path) -> Folder:
     """The summary of a published study beside another study."""
-    summary = read(SUMMARY)
-    summary["study"] |= {"types": list(TYPES), "seeds": [0]}
-    summary["runs"] = [
-        entry
-        for entry in summary["runs"]
-        if entry["record"]["name"] in {f"{kind}-seed0" for kind in TYPES}
-    ]
-    results = summary["results"]
-    results["types"] = {kind: results["types"][kind] for kind in TYPES}
-    results["differences"] = results["differences"][:1]
+    whole = folder / "whole"
+    text_study(whole)
     path = folder / "summary" / "text.json"
-    write_record(path, summary)
+    write_record(path, study_summary(whole))
     study = folder / "study"
     text_study(study, finished=False)
     return Folder((path,), lambda: _page(build_report(study, published=path)))
@@ -224,12 +214,24 @@ def _page(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _cut(entry: dict[str, Any]) -> dict[str, Any]:
-    """Maps of the first tokens."""
-    return {
-        key: [row[:TOKENS] for row in value[:TOKENS]] if isinstance(value, list) else value
-        for key, value in entry.items()
-    }
+def _shortened(results: dict[str, Any]) -> dict[str, Any]:
+    """One or two of everything that results hold more of."""
+    parts = ("repeated_bigram", "quarter_1")
+    for name, entry in results["variants"].items():
+        for at, group in entry["at"].items():
+            kept = parts if (name, at) == ("diff", "best") else parts[:1]
+            group["parts"] = {part: group["parts"][part] for part in kept}
+    for entry in results["rates"]["variants"].values():
+        del entry["tried"][2:]
+    for entry in results["count_models"].values():
+        entry["parts"] = {part: entry["parts"][part] for part in parts[:1]}
+    wanted = {("diff", part) for part in parts[:1]}
+    results["differences"] = [
+        entry
+        for entry in results["differences"]
+        if entry["metric"] == "validation_loss" or (entry["variant"], entry["metric"]) in wanted
+    ]
+    return results
 
 
 def _first_trials(summary: dict[str, Any], seeds: tuple[int, ...]) -> dict[str, Any]:

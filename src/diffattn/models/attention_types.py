@@ -154,4 +154,4 @@ def attention_facts(where: str, name: str) -> AttentionType:
 
 def types_with(fact: str) -> str:
     """The types for which a yes-or-no fact holds, for messages: ``"'diff' and 'shared_diff'"``."""
-    return " and ".join(repr(row.name) for row in _ROWS if getattr(row, fact))
+    return " and ".join(repr(name) for name in ATTENTION_TYPES if getattr(ATTENTION[name], fact))

@@ -35,7 +35,7 @@ def smoke() -> dict[str, Any]:
         ),
         "learning_rates": (3e-3,),
         "seeds": (0,),
-        "controls": ("no_attention", "diff_no_head_norm"),
+        "controls": ("none", "diff_no_norm"),
     }
 
 

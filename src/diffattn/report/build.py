@@ -13,10 +13,10 @@ from diffattn.report.recall.page import CHAPTERS as RECALL_CHAPTERS
 from diffattn.report.recall.page import recall_page
 from diffattn.report.recall.tables import recall_markdown
 from diffattn.report.study.files import read_study
+from diffattn.report.study.markdown import study_markdown
 from diffattn.report.study.page import CHAPTERS as STUDY_CHAPTERS
-from diffattn.report.study.page import published_study, study_page
+from diffattn.report.study.page import OPTIONAL, published_study, study_page
 from diffattn.report.study.published import read_published
-from diffattn.report.study.tables import study_markdown
 
 
 def build_report(
@@ -59,13 +59,19 @@ def build_report(
             benchmarks=measured,
         )
     text = read_study(study)
+    page = study_page(text)
     beside = None if published is None else published_study(text, read_published(published))
     return write_page(
         out,
         "study.html.j2",
         title=f"Differential attention: study “{text.info.get('scale')}”",
-        chapters=_present(STUDY_CHAPTERS, published=beside is not None, benchmarks=bool(measured)),
-        study=study_page(text),
+        chapters=_present(
+            STUDY_CHAPTERS,
+            **{name: page[name] is not None for name in OPTIONAL},
+            published=beside is not None,
+            benchmarks=bool(measured),
+        ),
+        study=page,
         published=beside,
         benchmarks=measured,
     )

@@ -20,8 +20,8 @@ TASK = {"name": "noisy_recall", "num_pairs": 2, "noise_ratio": 0.5, "num_queries
 TASK |= {"replacement": True}
 NEEDLE = {"name": "multi_needle", "num_pairs": 2, "num_queries": 2, "context_len": 8}
 CEILINGS = {"values": 0.125, "pairs": 0.5, "elimination": 0.5}
-CONTROL = "no_attention"
-WHAT = "no <i>attention</i>"
+CONTROL = "none"
+WHAT = "No attention"
 
 
 def write_run(folder, name, task, kind, seed, solved_step):
@@ -64,7 +64,7 @@ def study(tmp_path):
     info = {"schema": 1, "kind": "recall", "created": "2001-02-03T04:05:06+00:00"}
     info |= {"scale": "study", "types": list(TYPES), "seeds": [0, 1], "sweep_seeds": [100]}
     info |= {"learning_rates": [0.001, 0.003], "match": "params", "config_hash": "0123"}
-    info |= {"controls": {CONTROL: {"what": WHAT}}, "control_seeds": 1}
+    info |= {"controls": {CONTROL: {}}, "control_seeds": 1}
     train = {"num_steps": 200, "batch_tokens": 640, "seq_len": 10}
     shape = {"num_hidden_layers": 2, "hidden_size": 64}
     info["tasks"] = {
@@ -91,7 +91,7 @@ def study(tmp_path):
                 )
             types[kind] = summary(task, trials) | {"sweep": swept, "inside": kind == "diff"}
         blind = write_run(folder, f"{task}-{CONTROL}-seed0", task, "none", 0, None)
-        controls = {CONTROL: summary(task, [blind]) | {"what": WHAT, "like": "softmax"}}
+        controls = {CONTROL: summary(task, [blind]) | {"like": "softmax"}}
         p_values = {"fisher_exact": 0.4321, "fisher_exact_holm": 0.8642}
         p_values |= {"log_rank": 0.0654, "log_rank_holm": 0.1308}
         results["tasks"][task] = {
@@ -190,7 +190,7 @@ def test_the_page_shows_every_run_and_number(study):
         "The task does not leak: without attention the best model answers 0.126, and guessing any "
         "value explains up to 0.188.",
         "−1,234",
-        "no <i>attention</i> and Transformer (softmax)",
+        "No attention and Transformer (softmax)",
         "1 seed each",
         "0.88",
     ):
@@ -218,7 +218,7 @@ def test_charts_hold_every_trial_and_the_ceilings(study):
     assert sum(trace["showlegend"] for trace in traces) == len(TYPES) + len(guesses)
     blind = shown["chart-controls-noisy_recall"]["data"]
     assert blind[0]["y"] == [0.5] * 5
-    assert blind[0]["name"] == "no &lt;i&gt;attention&lt;/i&gt;"
+    assert blind[0]["name"] == WHAT
     assert CONTROL not in {trace["legendgroup"] for trace in traces}
     for spec in shown.values():
         assert len(go.Figure(spec).data) == len(spec["data"]) > 0
@@ -237,7 +237,7 @@ def test_markdown(study):
         "| 0.864, 0.131 | 0.510 to 0.998 | 0.500 | noisy_recall-diff-seed0, 1 |"
     )
     assert lines[4].startswith(f"| Noisy recall | {WHAT} | 0.003 | 0 of 1 | ")
-    assert lines[4].endswith(" | noisy_recall-no_attention-seed0 |")
+    assert lines[4].endswith(" | noisy_recall-none-seed0 |")
 
 
 def test_a_single_rate_is_said_to_be_no_choice(study):
@@ -303,7 +303,7 @@ def test_contradictions_are_named(study):
         ("study.json", ('"task":', '"tusk":'), "must hold task"),
         ("results.json", ('"solved_steps"', '"steps_solved"'), "must hold solved_steps"),
         ("results.json", ('"control_tests"', '"tests_of_controls"'), "must hold control_tests"),
-        ("results.json", ('"no_attention": {', '"some_attention": {'), "must hold the controls of"),
+        ("results.json", ('"none": {', '"some_attention": {'), "must hold the controls of"),
     ],
 )
 def test_damaged_files_are_refused(study, name, change, message):

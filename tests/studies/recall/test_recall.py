@@ -62,7 +62,7 @@ def test_the_smoke_study_is_whole(smoke, heard):
     assert set(results["tasks"]) == {"noisy_recall", "multi_needle"}
     for task in results["tasks"].values():
         assert list(task["types"]) == list(ATTENTION_TYPES)
-        assert list(task["controls"]) == ["no_attention", "diff_no_head_norm"]
+        assert list(task["controls"]) == ["none", "diff_no_norm"]
         assert task["can"]["verdict"] == task["sooner"]["verdict"] == "uninformative"
     for member in members:
         record = RunRecord.read(smoke / "runs" / member.config.name)
@@ -116,7 +116,7 @@ def test_members_are_matched_and_paired(scale):
     for member in trials:
         model, train = member.config.model, member.config.train
         # One channel of one layer's feed-forward is the finest step that a match can take.
-        if "no_attention-" not in member.config.name:  # its parameters are gone
+        if "none-" not in member.config.name:  # its parameters are gone
             assert abs(member.facts["parameter_difference"]) <= 3 * model.hidden_size * 2
         assert train.seed == train.data_seed
         assert train.final_learning_rate == pytest.approx(train.learning_rate / 10)
@@ -193,10 +193,10 @@ def test_what_is_counted(two_rates):
     assert diff["runs"] == [f"multi_needle-diff-seed{seed}" for seed in range(3)]
     assert len(diff["sweep"]) == 2 * (2 + 3)  # alike: the lowest is best, and below it again
     assert (diff["learning_rate"], diff["inside"]) == (1e-3 / 8, False)
-    bare = task["controls"]["diff_no_head_norm"]
+    bare = task["controls"]["diff_no_norm"]
     assert bare["learning_rate"] == diff["learning_rate"]
-    assert bare["runs"] == ["multi_needle-diff_no_head_norm-seed0"]
-    assert [test["types"][0] for test in task["control_tests"]] == ["diff_no_head_norm"] * 4
+    assert bare["runs"] == ["multi_needle-diff_no_norm-seed0"]
+    assert [test["types"][0] for test in task["control_tests"]] == ["diff_no_norm"] * 4
     tests = {tuple(test["types"]): test for test in task["tests"]}
     assert len(tests) == 6
     assert tests["softmax", "diff"]["fisher_exact"] == fisher_exact(0, 3, 2, 3)
@@ -213,7 +213,7 @@ def test_what_is_counted(two_rates):
         ({"learning_rates": (2e-3, 1e-3)}, r"learning_rates must rise, got \[0.002, 0.001\]"),
         ({"extensions": -1}, "extensions must be 0 or more, got -1"),
         ({"control_seeds": 0}, "control_seeds must be 1 or more, got 0"),
-        ({"controls": ("no_attenton",)}, "Did you mean 'no_attention'"),
+        ({"controls": ("nonee",)}, "control must be in"),
         ({"seeds": (0, 100)}, r"seeds must not be those of the sweep, got \[100\]"),
         ({"match": "size"}, "match must be in"),
     ],

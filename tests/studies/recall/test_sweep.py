@@ -118,8 +118,7 @@ def test_reproduce_runs_wave_by_wave_and_then_the_trials(config, tmp_path, monke
         rate for _ in (8, 9) for rate in (1e-3, 2e-3, 4e-3, 8e-3, 16e-3, 32e-3)
     ]
     assert made[-4:] == [
-        f"noisy_recall-{name}-seed0"
-        for name in ("softmax", "diff", "no_attention", "diff_no_head_norm")
+        f"noisy_recall-{name}-seed0" for name in ("softmax", "diff", "none", "diff_no_norm")
     ]
     before = len(made)
     reproduce.reproduce_recall("smoke", out=tmp_path, workers=1)

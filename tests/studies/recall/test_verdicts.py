@@ -85,17 +85,17 @@ def test_all_pairs_of_all_tasks_are_one_family_per_test():
 
 
 def test_blind_controls_are_in_no_test():
-    _, tests = verdicts({"softmax": LATE, "diff": EARLY}, {"no_attention": NEVER})
+    _, tests = verdicts({"softmax": LATE, "diff": EARLY}, {"none": NEVER})
     assert tests["control_tests"] == []
 
 
 @pytest.mark.parametrize(
     ("controls", "explained"),
     [
-        ({"softmax_half": LATE, "softmax_minus_mean": LATE, "diff_no_head_norm": EARLY}, []),
+        ({"softmax_half": LATE, "softmax_minus_mean": LATE, "diff_no_norm": EARLY}, []),
         ({"softmax_half": EARLY}, ["softmax_half"]),
         ({"softmax_half": LATE, "softmax_minus_mean": EARLY}, ["softmax_minus_mean"]),
-        ({"diff_no_head_norm": LATE}, ["diff_no_head_norm"]),
+        ({"diff_no_norm": LATE}, ["diff_no_norm"]),
     ],
 )
 def test_a_lead_that_a_control_explains_is_said_to_be(controls, explained):
@@ -106,7 +106,7 @@ def test_a_lead_that_a_control_explains_is_said_to_be(controls, explained):
 
 
 def test_the_norm_is_no_reservation_about_others():
-    found, _ = verdicts({"softmax": LATE, "diff_v2": EARLY}, {"diff_no_head_norm": LATE})
+    found, _ = verdicts({"softmax": LATE, "diff_v2": EARLY}, {"diff_no_norm": LATE})
     assert found["sooner"]["pairs"][0]["explained_by"] == []
 
 
@@ -130,10 +130,10 @@ def test_uninformative(types, leaked, why):
 def test_a_model_without_attention_must_stay_at_a_guess_of_any_value():
     """Not at one of the context's values: it cannot know them."""
     ceilings = {"values": 1 / 16, "pairs": 1 / 4}
-    at_guess = {"no_attention": group(None, accuracy=0.07), "no_attention_wide": group(None)}
-    at_guess["no_attention_wide"]["test_accuracy"] = [0.1]
+    at_guess = {"none": group(None, accuracy=0.07), "none_ffn": group(None)}
+    at_guess["none_ffn"]["test_accuracy"] = [0.1]
     found = leak(at_guess, ceilings, 512)
     assert found == {"limit": pytest.approx(0.10529, abs=1e-5), "highest": 0.1, "leaks": False}
-    knowing = {"no_attention": group(None, accuracy=0.25)}
+    knowing = {"none": group(None, accuracy=0.25)}
     assert leak(knowing, ceilings, 512)["leaks"] is True
     assert leak({}, ceilings, 512) == {"limit": found["limit"], "highest": None, "leaks": None}

@@ -123,7 +123,7 @@ def test_runs_of_the_sweep_are_shorter_and_of_another_seed():
     for member in members:
         train = member.config.train
         assert train.seed == train.data_seed == config.sweep_seed
-        assert (train.num_steps, train.warmup_steps) == (500, 25)
+        assert (train.num_steps, train.warmup_steps) == (1_000, 50)
 
 
 @pytest.mark.parametrize("match", MATCHES)

@@ -6,10 +6,9 @@ import pytest
 
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.run import RunRecord
-from diffattn.report.page.run_tables import cost_table, models_table
 from diffattn.report.study.files import read_study
 from diffattn.report.study.published import ALL_RECORDS, PUBLISHED, read_published, study_summary
-from diffattn.report.study.summary import bits_per_byte, differences, losses
+from diffattn.report.study.summary import differences, variants_of
 from diffattn.studies.text.reproduce import comparison
 from diffattn.studies.text.summary import comparison_results
 
@@ -86,13 +85,15 @@ def test_records_only():
 
 def test_the_package_carries_its_summary():
     """After a new study: ``python -m diffattn.report.study.published published/text``."""
-    assert read_json(PUBLISHED) == study_summary(STUDY)
-    assert PUBLISHED.stat().st_size < 25_000
-    assert (Path(__file__).parents[3] / ALL_RECORDS).samefile(STUDY)
-    carried = read_published(PUBLISHED)
     whole = read_study(STUDY)
-    assert losses(carried) == losses(whole)
-    assert differences(carried) == differences(whole)
-    assert bits_per_byte(carried) == bits_per_byte(whole)
-    assert models_table(carried) == models_table(whole)
-    assert cost_table(carried) == cost_table(whole)
+    carried = read_published(PUBLISHED)
+    assert (Path(__file__).parents[3] / ALL_RECORDS).samefile(STUDY)
+    if whole.foreign_protocol:  # of version 1, which no page shows
+        assert carried is None
+        return
+    assert carried is not None
+    assert read_json(PUBLISHED) == study_summary(STUDY)
+    assert PUBLISHED.stat().st_size < 100_000
+    assert differences(whole) == differences(carried)
+    for name, variant in variants_of(whole).items():
+        assert variants_of(carried)[name].best.loss == variant.best.loss

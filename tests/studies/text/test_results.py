@@ -99,7 +99,7 @@ def test_rates_of_the_sweep():
     sweeps = dict.fromkeys(SWEPT, inside) | {"diff": other, "none": at_edge}
     results = study(sweeps=sweeps)
     rates = results["rates"]
-    assert (rates["common"], rates["sweep_seed"], rates["sweep_steps"]) == (2e-3, 1_000, 500)
+    assert (rates["common"], rates["sweep_seed"], rates["sweep_steps"]) == (2e-3, 1_000, 1_000)
     assert rates["variants"]["diff"]["tried"][0] == {
         "run": "diff-lr0.001-sweep1000", "learning_rate": 1e-3, "validation_loss": 2.0,
     }  # fmt: skip

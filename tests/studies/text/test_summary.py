@@ -24,7 +24,7 @@ def test_statement_leaves_out_what_is_in_range():
 
 
 def test_statement_in_range():
-    settings = ["train.num_steps=6000000"]
+    settings = ["train.num_steps=12000000"]
     words = statement(comparison("study", settings=settings))
     assert "below" not in words
     assert words.startswith("Heads and tokens lie in the range the papers test.")

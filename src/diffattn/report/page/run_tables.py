@@ -14,7 +14,15 @@ from diffattn.report.page.tables import (
     type_cell,
     word_cell,
 )
-from diffattn.report.page.wording import MISSING, count, mebibytes, number, percent, ratio
+from diffattn.report.page.wording import (
+    MISSING,
+    brief_names,
+    count,
+    mebibytes,
+    number,
+    percent,
+    ratio,
+)
 
 _COSTS = ("tokens_per_second", "peak_bytes", "wall_seconds")
 
@@ -44,7 +52,7 @@ def models_table(study: Study) -> Table:
             _change_cell(extra, base.get("parameters"), name, names),
             number_cell(count(model.get("train_flops_per_token")), names),
             _change_cell(flops, base.get("train_flops_per_token"), name, names),
-            run_cell(names),
+            run_cell(brief_names(names)),
         ]
         rows.append(row)
     headers = [

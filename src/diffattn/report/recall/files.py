@@ -37,10 +37,6 @@ class _Settings(TypedDict):
     task: _TaskSettings
 
 
-class _Control(TypedDict):
-    what: str
-
-
 class _Info(TypedDict):
     """``study.json``."""
 
@@ -48,7 +44,7 @@ class _Info(TypedDict):
     seeds: list[int]
     sweep_seeds: list[int]
     learning_rates: list[float]
-    controls: dict[str, _Control]
+    controls: dict[str, Any]
     control_seeds: int
     tasks: dict[str, _Settings]
 
@@ -86,7 +82,6 @@ class _Counts(TypedDict):
 
 
 class _ControlSummary(_Counts):
-    what: str
     like: str
 
 

@@ -14,7 +14,6 @@ from diffattn.report.page.wording import listing, number, plural, type_name
 from diffattn.report.recall.files import part, sweep_names, trial_names
 from diffattn.report.recall.tables import (
     CEILING_NAMES,
-    brief_names,
     by_query_table,
     ceilings_in_words,
     control_tests_table,
@@ -147,8 +146,7 @@ def _chart(
 ) -> Chart | str:
     traces: list[dict[str, Any]] = []
     used = []
-    controls = study.info["controls"]
-    colors = dict(zip(controls, cycle(_CONTROL_COLORS), strict=False))
+    colors = dict(zip(study.info["controls"], cycle(_CONTROL_COLORS), strict=False))
     for name, runs in groups.items():
         in_legend = False
         for run in runs:
@@ -158,8 +156,6 @@ def _chart(
             used.append(run.name)
             trace = line(curve, name, run.name, color=colors.get(name))
             trace |= {"mode": "lines", "showlegend": not in_legend}
-            if name in controls:
-                trace["name"] = controls[name]["what"]
             trace["line"]["width"] = 1.8
             traces.append(trace)
             in_legend = True
@@ -173,7 +169,7 @@ def _chart(
         look=layout("training step", "share of queries answered", yaxis={"range": [0, 1.03]}),
         caption=f"{task_name(task)}: accuracy on the validation set, one line per run. A line that "
         "ends early was solved there. Dotted: what guessing reaches.",
-        runs=names_of(brief_names(used)),
+        runs=names_of(used),
         height=420,
         label=f"{task_name(task)}: {label}",
     )

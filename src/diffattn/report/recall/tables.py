@@ -17,6 +17,7 @@ from diffattn.report.page.tables import (
 )
 from diffattn.report.page.wording import (
     MISSING,
+    brief_names,
     count,
     markdown_row,
     number,
@@ -91,7 +92,7 @@ def trials_table(study: Study, task: str) -> Table:
         accuracy = zip(summary["runs"], summary["test_accuracy"], strict=True)
         rows.append(
             [
-                head_cell(member_name(study, task, name)),
+                type_cell(name),
                 per_run((run, _step(solved, spent)) for run, solved, spent in steps),
                 per_run((run, number(value, 3)) for run, value in accuracy),
             ]
@@ -103,28 +104,24 @@ def trials_table(study: Study, task: str) -> Table:
 
 def tests_table(study: Study, task: str) -> Table:
     """p-values between every two types: of the solved shares, and of the steps taken."""
-    entry = _entry(study, task)
     return _tests(
-        entry["tests"],
+        _entry(study, task)["tests"],
         "Two-sided p-values between types; adjusted by Holm over all pairs of types, test by test.",
-        {name: type_name(name) for name in entry["types"]},
     )
 
 
 def control_tests_table(study: Study, task: str) -> Table:
     """The same between controls and types."""
-    entry = _entry(study, task)
     return _tests(
-        entry["control_tests"],
+        _entry(study, task)["control_tests"],
         "The same between controls and types, adjusted as a family of their own.",
-        {name: member_name(study, task, name) for name in (*entry["types"], *entry["controls"])},
     )
 
 
-def _tests(tests: list[dict[str, Any]], caption: str, names: dict[str, str]) -> Table:
+def _tests(tests: list[dict[str, Any]], caption: str) -> Table:
     rows = [
         [
-            head_cell(" and ".join(names.get(name, name) for name in test["types"])),
+            head_cell(" and ".join(map(type_name, test["types"]))),
             *(number_cell(_p_value(test[key])) for key in _TESTS),
         ]
         for test in tests
@@ -139,20 +136,14 @@ def _tests(tests: list[dict[str, Any]], caption: str, names: dict[str, str]) -> 
     return table(caption, headers, rows)
 
 
-def member_name(study: Study, task: str, name: str) -> str:
-    """What a control changes, or the human name of a type."""
-    control = _entry(study, task)["controls"].get(name)
-    return type_name(name) if control is None else str(control["what"])
-
-
 def controls_table(study: Study, task: str) -> Table:
     """What every control changes and what it came to."""
     rows = []
-    for summary in _entry(study, task)["controls"].values():
+    for name, summary in _entry(study, task)["controls"].items():
         values = [*_solved(summary), _range(summary["test_accuracy"])]
         rows.append(
             [
-                head_cell(summary["what"]),
+                type_cell(name),
                 word_cell(type_name(summary["like"])),
                 number_cell(count(summary["parameter_difference"], signed=True), summary["runs"]),
                 *(number_cell(value, summary["runs"]) for value in values),
@@ -192,7 +183,7 @@ def start_table(study: Study, task: str) -> Table:
     entry = _entry(study, task)
     rows = [
         [
-            head_cell(member_name(study, task, name)),
+            type_cell(name),
             number_cell(number(summary["largest_write"], 2), summary["runs"]),
         ]
         for name, summary in {**entry["types"], **entry["controls"]}.items()
@@ -291,7 +282,7 @@ def recall_markdown(study: Path) -> str:
         for name, summary in {**entry["types"], **entry["controls"]}.items():
             cells = [
                 task_name(task),
-                summary.get("what", type_name(name)),
+                type_name(name),
                 *_solved(summary),
                 p_values.get(name, MISSING),
                 _range(summary["test_accuracy"]),
@@ -321,27 +312,6 @@ def _spread(solved: Sequence[int | None], most: int) -> str:
 
 def _range(values: Sequence[float]) -> str:
     return f"{number(min(values), 3)} to {number(max(values), 3)}"
-
-
-def brief_names(runs: Sequence[str]) -> list[str]:
-    """Names of runs that differ in the seed alone as one, e.g. ``"mqar-diff-seed0 to 7"``."""
-    seeds: dict[str, list[int]] = {}
-    others = []
-    for run in runs:
-        stem, _, seed = run.rpartition("seed")
-        if seed.isdecimal():
-            seeds.setdefault(stem, []).append(int(seed))
-        else:
-            others.append(run)
-    return [f"{stem}seed{_run_of(numbers)}" for stem, numbers in seeds.items()] + others
-
-
-def _run_of(seeds: Sequence[int]) -> str:
-    """``"0 to 7"`` for neighbours, else all of them."""
-    numbers = sorted(seeds)
-    if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
-        return f"{numbers[0]} to {numbers[-1]}"
-    return ", ".join(str(seed) for seed in numbers)
 
 
 def settings_table(study: Study) -> Table:

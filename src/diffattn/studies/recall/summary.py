@@ -35,8 +35,10 @@ def recall_results(config: RecallStudyConfig, results: Results) -> dict[str, Any
             for name in config.types
         }
         controls = {
-            name: {"what": CONTROLS[name].what, "like": CONTROLS[name].like}
-            | {"learning_rate": chosen[task.task_name, CONTROLS[name].like].rate}
+            name: {
+                "like": CONTROLS[name].like,
+                "learning_rate": chosen[task.task_name, CONTROLS[name].like].rate,
+            }
             | _counts(groups[task.task_name, name], results)
             for name in config.controls
         }

@@ -12,7 +12,7 @@ from diffattn.report.page.wording import listing, type_name
 from diffattn.stats.multiple import holm
 from diffattn.stats.proportions import fisher_exact
 from diffattn.stats.survival import log_rank
-from diffattn.studies.recall.controls import BLIND, CONTROLS, IMITATIONS, WITHOUT_NORM
+from diffattn.studies.recall.controls import BLIND, IMITATIONS, WITHOUT_NORM
 
 LEVEL = 0.05
 """Adjusted p-values below it count as shown."""
@@ -179,12 +179,12 @@ def _sooner(types: Groups, tests: Mapping[str, Any]) -> dict[str, Any]:
 def _reservation(pair: Mapping[str, Any]) -> str:
     """Why a lead over softmax may come from something else than the second map."""
     lead = f"the lead of {type_name(pair['first'])} over {type_name(pair['later'])}"
-    alike = [CONTROLS[name].what for name in pair["explained_by"] if name != WITHOUT_NORM]
+    alike = [type_name(name) for name in pair["explained_by"] if name != WITHOUT_NORM]
     text = ""
     if alike:
         text += f" But {lead} is not shown over {listing(alike)}: its second map may not be why."
     if WITHOUT_NORM in pair["explained_by"]:
-        text += f" But {lead} is not shown for {CONTROLS[WITHOUT_NORM].what}: the norm may be why."
+        text += f" But {lead} is not shown for {type_name(WITHOUT_NORM)}: the norm may be why."
     return text
 
 

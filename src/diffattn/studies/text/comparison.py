@@ -105,21 +105,22 @@ class ComparisonConfig:
     def trials(self, rates: Mapping[str, float]) -> list[Member[RunConfig]]:
         """The runs that count, seed by seed, so that an early stop leaves whole groups.
 
+        Those with a sweep of their own come first.
+
         Args:
             rates: Variant to its best learning rate. The common one is the baseline's.
         """
-        common = rates[BASELINE]
-        members = []
-        for seed in self.seeds:
-            for name in self.variants:
-                if seed not in self.seeds_of(name):
-                    continue
-                variant = VARIANTS[name]
-                members.append(self._member(variant, trial_name(name, seed), seed, rates[name]))
-                if name in SWEPT and rates[name] != common:
-                    at_common = trial_name(name, seed, common=True)
-                    members.append(self._member(variant, at_common, seed, common))
-        return members
+        swept = [name for name in self.variants if name in SWEPT]
+        others = [name for name in self.variants if name not in SWEPT]
+        return [
+            self._member(VARIANTS[name], trial_name(name, seed, common=at_common), seed, rate)
+            for group in (swept, others)
+            for seed in self.seeds
+            for name in group
+            if seed in self.seeds_of(name)
+            for at_common, rate in ((False, rates[name]), (True, rates[BASELINE]))
+            if not at_common or (name in SWEPT and rates[name] != rates[BASELINE])
+        ]
 
     def steps_of(self, run: str) -> int:
         """Steps of a run, by its name."""

@@ -23,7 +23,7 @@ from diffattn.studies.text.comparison import (
     sweep_name,
 )
 from diffattn.studies.text.count_models import count_model_results
-from diffattn.studies.text.variants import SWEPT, VARIANTS
+from diffattn.studies.text.variants import SWEPT, VARIANTS, WITH_CONTROLS
 from diffattn.studies.workers import Member, OnMessage, OnProgress
 from diffattn.training.config import RunConfig
 from diffattn.training.prepare import PreparedData, prepare_data
@@ -31,11 +31,11 @@ from diffattn.training.prepare import PreparedData, prepare_data
 _COUNTS = "counts.json"
 _SCALES: dict[str, dict[str, Any]] = {
     "smoke": {"seeds": (0,), "variants": SWEPT},
-    "laptop": {"seeds": (0,), "variants": (*SWEPT, "none_ffn", "softmax_half")},
+    "laptop": {"seeds": (0,), "variants": WITH_CONTROLS},
     "study": {
         "seeds": (0, 1, 2, 3, 4),
         "variants": tuple(VARIANTS),
-        "learning_rates": (5e-4, 1e-3, 2e-3, 4e-3),
+        "learning_rates": (1e-3, 2e-3, 4e-3, 8e-3),
     },
 }
 """What each scale compares besides its recipe."""

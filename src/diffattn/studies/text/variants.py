@@ -85,6 +85,9 @@ VARIANTS = {row.name: row for row in _ROWS}
 SWEPT = (*ATTENTION_TYPES, FLOOR)
 """Variants with a rate of their own; the others use that of what they are compared with."""
 
+WITH_CONTROLS = tuple(row.name for row in _ROWS if row.role in ("baseline", "type", "control"))
+"""What has to be compared for a lead to be read as one of the second map."""
+
 
 def rate_owner(name: str) -> str:
     """The variant whose sweep decides the learning rate of ``name``."""
