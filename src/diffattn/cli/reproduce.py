@@ -49,8 +49,8 @@ def reproduce(
     Trains matched softmax, DIFF V1, DIFF V2 and Shared DIFF models on the same data, with controls
     that say whether a difference is one, and writes report.html. The text is your Python's own
     library and documentation unless data.source names yours; recall makes its own sequences and
-    counts the seeds that learn. A learning rate per type is chosen for text at study scale, and
-    for recall. The same command again continues what was interrupted.
+    counts the seeds that learn. A learning rate per type is chosen at study scale. The same
+    command again continues what was interrupted.
     """
     from diffattn.cli.numbers import whole_numbers
     from diffattn.errors import ConfigError
