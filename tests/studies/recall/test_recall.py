@@ -64,6 +64,8 @@ def test_the_smoke_study_is_whole(smoke, heard):
         assert list(task["types"]) == list(ATTENTION_TYPES)
         assert list(task["controls"]) == ["none", "diff_no_norm"]
         assert task["can"]["verdict"] == task["sooner"]["verdict"] == "uninformative"
+    for question in ("Can it be learned?", "Is it learned sooner?"):
+        assert results["statement"].count(question) == len(config.tasks)
     for member in members:
         record = RunRecord.read(smoke / "runs" / member.config.name)
         assert record.config == member.config.resolved()

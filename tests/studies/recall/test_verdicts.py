@@ -36,7 +36,7 @@ def test_sooner_is_not_can():
     found, tests = verdicts({"softmax": LATE, "diff": EARLY, "diff_v2": LATE})
     assert found["can"] == {
         "verdict": "all", "pairs": [],
-        "sentence": "every type learned it on every seed (Transformer (softmax) 8 of 8, "
+        "sentence": "Every type learned it on every seed (Transformer (softmax) 8 of 8, "
         "DIFF V1 8 of 8, DIFF V2 8 of 8).",
     }  # fmt: skip
     assert found["sooner"]["verdict"] == "differs"
@@ -62,7 +62,7 @@ def test_nothing_shown():
     found, _ = verdicts({"softmax": LATE, "diff": LATE})
     assert found["sooner"] == {
         "verdict": "inconclusive", "pairs": [],
-        "sentence": "no type is shown to learn it sooner than another.",
+        "sentence": "No type is shown to learn it sooner than another.",
     }  # fmt: skip
 
 

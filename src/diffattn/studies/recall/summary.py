@@ -130,7 +130,7 @@ def _means(rows: Sequence[Sequence[float]]) -> list[float]:
 def statement(config: RecallStudyConfig, tasks: Mapping[str, Mapping[str, Any]]) -> str:
     """What this study shows of each claim, and what it cannot show, in plain words."""
     found = " ".join(
-        f"{task_name(task)}: can learn it, {entry['can']['sentence']} Learns it sooner, "
+        f"{task_name(task)}. Can it be learned? {entry['can']['sentence']} Is it learned sooner? "
         f"{entry['sooner']['sentence']}"
         for task, entry in tasks.items()
     )
@@ -154,8 +154,8 @@ def statement(config: RecallStudyConfig, tasks: Mapping[str, Mapping[str, Any]])
     )
     controls = len(config.seeds[: config.control_seeds])
     return (
-        f"{found} {size}Learning to recall is a sudden change, so what counts is the share of "
-        f"{plural(seeds, 'seed')} that get there within the steps given, and when; controls have "
+        f"{found} {size}Learning to recall is a sudden change, so what counts is how many of "
+        f"{plural(seeds, 'seed')} get there within the steps given, and when; controls have "
         f"{plural(controls, 'seed')} each. A run that did not may have with more steps. Only large "
         f"differences between so few can be told from chance. {rates}; controls use the rate of "
         "what they are compared with. Models and sequences are small: they show what is learned "

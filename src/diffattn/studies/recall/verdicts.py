@@ -103,7 +103,7 @@ def claims(
     """
     why = _uninformative(types, leaked)
     if why:
-        sentence = f"uninformative: {why}"
+        sentence = f"Uninformative: {why}"
         return {
             name: {"verdict": "uninformative", "pairs": [], "sentence": sentence}
             for name in ("can", "sooner")
@@ -134,18 +134,18 @@ def _can(types: Groups, tests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             more, less = _by_share(test, types)
             pairs.append({"more": more, "less": less, "p_holm": test["fisher_exact_holm"]})
     if all(group["solved"] == group["trials"] for group in types.values()):
-        verdict, sentence = "all", f"every type learned it on every seed ({shares})."
+        verdict, sentence = "all", f"Every type learned it on every seed ({shares})."
     elif pairs:
         shown = "; ".join(
             f"{type_name(pair['more'])} more often than {type_name(pair['less'])}" for pair in pairs
         )
         verdict, sentence = (
             "differs",
-            f"shares solved in the steps given: {shares}. Shown: {shown}.",
+            f"Shares solved in the steps given: {shares}. Shown: {shown}.",
         )
     else:
         verdict = "inconclusive"
-        sentence = f"shares solved in the steps given: {shares}; no difference is shown."
+        sentence = f"Shares solved in the steps given: {shares}; no difference is shown."
     return {"verdict": verdict, "pairs": pairs, "sentence": sentence}
 
 
@@ -166,7 +166,7 @@ def _sooner(types: Groups, tests: Mapping[str, Any]) -> dict[str, Any]:
                 pair["explained_by"] = _explained(first, tests["control_tests"])
             pairs.append(pair)
     if not pairs:
-        sentence = "no type is shown to learn it sooner than another."
+        sentence = "No type is shown to learn it sooner than another."
         return {"verdict": "inconclusive", "pairs": [], "sentence": sentence}
     shown = "; ".join(
         f"{type_name(pair['first'])} sooner than {type_name(pair['later'])}" for pair in pairs
