@@ -61,7 +61,7 @@ def study() -> dict[str, Any]:
     types learn within minutes (docs/log.md); nothing was changed after the study's first run.
     """
     return {
-        "tasks": (_noisy_recall(num_steps=2_000),),
+        "tasks": (_noisy_recall(num_steps=3_000),),
         "learning_rates": (1e-3, 2e-3, 4e-3, 8e-3),
         "seeds": tuple(range(12)),
         "control_seeds": 6,
@@ -86,7 +86,6 @@ _SIZE: dict[str, int] = {
     "sequences": 32,
 }
 _PACE: dict[str, int] = {"warmup_steps": 50, "log_every": 20, "evaluate_every": 25}
-_INITIALIZER_RANGE = 0.1
 
 
 def _run(
@@ -114,10 +113,10 @@ def _run(
             num_heads=num_heads,
             head_dim=head_dim,
             max_position_embeddings=task.seq_len,
-            initializer_range=_INITIALIZER_RANGE,
-            # Embeddings enter with a mean square of 1, and before anything is learned no block
-            # writes more than the stream holds: V1's head norm lets it write 0.6, scaled by depth.
-            embedding_multiplier=1 / _INITIALIZER_RANGE,
+            initializer_range=0.1,
+            # As in the comparisons on text: before anything is learned no block writes more than
+            # the stream holds, not even one whose head norm makes small values large.
+            embedding_multiplier=hidden_size**0.5,
             depth_scaled_init=True,
             tie_word_embeddings=False,
         ),

@@ -147,7 +147,7 @@ def test_the_study_is_the_size_that_was_asked_for():
         assert task.num_pairs >= 4
         assert 64 <= task.seq_len <= 256
         assert task.context_len - 2 * task.num_pairs > task.seq_len / 2
-        assert settings.model.embedding_multiplier * settings.model.initializer_range == 1
+        assert settings.model.embedding_multiplier == settings.model.hidden_size**0.5
     assert "fewer than the papers'" not in statement(config, {})
     assert "2 DIFF heads are fewer than the papers' 8" in statement(recall_study("smoke"), {})
 
