@@ -17,11 +17,11 @@ from diffattn.records.run import RunRecord
 from diffattn.report.benchmarks.tables import markdown, read_results
 from diffattn.report.build import build_evaluation_report, build_report, markdown_results
 from diffattn.report.study.published import study_summary
+from recall_records import write_recall_study
 from report.made_up_study import write_study
 from trials.hostile_values import write_record
 
 ROOT = Path(__file__).parents[2]
-RECALL = ROOT / "published" / "recall"
 BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
 TYPES = ("softmax", "diff")
 SEEDS = (0, 1)
@@ -76,30 +76,9 @@ def text_study(folder: Path, *, finished: bool = True) -> Folder:
 
 
 def recall_study(folder: Path) -> Folder:
-    """Two types, two trials, a control, one task and one run of the sweep."""
-    study, results = read(RECALL / "study.json"), read(RECALL / "results.json")
-    task, control = "noisy_recall", "none"
-    rates = study["learning_rates"][:1]
-    study |= {"types": list(TYPES), "seeds": list(SEEDS), "learning_rates": rates}
-    study["tasks"] = {task: study["tasks"][task]}
-    study |= {"controls": {control: study["controls"][control]}, "control_seeds": 1}
-    entry = results["tasks"][task]
-    entry["types"] = {kind: _first_trials(entry["types"][kind], SEEDS) for kind in TYPES}
-    entry["controls"] = {control: _first_trials(entry["controls"][control], SEEDS[:1])}
-    entry |= {key: entry[key][:1] for key in ("tests", "control_tests")}
-    results["tasks"] = {task: entry}
-    write_record(folder / "study.json", study)
-    write_record(folder / "results.json", results)
-    names = [summary["sweep"][0]["run"] for summary in entry["types"].values()]
-    names += [f"{task}-{kind}-seed{seed}" for kind in TYPES for seed in SEEDS]
-    for name in (*names, f"{task}-{control}-seed0"):
-        for record in ("run.json", "results.json"):
-            write_record(folder / "runs" / name / record, read(RECALL / "runs" / name / record))
-        costs = {"schema": 1, "run": name, "tokens_per_second": 1e4, "peak_bytes": 2**29}
-        write_record(folder / "runs" / name / "costs.json", costs | {"wall_seconds": 12.0})
-        rows = [{"step": step, "accuracy": 0.5, "by_query": [0.5]} for step in (0, 50)]
-        write_record(folder / "runs" / name / "metrics.jsonl", rows)
-    run = folder / "runs" / f"{task}-diff-seed0"
+    """Two tasks, two types, two trials and a control."""
+    write_recall_study(folder)
+    run = folder / "runs" / "noisy_recall-diff-seed0"
     of_run = ("run.json", "results.json", "costs.json", "metrics.jsonl")
     records = (folder / "study.json", folder / "results.json", *(run / name for name in of_run))
     return Folder(records, lambda: _study_page(folder))
@@ -232,9 +211,3 @@ def _shortened(results: dict[str, Any]) -> dict[str, Any]:
         if entry["metric"] == "validation_loss" or (entry["variant"], entry["metric"]) in wanted
     ]
     return results
-
-
-def _first_trials(summary: dict[str, Any], seeds: tuple[int, ...]) -> dict[str, Any]:
-    per_trial = ("runs", "solved_steps", "steps", "test_accuracy")
-    cut = {key: summary[key][: len(seeds)] for key in per_trial}
-    return summary | cut | ({"sweep": summary["sweep"][:1]} if "sweep" in summary else {})

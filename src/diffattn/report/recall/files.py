@@ -236,7 +236,7 @@ def _require_version(path: Path) -> None:
     recorded = read_checked(path, _Head)["protocol"].get("version")
     if recorded != VERSION:
         raise CheckpointError(
-            f"{path}: the protocol's version must be {VERSION}, got {recorded!r}. "
+            f"{path}: the protocol's version must be {VERSION}, got {recorded!r:.60}. "
             "Run the study again in another folder."
         )
 
