@@ -106,16 +106,26 @@ def require_finite(step: int, values: Mapping[str, Any]) -> None:
                 raise diverged(name, number, step)
 
 
-class DivergedError(DiffAttnError):
-    """A run whose numbers have left the range of floats."""
+class DivergenceError(DiffAttnError):
+    """The numbers of a run have left the range of floats.
+
+    Args:
+        message: In words.
+        step: Steps done.
+    """
+
+    def __init__(self, message: str, step: int) -> None:
+        super().__init__(message)
+        self.step = step
 
 
-def diverged(what: str, got: object, step: int) -> DivergedError:
-    """The error of a run whose numbers have left the range of floats."""
-    return DivergedError(
+def diverged(what: str, got: object, step: int) -> DivergenceError:
+    """The error of such a run, in words."""
+    message = (
         f"training: {what} must stay finite, got {str(got).rstrip('.')} at step {step}. "
         "A lower train.learning_rate may help."
     )
+    return DivergenceError(message, step)
 
 
 class CostCallback(TrainerCallback):

@@ -21,7 +21,7 @@ from diffattn.probes.residual_stream import residual_writes
 from diffattn.records.io import log_facts, read_jsonl, write_json
 from diffattn.training.callbacks import (
     CostCallback,
-    DivergedError,
+    DivergenceError,
     MetricsCallback,
     OnMessage,
     OnProgress,
@@ -250,7 +250,7 @@ def _run(
     has_diverged = False
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except (DivergedError, ShapeError) as error:
+    except (DivergenceError, ShapeError) as error:
         # The operator meets a λ that is no number before any loss does: a ShapeError.
         if isinstance(error, ShapeError) and _is_finite(model):
             raise

@@ -194,7 +194,7 @@ def test_matching_needs_two_ways(make_study):
     assert matching_table(read_study(make_study())) is None
     of = matching_table(read_study(make_study("more", variants=(*TYPES, "diff_v2_heads"))))
     assert of is not None
-    assert [row[1].text for row in of.rows] == ["parameters", "heads"]
+    assert [row[1].text for row in of.rows] == ["parameters", "parameters", "heads", "parameters"]
 
 
 def test_losses_by_part_and_their_differences(make_study):

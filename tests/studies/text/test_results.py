@@ -115,7 +115,7 @@ def test_rates_of_the_sweep():
     )
     assert results["verdict"]["reasons"] == [
         "the best learning rate of DIFF V1 lies at the edge of its sweep",
-        "the best learning rate of none lies at the edge of its sweep",
+        "the best learning rate of No attention lies at the edge of its sweep",
     ]
 
 

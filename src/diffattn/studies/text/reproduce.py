@@ -13,6 +13,7 @@ from diffattn.records.io import read_json, write_json
 from diffattn.records.lock import sole_writer
 from diffattn.records.run import package_versions, require_schema
 from diffattn.report.build import build_report
+from diffattn.report.claims.tables import committed_claims
 from diffattn.report.study.published import PUBLISHED
 from diffattn.studies.study_folder import begin_study, recorded_study
 from diffattn.studies.text.comparison import (
@@ -110,7 +111,10 @@ def reproduce(
         on_message("comparing")
         summarise(config, sweeps, counts, data, folder)
         return build_report(
-            folder, published=published_beside(folder), benchmarks=committed_benchmarks()
+            folder,
+            published=published_beside(folder),
+            benchmarks=committed_benchmarks(),
+            claims=committed_claims(),
         )
 
 
