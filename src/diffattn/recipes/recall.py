@@ -47,7 +47,7 @@ def laptop() -> dict[str, Any]:
     """
     return {
         "tasks": (_noisy_recall(num_steps=800),),
-        "learning_rates": (3e-3,),
+        "learning_rates": (2e-3,),
         "seeds": (0,),
     }
 
@@ -84,6 +84,7 @@ _SIZE: dict[str, int] = {
     "num_heads": 16,
     "head_dim": 16,
     "sequences": 32,
+    "held_out": 256,
 }
 _PACE: dict[str, int] = {"warmup_steps": 50, "log_every": 20, "evaluate_every": 25}
 
