@@ -18,6 +18,7 @@ from diffattn.studies.recall.reproduce import recall_study, reproduce_recall
 from diffattn.studies.recall.summary import recall_results, statement
 from diffattn.studies.recall.sweep import choices, wanted_runs
 from diffattn.studies.workers import run_members
+from diffattn.training.recall_config import RecallConfig
 
 SCALES = ("smoke", "laptop", "study")
 
@@ -164,6 +165,8 @@ def test_controls_are_what_they_say():
         assert run.config.model.attention_type == control.attention_type
         like = groups["noisy_recall", control.like][0]
         assert run.config.train == like.config.train
+        again = RecallConfig.from_resolved(run.config.name, run.config.resolved())
+        assert again == run.config  # what a worker gets
         assert run.config.model.head_norm == control.changes.get(
             "head_norm", softmax.config.model.head_norm
         )
