@@ -149,3 +149,4 @@ def test_the_t_test_where_there_is_no_spread():
     assert paired_t_test([0.3]) is None
     assert paired_t_test([0.0, 0.0, 0.0]) == 1.0
     assert paired_t_test([0.25, 0.25, 0.25]) == 2 / 2**3
+    assert paired_t_test([1e300, -1e300, 2e300]) == 1.0  # a spread beyond any float

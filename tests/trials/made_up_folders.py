@@ -18,6 +18,7 @@ from diffattn.report.benchmarks.tables import markdown, read_results
 from diffattn.report.build import build_evaluation_report, build_report, markdown_results
 from diffattn.report.study.published import study_summary
 from recall_records import write_recall_study
+from report.made_up_stability import write_stability
 from report.made_up_study import write_study
 from trials.hostile_values import write_record
 
@@ -161,6 +162,30 @@ def benchmarks(folder: Path) -> Folder:
     return Folder((path,), build)
 
 
+def stability_study(folder: Path) -> Folder:
+    """Two types at two rates, one run diverged."""
+    write_stability(folder)
+    run = folder / "runs" / "diff-lr0.128-seed1"
+    of_run = ("run.json", "results.json", "costs.json", "metrics.jsonl")
+    records = (folder / "study.json", folder / "results.json", *(run / name for name in of_run))
+    return Folder(records, lambda: _study_page(folder))
+
+
+def claims(folder: Path) -> Folder:
+    """Every kind of record that claims are read from, beside a study.
+
+    Evaluations and benchmarks have one reader everywhere, which their own trials try.
+    """
+    root = folder / "published"
+    text_study(folder / "study", finished=False)
+    text_study(root / "text")
+    recall_study(root / "recall")
+    stability_study(root / "stability")
+    evaluation(root / "evaluations" / "needle")
+    records = tuple(root / name / "results.json" for name in ("text", "recall", "stability"))
+    return Folder(records, lambda: _page(build_report(folder / "study", claims=folder)))
+
+
 def published(folder: Path) -> Folder:
     """The summary of a published study beside another study."""
     whole = folder / "whole"
@@ -176,7 +201,9 @@ FOLDERS: dict[str, Callable[[Path], Folder]] = {
     "text study": text_study,
     "unfinished text study": lambda folder: text_study(folder, finished=False),
     "recall study": recall_study,
+    "stability study": stability_study,
     "evaluation": evaluation,
+    "claims": claims,
     "benchmarks": benchmarks,
     "published study": published,
 }

@@ -28,7 +28,9 @@ MINIMUM = {
     "text study": 3_500,
     "unfinished text study": 700,
     "recall study": 1_200,
+    "stability study": 900,
     "evaluation": 800,
+    "claims": 4_000,
     "benchmarks": 3_000,
     "published study": 2_600,
 }

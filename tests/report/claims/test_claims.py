@@ -297,6 +297,8 @@ def test_stability_and_gradients():
     assert stability_difference("loss_spike_share", "diff_v2", "diff")(found).effect == -0.375
     assert stability_difference("loss", "diff_v2", "diff")(found) is None
     assert gradient_ratio("diff", "softmax", 2.0)(found).effect == pytest.approx(math.sqrt(2))
+    rates[1]["median_gradient_norms"] = [0.5, -0.25]  # no norm: left out
+    assert gradient_ratio("diff", "softmax", 2.0)(found).effect == pytest.approx(2.0)
 
 
 def evaluation(label, variant, *metrics):

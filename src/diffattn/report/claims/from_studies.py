@@ -123,7 +123,7 @@ def gradient_ratio(variant: str, baseline: str, bound: float) -> Measure:
             min(types[name]["rates"], key=lambda at: at["learning_rate"])["median_gradient_norms"]
             for name in (variant, baseline)
         )
-        pairs = [(a, b) for a, b in zip(*sides, strict=True) if a and b]
+        pairs = [(a, b) for a, b in zip(*sides, strict=True) if a and b and a > 0 and b > 0]
         if not pairs:
             return None
         return exponential(paired([abs(math.log(a / b)) for a, b in pairs], math.log(bound)))

@@ -9,6 +9,9 @@ from diffattn.report.claims.records import ClaimRecords
 from diffattn.stats.intervals import mean_interval
 from diffattn.stats.paired import paired_t_test
 
+_MOST = 700.0
+"""Of an exponent, so that its power stays finite."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
@@ -44,8 +47,11 @@ def paired(values: Sequence[float], bound: float, **more: Any) -> Measured:
 
 def exponential(of: Measured) -> Measured:
     """Ratios from the logarithms that were compared."""
-    low, high = (None if end is None else math.exp(end) for end in (of.low, of.high))
+    effect, low, high = (
+        None if end is None else math.exp(min(end, _MOST)) for end in (of.effect, of.low, of.high)
+    )
+    assert effect is not None
     return Measured(
-        effect=math.exp(of.effect), low=low, high=high, n=of.n, p=of.p,
+        effect=effect, low=low, high=high, n=of.n, p=of.p,
         uninformative=of.uninformative, note=of.note,
     )  # fmt: skip

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
+from diffattn.records.destination import is_folder_name
 from diffattn.records.evaluations import EvalResult, evaluation_marker
-from diffattn.records.fields import checked
+from diffattn.records.fields import AtLeast, checked, short
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.results import BenchResult
 from diffattn.report.page.runs import is_number, read_checked
@@ -50,6 +51,12 @@ class _Verdict(TypedDict):
     informative: bool
     sentence: str
     reasons: list[str]
+
+
+class _Run(TypedDict):
+    """``results.json`` of a run."""
+
+    metrics: dict[str, Any]
 
 
 class _Text(TypedDict):
@@ -97,7 +104,7 @@ class _StabilityRate(TypedDict):
 
 
 class _StabilityType(TypedDict):
-    rates: list[_StabilityRate]
+    rates: Annotated[list[_StabilityRate], AtLeast(1)]
 
 
 class _StabilityDifference(TypedDict):
@@ -105,7 +112,7 @@ class _StabilityDifference(TypedDict):
     baseline: str
     metric: str
     learning_rate: float | None
-    values: list[float]
+    values: Annotated[list[float], AtLeast(1)]
 
 
 class _Stability(TypedDict):
@@ -143,7 +150,7 @@ def read_claim_records(root: Path) -> ClaimRecords:
         text=text,
         curves={} if text is None else _curves(root / TEXT, text),
         recall=_recall(root / RECALL),
-        stability=_read(root / STABILITY, _Stability),
+        stability=_stability(root / STABILITY),
         sizes=tuple(
             study
             for path in sorted((root / SIZES).glob("*/results.json"))
@@ -163,14 +170,29 @@ def _recall(folder: Path) -> dict[str, Any] | None:
     recall = _read(folder, _Recall)
     tasks = {} if recall is None else recall["tasks"]
     for task, entry in tasks.items():
-        sizes = {len(of_type["solved_steps"]) for of_type in entry["types"].values()}
-        sizes |= {of_type["trials"] for of_type in entry["types"].values()}
-        if len(sizes) > 1 or min(sizes, default=1) < 1:
+        of_types = entry["types"].values()
+        steps = {len(of_type["solved_steps"]) for of_type in of_types}
+        counts = [(of_type["solved"], of_type["trials"]) for of_type in of_types]
+        if len(steps) > 1 or 0 in steps or not all(0 <= a <= b and b > 0 for a, b in counts):
             raise CheckpointError(
-                f"{folder / 'results.json'}: the types of {task} must have as many trials, one or "
-                f"more, got {sorted(sizes)}."
+                f"{folder / 'results.json'}: the types of {short(task)} must have as many trials, "
+                f"one or more, got steps of {short(sorted(steps))} and solved {short(counts)}."
             )
     return recall
+
+
+def _stability(folder: Path) -> dict[str, Any] | None:
+    stability = _read(folder, _Stability)
+    types = {} if stability is None else stability["types"]
+    seeds = {
+        len(at["median_gradient_norms"]) for of_type in types.values() for at in of_type["rates"]
+    }
+    if len(seeds) > 1:
+        raise CheckpointError(
+            f"{folder / 'results.json'}: types must have one gradient norm per seed, got "
+            f"{short(sorted(seeds))}."
+        )
+    return stability
 
 
 def _text(folder: Path) -> dict[str, Any] | None:
@@ -190,8 +212,8 @@ def _text(folder: Path) -> dict[str, Any] | None:
             lists += [part["values"] for part in best["parts"].values()]
         if not lists or {len(values) for values in lists} != {len(text["seeds"])}:
             raise CheckpointError(
-                f"{path}: {name} must hold, at its best rate, one run and value per seed of "
-                f"{text['seeds']}, got lists of {[len(values) for values in lists]}."
+                f"{path}: {short(name)} must hold, at its best rate, one run and value per "
+                f"seed, got lists of {short([len(values) for values in lists])}."
             )
     return text
 
@@ -201,8 +223,12 @@ def _curves(folder: Path, text: Mapping[str, Any]) -> dict[str, list[tuple[float
     curves = {}
     for name in TYPES:
         for run in text["variants"].get(name, {"at": {}})["at"].get("best", {"runs": []})["runs"]:
+            if not is_folder_name(run):
+                raise CheckpointError(
+                    f"{folder / 'results.json'}: must name folders in runs/, got {short(run)}."
+                )
             log = folder / "runs" / run / "metrics.jsonl"
-            recorded = read_json(log.with_name("results.json"))["metrics"]
+            recorded = read_checked(log.with_name("results.json"), _Run)["metrics"]
             curves[run] = [
                 (row["tokens"], row["validation_loss"])
                 for row in read_jsonl(log, recorded=recorded)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
-from diffattn.records.fields import AtLeast
+from diffattn.records.fields import AtLeast, short
 from diffattn.records.io import read_json
 from diffattn.report.page.runs import Study, StudyRun, read_checked, read_runs, run_gaps
 
@@ -148,14 +148,17 @@ def _require_whole(path: Path, results: dict[str, Any], info: dict[str, Any]) ->
         rates = [at["learning_rate"] for at in results["types"].get(name, {}).get("rates", [])]
         if rates != info["learning_rates"]:
             raise CheckpointError(
-                f"{path}: types must hold {name} at the rates of study.json, got {rates}."
+                f"{path}: types must hold {short(name)} at the rates of study.json, "
+                f"got {short(rates)}."
             )
     for name, of_type in results["types"].items():
         for at in of_type["rates"]:
             sizes = {key: len(at[key]) for key in ("runs", "diverged", "diverged_steps")}
             sizes |= {key: len(at[key]["values"]) for key in METRICS if key in at}
             if len(set(sizes.values())) != 1:
-                raise CheckpointError(f"{path}: {name} must hold one entry per run, got {sizes}.")
+                raise CheckpointError(
+                    f"{path}: {short(name)} must hold one entry per run, got {sizes}."
+                )
 
 
 def _contradictions(results: dict[str, Any], runs: dict[str, StudyRun]) -> list[str]:
