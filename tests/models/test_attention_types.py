@@ -11,13 +11,14 @@ from diffattn.errors import ConfigError
 from diffattn.models.attention_types import (
     ATTENTION,
     ATTENTION_TYPES,
+    CONTROL_TYPES,
     attention_facts,
     types_with,
 )
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.decoder_block import build_attention
 from diffattn.models.settings import ModelSettings
-from diffattn.report.page.wording import TYPE_NAMES
+from diffattn.report.page.wording import TYPE_NAMES, VARIANT_NAMES
 
 WIDTHS = {"hidden_size": 24, "num_heads": 4, "num_kv_heads": 2, "head_dim": 6}
 
@@ -73,6 +74,7 @@ def test_types_in_words():
 
 def test_tables_name_every_type():
     assert tuple(TYPE_NAMES) == ATTENTION_TYPES
+    assert set(CONTROL_TYPES) <= set(VARIANT_NAMES)
     assert [row["type"] for row in _types()] == list(ATTENTION_TYPES)
 
 

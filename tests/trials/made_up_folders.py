@@ -17,12 +17,12 @@ from diffattn.records.run import RunRecord
 from diffattn.report.benchmarks.tables import markdown, read_results
 from diffattn.report.build import build_evaluation_report, build_report, markdown_results
 from diffattn.report.study.published import study_summary
+from recall_records import write_recall_study
 from report.made_up_stability import write_stability
 from report.made_up_study import write_study
 from trials.hostile_values import write_record
 
 ROOT = Path(__file__).parents[2]
-RECALL = ROOT / "published" / "recall"
 BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
 TYPES = ("softmax", "diff")
 SEEDS = (0, 1)
@@ -77,28 +77,9 @@ def text_study(folder: Path, *, finished: bool = True) -> Folder:
 
 
 def recall_study(folder: Path) -> Folder:
-    """Two types, two trials, one task and one run of the sweep."""
-    study, results = read(RECALL / "study.json"), read(RECALL / "results.json")
-    task = "multi_needle"
-    rates = study["learning_rates"][:1]
-    study |= {"types": list(TYPES), "seeds": list(SEEDS), "learning_rates": rates}
-    study["tasks"] = {task: study["tasks"][task]}
-    entry = results["tasks"][task]
-    entry["types"] = {kind: _first_trials(entry["types"][kind]) for kind in TYPES}
-    entry["tests"] = entry["tests"][:1]
-    results["tasks"] = {task: entry}
-    write_record(folder / "study.json", study)
-    write_record(folder / "results.json", results)
-    for kind in TYPES:
-        swept = f"{task}-{kind}-lr{rates[0]:g}-seed100"
-        for name in (swept, *(f"{task}-{kind}-seed{seed}" for seed in SEEDS)):
-            for record in ("run.json", "results.json"):
-                write_record(folder / "runs" / name / record, read(RECALL / "runs" / name / record))
-            costs = {"schema": 1, "run": name, "tokens_per_second": 1e4, "peak_bytes": 2**29}
-            write_record(folder / "runs" / name / "costs.json", costs | {"wall_seconds": 12.0})
-            rows = [{"step": step, "accuracy": 0.5, "by_query": [0.5]} for step in (0, 50)]
-            write_record(folder / "runs" / name / "metrics.jsonl", rows)
-    run = folder / "runs" / f"{task}-diff-seed0"
+    """Two tasks, two types, two trials and a control."""
+    write_recall_study(folder)
+    run = folder / "runs" / "noisy_recall-diff-seed0"
     of_run = ("run.json", "results.json", "costs.json", "metrics.jsonl")
     records = (folder / "study.json", folder / "results.json", *(run / name for name in of_run))
     return Folder(records, lambda: _study_page(folder))
@@ -257,9 +238,3 @@ def _shortened(results: dict[str, Any]) -> dict[str, Any]:
         if entry["metric"] == "validation_loss" or (entry["variant"], entry["metric"]) in wanted
     ]
     return results
-
-
-def _first_trials(summary: dict[str, Any]) -> dict[str, Any]:
-    per_trial = ("runs", "solved_steps", "steps", "test_accuracy")
-    cut = {key: summary[key][: len(SEEDS)] for key in per_trial}
-    return summary | cut | {"sweep": summary["sweep"][:1]}

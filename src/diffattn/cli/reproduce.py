@@ -58,7 +58,7 @@ def reproduce(
     that say whether a difference is one, and writes report.html. The text is your Python's own
     library and documentation unless data.source names yours; recall makes its own sequences and
     counts the seeds that learn; stability counts spikes of loss and gradient at rates up to far too
-    large ones. A learning rate per type is chosen for text at study scale, and for recall. The same
+    large ones. For text and recall a learning rate per type is chosen at study scale. The same
     command again continues what was interrupted.
     """
     from diffattn.cli.numbers import whole_numbers

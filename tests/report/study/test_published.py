@@ -98,10 +98,10 @@ def test_records_of_the_older_protocol_are_not_shown(make_study):
     published = older(make_study("published"))
     page = build(make_study(), published=published)
     beside = page.split('class="published"')[1].split("</section>")[0]
-    assert "follow version 1 of the protocol" in beside
+    assert "follows version 1 of the protocol" in beside
     assert "<table" not in beside
     alone = build(published)
-    assert "No verdict: the records follow version 1 of the protocol" in alone
-    assert "computed here from the runs" in alone
+    assert "No verdict. The recorded study follows version 1 of the protocol" in alone
+    assert "computed here from the finished runs" in alone
     loss = read_record(published / "runs/diff-seed0/results.json")["validation_loss"]
     assert f"{loss:.4f}" in alone

@@ -73,6 +73,19 @@ def test_number(value, text):
     assert wording.number(value) == text
 
 
+@pytest.mark.parametrize(
+    ("runs", "short"),
+    [
+        (["a-seed0", "a-seed1", "a-seed2", "b-seed0"], ["a-seed0 to 2", "b-seed0"]),
+        (["a-seed0", "a-seed2"], ["a-seed0, 2"]),
+        (["a-seed0 to 2", "12", "-seed"], ["a-seed0 to 2", "12", "-seed"]),
+        (["a-seed" + "9" * 5_000], ["a-seed" + "9" * 5_000]),
+    ],
+)
+def test_names_of_runs_in_short(runs, short):
+    assert wording.brief_names(runs) == short
+
+
 def test_signed_and_derived_numbers():
     assert wording.number(0.25, signed=True) == "+0.2500"
     assert wording.number(0, signed=True) == "0.0000"
@@ -194,7 +207,7 @@ def test_matching_needs_two_ways(make_study):
     assert matching_table(read_study(make_study())) is None
     of = matching_table(read_study(make_study("more", variants=(*TYPES, "diff_v2_heads"))))
     assert of is not None
-    assert [row[1].text for row in of.rows] == ["parameters", "heads"]
+    assert [row[1].text for row in of.rows] == ["parameters", "parameters", "heads", "parameters"]
 
 
 def test_losses_by_part_and_their_differences(make_study):

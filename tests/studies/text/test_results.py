@@ -78,6 +78,12 @@ def test_who_is_compared_with_whom():
     assert pairs == expected
 
 
+def test_other_matches_are_compared_with_their_type_and_with_softmax():
+    results = study(losses=LOSSES | {"diff_v2_flops": [3.1, 3.2, 3.3]})
+    assert difference(results, "diff_v2_flops", "diff_v2") is not None
+    assert difference(results, "diff_v2_flops", "softmax")["mean"] == pytest.approx(0.1)
+
+
 def test_parts_are_compared_with_softmax_and_with_no_attention():
     rows = [row for row in study()["differences"] if row["metric"] == "first_occurrence"]
     assert {(row["variant"], row["baseline"]) for row in rows} >= {
@@ -115,7 +121,7 @@ def test_rates_of_the_sweep():
     )
     assert results["verdict"]["reasons"] == [
         "the best learning rate of DIFF V1 lies at the edge of its sweep",
-        "the best learning rate of none lies at the edge of its sweep",
+        "the best learning rate of No attention lies at the edge of its sweep",
     ]
 
 

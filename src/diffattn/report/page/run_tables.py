@@ -29,7 +29,8 @@ _COSTS = ("tokens_per_second", "peak_bytes", "wall_seconds")
 
 def models_table(study: Study) -> Table:
     """Sizes of the compared models, with the difference to the baseline."""
-    base = first_model(study, BASELINE)
+    of_base = study.runs_of(BASELINE)
+    base = of_base[0].record.model if of_base else {}
     rows = []
     for name in study.types:
         runs = study.runs_of(name)
@@ -67,12 +68,6 @@ def models_table(study: Study) -> Table:
         "Runs",
     ]
     return table("Compared models, with the difference to the Transformer.", headers, rows)
-
-
-def first_model(study: Study, attention_type: str) -> dict[str, Any]:
-    """Exact counts of the model of a type; empty if it has no run."""
-    runs = study.runs_of(attention_type)
-    return runs[0].record.model if runs else {}
 
 
 def cost_table(study: Study) -> Table:

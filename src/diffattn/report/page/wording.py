@@ -40,6 +40,8 @@ _TYPE_COLORS = {
 }
 _OTHER_COLOR = "#999999"
 MISSING = "—"
+_LONGEST_SEED = 18
+"""Digits of a seed in the name of a run: more are no seed, and beyond 4,300 no number."""
 
 
 def type_name(attention_type: str) -> str:
@@ -122,8 +124,8 @@ def brief_names(runs: Iterable[str]) -> list[str]:
     seeds: dict[str, list[int]] = {}
     others = []
     for run in runs:
-        stem, _, seed = run.rpartition("seed")
-        if seed.isdecimal():
+        stem, mark, seed = run.rpartition("seed")
+        if mark and seed.isdecimal() and len(seed) <= _LONGEST_SEED:
             seeds.setdefault(stem, []).append(int(seed))
         else:
             others.append(run)

@@ -17,8 +17,8 @@ from diffattn.report.study.fields import Costs, Maps, StudyInfo, StudyResults
 RESULTS_SCHEMA = 2
 """Of ``results.json``, and the version of the protocol behind it."""
 OLDER_PROTOCOL = (
-    "The records follow version 1 of the protocol, which had no controls and one learning rate "
-    "for all."
+    "The recorded study follows version 1 of the protocol, which had no controls and one learning "
+    "rate for all models: no difference in it can be read as an effect of attention."
 )
 
 
@@ -223,12 +223,10 @@ def _file_gaps(study: TextStudy) -> list[str]:
     if study.maps is None:
         gaps.append("maps.json is missing: no attention maps are shown.")
     if study.results is None:
-        why = (
-            OLDER_PROTOCOL
-            if study.foreign_protocol
-            else ("results.json is missing: the study has not finished.")
-        )
-        return [*gaps, f"{why} Means and intervals are computed here from the runs that have."]
+        why = "results.json is missing: the study has not finished."
+        if study.foreign_protocol:
+            why = "results.json follows version 1 of the protocol and is not shown."
+        return [*gaps, f"{why} Means and intervals are computed here from the finished runs."]
     if not study.results.get("complete", True):
         gaps.append("results.json says that the study is not complete.")
     measured = {run.name: run.result("validation_loss") for run in study.all_runs if has_loss(run)}

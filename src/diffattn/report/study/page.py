@@ -64,6 +64,7 @@ _SOURCES = {
     "stdlib": "Python {} standard-library source code",
     "python": "Python {} standard-library source code and documentation",
 }
+_OTHER = "other model"
 _MATCHES = {
     "params": "the same number of parameters",
     "heads": "the same heads",
@@ -85,7 +86,7 @@ def study_page(study: TextStudy, prefix: str = "") -> dict[str, Any]:
         "prefix": prefix,
         "verdict": _verdict(study),
         "lead": _lead(study),
-        "statement": statement(study),
+        "statement": "" if study.foreign_protocol else statement(study),
         "gaps": study.gaps,
         "results": results_table(study),
         "verdicts": verdict_table(study),
@@ -119,7 +120,7 @@ def published_study(study: TextStudy, published: TextStudy | None) -> dict[str, 
         published: The other; ``None`` if it is of a protocol version that is not shown.
     """
     if published is None:
-        lead = f"{OLDER_PROTOCOL} They are not shown beside this study."
+        lead = f"{OLDER_PROTOCOL} It is not shown beside this one."
         return {"lead": lead, "together": None, "study": None}
     first = published.runs[0].record if published.runs else None
     where = (first.hardware.get("processor") if first else None) or "an unrecorded machine"
@@ -142,7 +143,7 @@ def published_study(study: TextStudy, published: TextStudy | None) -> dict[str, 
 def _verdict(study: TextStudy) -> dict[str, Any]:
     """The sentence that a page starts with, whether it says something, and why not."""
     if study.foreign_protocol:
-        sentence = f"No verdict: {OLDER_PROTOCOL[0].lower()}{OLDER_PROTOCOL[1:]}"
+        sentence = f"No verdict. {OLDER_PROTOCOL}"
         return {"sentence": sentence, "informative": False, "reasons": []}
     if study.results is None:
         sentence = "No verdict yet: the study has not finished."
@@ -190,9 +191,10 @@ def _lead(study: TextStudy) -> str:
     match = _MATCHES.get(str(info.get("match", "params")), str(info.get("match")))
     return (
         f"Compared: language models that are alike but for their attention ({names}"
-        f"{f'; beside them {beside} controls and variants' if beside else ''}). Each "
+        f"{f'; beside them {plural(beside, _OTHER)}' if beside else ''}). Each "
         f"learned from the same data in the same order, {budget} of {_source(info)}, with "
-        f"{plural(len(info['seeds']), 'seed')}. Their sizes{f' ({shared})' if shared else ''} "
+        f"{plural(len(info['seeds']), 'seed')}. Unless said otherwise, their sizes"
+        f"{f' ({shared})' if shared else ''} "
         f"are chosen to give {match}, as nearly as whole heads and channels allow."
     )
 

@@ -1,5 +1,6 @@
 """Learning rates: what the sweep tried and what it chose."""
 
+import re
 from typing import Any
 
 from diffattn.report.page.charts import Chart, layout, names_of
@@ -97,7 +98,7 @@ def _chart(study: TextStudy, swept: dict[str, dict[str, Any]], element_id: str) 
         traces=traces,
         look=layout("learning rate (log scale)", "validation loss, nats per token", xaxis=axis),
         caption="Validation loss against the learning rate. Star: the chosen one.",
-        runs=names_of(used),
+        runs=names_of(dict.fromkeys(re.sub("-lr.+-sweep", "-lr*-sweep", run) for run in used)),
         height=400,
         label="Validation loss against the learning rate, one line per model; the table gives "
         "the numbers",

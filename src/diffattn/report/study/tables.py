@@ -86,15 +86,16 @@ def results_table(study: TextStudy) -> Table:
 def verdict_table(study: TextStudy) -> Table:
     """What each difference shows, in words."""
     every = variants_of(study)
-    others = _compared_with(every)
+    others, with_rate = _compared_with(every), len(rates_shown(every)) > 1
     rows = []
     for variant in every.values():
         if variant.role not in COMPARED or variant.name == BASELINE:
             continue
         for at in ["best", "common"] if variant.common is not None else ["best"]:
             words = (_in_words(difference(study, variant.name, other, at)) for other in others)
-            rows.append([type_cell(variant.name), word_cell(at), *map(word_cell, words)])
-    headers = ["Model", "Rate", *(f"Minus {_SHORT[other]}" for other in others)]
+            rate = [word_cell(at)] * with_rate
+            rows.append([type_cell(variant.name), *rate, *map(word_cell, words)])
+    headers = ["Model", *["Rate"] * with_rate, *(f"Minus {_SHORT[other]}" for other in others)]
     return table("What the differences show.", headers, rows)
 
 
@@ -126,13 +127,12 @@ def other_tables(study: TextStudy) -> list[Table]:
 def matching_table(study: TextStudy) -> Table | None:
     """Every type matched by parameters, heads and FLOPs; ``None`` if there is one way only."""
     every = variants_of(study)
-    rows = []
+    rows, several = [], False
     for name, variant in every.items():
         if variant.role != "type":
             continue
         ways = [(way, every[name + end]) for end, way in _MATCHED_BY.items() if name + end in every]
-        if len(ways) < 2:
-            continue
+        several = several or len(ways) > 1
         for way, matched in ways:
             shape = _shape(study, matched.name)
             rows.append(
@@ -148,7 +148,7 @@ def matching_table(study: TextStudy) -> Table | None:
                     run_cell(brief_names(matched.best.loss.runs) if matched.best else ()),
                 ]
             )
-    if not rows:
+    if not several:
         return None
     headers = ["Model", "Equal", "Heads", "Head width", "FFN width"]
     headers += ["Parameters, FLOPs per token", "Rate", "Loss", "Difference", "Runs"]

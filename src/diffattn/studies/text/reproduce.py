@@ -183,7 +183,8 @@ def published_beside(study: Path) -> Path | None:
     path = Path(study) / "study.json"
     recorded = read_json(path)
     require_schema(recorded, path)
-    return None if recorded.get("scale") == "study" else PUBLISHED
+    published = read_json(PUBLISHED)["study"]
+    return None if recorded.get("config_hash") == published["config_hash"] else PUBLISHED
 
 
 def committed_benchmarks() -> list[Path]:

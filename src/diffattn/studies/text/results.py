@@ -127,6 +127,8 @@ def _differences(
         against = [VARIANTS[name].compared_with]
         if VARIANTS[name].role == "type":
             against += SOFTMAX_CONTROLS
+        if VARIANTS[name].role == "match":  # the same type, matched otherwise, to softmax
+            against.append(BASELINE)
         for baseline in against:
             if baseline not in variants:
                 continue

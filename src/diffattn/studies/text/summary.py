@@ -53,32 +53,58 @@ def summarise(
     Raises:
         CheckpointError: A run's records are missing or damaged.
     """
-    trials = [member.config.name for member in config.trials(best_rates(config, sweeps))]
-    swept = [
-        sweep_name(name, rate, config.sweep_seed)
-        for name, sweep in sweeps.items()
-        for rate, _ in sweep.tried
-    ]
-    runs = {name: read_json(folder / "runs" / name / "results.json") for name in (*swept, *trials)}
-    costs = {name: read_json(folder / "runs" / name / "costs.json") for name in runs}
+    names = _run_names(config, sweeps)
+    costs = {name: read_json(folder / "runs" / name / "costs.json") for name in names}
+    write_json(folder / "results.json", study_results(config, sweeps, counts, folder))
+    write_json(folder / "costs.json", {"schema": 1, "runs": costs})
+    write_json(folder / "maps.json", _maps(config, data, folder))
+
+
+def study_results(
+    config: ComparisonConfig,
+    sweeps: Mapping[str, Sweep],
+    counts: Mapping[str, Any],
+    folder: Path,
+) -> dict[str, Any]:
+    """What ``results.json`` holds: everything that follows from the records of the runs.
+
+    Args:
+        config: The comparison.
+        sweeps: Swept variant to its sweep; empty if there was none.
+        counts: Count model to its loss and its loss by part.
+        folder: Study folder with ``runs/``.
+
+    Raises:
+        CheckpointError: A run's records are missing or damaged.
+    """
+    names = _run_names(config, sweeps)
+    runs = {name: read_json(folder / "runs" / name / "results.json") for name in names}
     threshold = counts["bigram"]["parts"]["repeated_bigram"] - PHASE_GAIN
     phases = {
         name: phase_step(
             read_jsonl(folder / "runs" / name / "metrics.jsonl", recorded=runs[name]["metrics"]),
             threshold,
         )
-        for name in trials
+        for name in names
     }
     results = comparison_results(config, sweeps, runs, phases)
-    results |= {
+    return results | {
         "count_models": counts,
         "phase": {"threshold": threshold, "what": _PHASE},
         "verdict": verdict(results),
         "statement": statement(config),
     }
-    write_json(folder / "results.json", results)
-    write_json(folder / "costs.json", {"schema": 1, "runs": costs})
-    write_json(folder / "maps.json", _maps(config, data, folder))
+
+
+def _run_names(config: ComparisonConfig, sweeps: Mapping[str, Sweep]) -> list[str]:
+    """Runs of the sweep, then those that count."""
+    swept = [
+        sweep_name(name, rate, config.sweep_seed)
+        for name, sweep in sweeps.items()
+        for rate, _ in sweep.tried
+    ]
+    trials = config.trials(best_rates(config, sweeps))
+    return swept + [member.config.name for member in trials]
 
 
 def statement(config: ComparisonConfig) -> str:
