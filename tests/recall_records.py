@@ -83,6 +83,7 @@ def write_recall_study(folder):
         p_values = {"fisher_exact": 0.4321, "fisher_exact_holm": 0.8642}
         p_values |= {"log_rank": 0.0654, "log_rank_holm": 0.1308}
         results["tasks"][task] = {
+            "num_steps": 200,
             "ceilings": CEILINGS,
             "types": types,
             "controls": controls,

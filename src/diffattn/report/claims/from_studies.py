@@ -88,7 +88,7 @@ def _recall_why_not(entry: Mapping[str, Any], claim: str, variant: str, leads: b
     said = entry[claim]
     if said["verdict"] == "uninformative":
         return str(said["sentence"])
-    for pair in said["pairs"]:
+    for pair in said.get("pairs", ()):
         explained = pair.get("explained_by")
         if leads and explained and pair.get("first", pair.get("more")) == variant:
             return f"controls do as well: {', '.join(explained)}"

@@ -83,7 +83,7 @@ class _RecallTest(TypedDict):
 class _RecallVerdict(TypedDict):
     verdict: str
     sentence: str
-    pairs: list[dict[str, Any]]
+    pairs: NotRequired[list[dict[str, Any]]]
 
 
 class _RecallTask(TypedDict):
