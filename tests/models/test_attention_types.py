@@ -62,7 +62,7 @@ def test_an_unknown_type_is_named_with_its_neighbour():
     with pytest.raises(ConfigError) as caught:
         attention_facts("here", "dif_v2")
     assert str(caught.value) == (
-        "here: attention_type must be in {softmax, diff, diff_v2, shared_diff}, got 'dif_v2'. "
+        f"here: attention_type must be in {{{', '.join(ATTENTION)}}}, got 'dif_v2'. "
         "Did you mean 'diff_v2'?"
     )
 
@@ -75,7 +75,7 @@ def test_types_in_words():
 def test_tables_name_every_type():
     assert tuple(TYPE_NAMES) == ATTENTION_TYPES
     assert set(CONTROL_TYPES) <= set(VARIANT_NAMES)
-    assert [row["type"] for row in _types()] == list(ATTENTION_TYPES)
+    assert [row["type"] for row in _types()] == list(ATTENTION)
 
 
 def test_settings_are_the_configuration_without_hugging_face(row):
