@@ -11,10 +11,11 @@ from rich.console import Console
 
 import diffattn
 from diffattn.cli import tables
-from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.attention_types import ATTENTION
 from diffattn.ops import backends
 from diffattn.recipes.catalog import RECIPES
 from diffattn.records.io import read_json
+from diffattn.studies.text.variants import SWEPT
 
 
 def test_version_and_module(cli):
@@ -30,26 +31,28 @@ def test_reproduce_trains_compares_and_reports(cli, here, small, tmp_path):
     first = cli("reproduce", "--scale", "smoke", "--out", out, *small)
     assert first.code == 0, first
     table = first.out.splitlines()
-    assert table[0].startswith("| Model | Parameters | Validation loss |")
-    assert len([line for line in table if line.startswith("|")]) == 2 + 4
+    assert table[0].startswith("Uninformative about attention types: ")
+    assert table[2].startswith("| Model | Parameters | Validation loss |")
+    assert len([line for line in table if line.startswith("|")]) == (2 + 4) + (2 + 1)
     assert table[-1] == f"Report: {out / 'report.html'}"
     assert (out / "report.html").read_text(encoding="utf-8").startswith("<!")
     lines = first.err.splitlines()
     assert lines[0].startswith("training a byte-level BPE of 300 entries")
-    assert lines[2] == "training 4 models of 6 steps each"
-    assert lines[3].startswith("1/24 steps (4%), time left unknown; softmax-seed0")
-    assert [line for line in lines if line.startswith("24/24 steps")] == [lines[-2]]
+    assert lines[2] == "comparison: training 5 of 5 models"
+    assert lines[3].startswith("1/30 steps (3%), time left unknown; softmax-seed0")
+    assert [line for line in lines if line.startswith("30/30 steps")] == [lines[-3]]
+    assert lines[-2].startswith("counting ")
     assert lines[-1] == "comparing"
 
     again = cli("reproduce", "--scale", "smoke", "--out", out, *small, "--json")
     assert again.code == 0
     assert again.out == (out / "results.json").read_text(encoding="utf-8")
-    assert list(json.loads(again.out)["types"]) == list(ATTENTION_TYPES)
+    assert list(json.loads(again.out)["variants"]) == list(SWEPT)
     assert again.err.splitlines() == ["checking 1 documents", "comparing"]
 
     page = (out / "report.html").read_bytes()
     table = cli("report", out, "--markdown")
-    assert table.out == "\n".join(first.out.splitlines()[:6]) + "\n"
+    assert table.out == first.out.partition("\nReport: ")[0]
     written = cli("report", out, "--out", tmp_path / "page.html")
     assert written.out == f"{tmp_path / 'page.html'}\n"
     assert (tmp_path / "page.html").read_bytes() == page
@@ -144,7 +147,7 @@ def test_generate_prints_the_text_alone(cli, trained):
     [
         (("reproduce", "--scale", "study", "--seeds", "4,5"), "config"),
         (("reproduce", "recall", "--scale", "study", "--seeds", "4,5"), "tasks"),
-        (("train", "laptop", "--attention", "diff_v2", "--set", "train.num_steps=30"), "model"),
+        (("train", "laptop", "--attention", "diff_v2", "--set", "train.num_steps=60"), "model"),
     ],
 )
 def test_dry_run_prints_the_configuration_and_creates_nothing(
@@ -157,7 +160,7 @@ def test_dry_run_prints_the_configuration_and_creates_nothing(
     assert key in resolved
     if key == "model":
         assert resolved["model"]["attention_type"] == "diff_v2"
-        assert resolved["train"]["num_steps"] == 30
+        assert resolved["train"]["num_steps"] == 60
     else:
         assert resolved["seeds"] == [4, 5]
     assert list(tmp_path.iterdir()) == []
@@ -200,7 +203,7 @@ def test_lists_show_every_name_whole(kind, cli, monkeypatch):
     expected = {
         "recipes": list(RECIPES),
         "presets": ["830m", "1.4b", "2.8b", "3b", "gpt2-small", "6.8b", "13.1b"],
-        "types": list(ATTENTION_TYPES),
+        "types": list(ATTENTION),
         "backends": list(backends.names("diff_attention")),
     }[kind]
     rows = json.loads(cli("list", kind, "--json").out)

@@ -22,7 +22,7 @@ def clock(monkeypatch):
 
 
 def test_lines_are_sparse_and_end_at_the_end(clock, capsys):
-    with RunsProgress(200, 0, 100) as shown:
+    with RunsProgress(200, 0, lambda _: 100) as shown:
         shown.on_message("packing")
         for step in range(1, 101):
             clock.now += 1
@@ -44,7 +44,7 @@ def test_lines_are_sparse_and_end_at_the_end(clock, capsys):
 
 
 def test_what_earlier_calls_did_is_done_but_not_timed(clock, capsys):
-    with RunsProgress(300, 100, 100) as shown:  # one of three runs is finished
+    with RunsProgress(300, 100, lambda _: 100) as shown:  # one of three runs is finished
         shown.on_progress("b", {"step": 61, "loss": 1.0})  # continued from step 60
         clock.now += 30
         shown.on_progress("b", {"step": 76, "loss": 1.0})
@@ -54,7 +54,7 @@ def test_what_earlier_calls_did_is_done_but_not_timed(clock, capsys):
 
 
 def test_runs_that_fail_or_finish_at_once_are_shown_without_a_step(clock, capsys):
-    with RunsProgress(20, 0, 10) as shown:
+    with RunsProgress(20, 0, lambda _: 10) as shown:
         shown.on_progress("a", {"error": "no"})
         shown.on_progress("b", {"done": True})
     assert capsys.readouterr().err.splitlines() == ["10/20 steps (50%), time left unknown; b"]
@@ -65,7 +65,7 @@ def test_bars_on_a_terminal(clock, monkeypatch):
     monkeypatch.setattr(
         progress, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=100)
     )
-    with RunsProgress(20, 0, 10) as shown:
+    with RunsProgress(20, 0, lambda _: 10) as shown:
         shown.on_message("packing")
         shown.on_progress("a", {"error": "no"})
         for step, name in itertools.product((1, 10), "ab"):

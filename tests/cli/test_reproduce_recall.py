@@ -24,12 +24,12 @@ def test_reproduce_recall_trains_counts_and_reports(cli, tmp_path):
     assert first.code == 0, first
     table = first.out.splitlines()
     assert table[0].startswith("| Task | Model | Learning rate | Solved |")
-    assert len([line for line in table if line.startswith("|")]) == 2 + 4
+    assert len([line for line in table if line.startswith("|")]) == 2 + 4 + 2
     assert table[-1] == f"Report: {out / 'report.html'}"
     lines = first.err.splitlines()
-    assert lines[0] == "learning rates: training 4 of 4 models"
-    assert lines[1].startswith("1/32 steps (3%), time left unknown; noisy_recall-softmax-lr0.003")
-    assert lines[-1].startswith("32/32 steps (100%)")
+    assert lines[0] == "trials: training 6 of 6 models"
+    assert lines[1].startswith("1/24 steps (4%), time left unknown; noisy_recall-softmax-seed0")
+    assert lines[-1].startswith("24/24 steps (100%)")
 
     again = cli(*command, "--json")
     assert (again.code, again.err) == (0, "")
@@ -37,7 +37,7 @@ def test_reproduce_recall_trains_counts_and_reports(cli, tmp_path):
     assert list(json.loads(again.out)["tasks"]["noisy_recall"]["types"]) == list(ATTENTION_TYPES)
 
     page = (out / "report.html").read_bytes()
-    assert cli("report", out, "--markdown").out == "\n".join(table[:6]) + "\n"
+    assert cli("report", out, "--markdown").out == "\n".join(table[:8]) + "\n"
     written = cli("report", out, "--out", tmp_path / "page.html")
     assert written.out == f"{tmp_path / 'page.html'}\n"
     assert (tmp_path / "page.html").read_bytes() == page

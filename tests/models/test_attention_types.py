@@ -11,13 +11,14 @@ from diffattn.errors import ConfigError
 from diffattn.models.attention_types import (
     ATTENTION,
     ATTENTION_TYPES,
+    CONTROL_TYPES,
     attention_facts,
     types_with,
 )
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.decoder_block import build_attention
 from diffattn.models.settings import ModelSettings
-from diffattn.report.page.wording import TYPE_NAMES
+from diffattn.report.page.wording import TYPE_NAMES, VARIANT_NAMES
 
 WIDTHS = {"hidden_size": 24, "num_heads": 4, "num_kv_heads": 2, "head_dim": 6}
 
@@ -61,7 +62,7 @@ def test_an_unknown_type_is_named_with_its_neighbour():
     with pytest.raises(ConfigError) as caught:
         attention_facts("here", "dif_v2")
     assert str(caught.value) == (
-        "here: attention_type must be in {softmax, diff, diff_v2, shared_diff}, got 'dif_v2'. "
+        f"here: attention_type must be in {{{', '.join(ATTENTION)}}}, got 'dif_v2'. "
         "Did you mean 'diff_v2'?"
     )
 
@@ -73,7 +74,8 @@ def test_types_in_words():
 
 def test_tables_name_every_type():
     assert tuple(TYPE_NAMES) == ATTENTION_TYPES
-    assert [row["type"] for row in _types()] == list(ATTENTION_TYPES)
+    assert set(CONTROL_TYPES) <= set(VARIANT_NAMES)
+    assert [row["type"] for row in _types()] == list(ATTENTION)
 
 
 def test_settings_are_the_configuration_without_hugging_face(row):

@@ -114,7 +114,7 @@ def test_other_settings_round_trip(make_config, tmp_path):
     ("fields", "message"),
     [
         ({"attention_type": "dif"}, "got 'dif'. Did you mean 'diff'\\?"),
-        ({"attention_type": "zzz"}, "must be in {softmax, diff, diff_v2, shared_diff}, got 'zzz'."),
+        ({"attention_type": "zzz"}, "must be in {softmax, diff, diff_v2, shared_diff, none, "),
         ({"attention_backend": "refrence"}, "Did you mean 'reference'\\?"),
         ({"vocab_sise": 10}, "unknown field 'vocab_sise'. Did you mean 'vocab_size'\\?"),
         ({"hidden_size": "64"}, "'hidden_size' expected int, got str"),

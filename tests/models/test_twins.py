@@ -160,7 +160,7 @@ def test_odd_heads_cannot_be_halved(make_config, kind, heads, kv_heads, name):
         (("sotfmax",), {}, "'softmax'"),
         (("diffv2",), {}, "'diff_v2'"),
         (("softmax", "param"), {}, "'params'"),
-        (("softmax", "flops"), {}, "'attention_flops'"),
+        (("softmax", "flop"), {}, "'flops'"),
         (("shared_diff",), {"shared_ranks": 4}, "'shared_rank'"),
     ],
 )

@@ -20,7 +20,7 @@ def assert_all_right(report):
 
 
 def test_random_calls(device):
-    report = fuzz.run(150, seed=7, device=device.type)
+    report = fuzz.run(75, seed=7, device=device.type)
     assert_all_right(report)
     assert set(report.by_backend) == set(fuzz.usable_backends(device.type))
     assert len(report.by_dtype) == 4

@@ -1,113 +1,78 @@
 """The whole report, from a made-up study folder."""
 
-import json
 import re
 import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 
 import plotly.graph_objects as go
 import pytest
-from plotly.offline import get_plotlyjs
 
 from diffattn.errors import CheckpointError
-from diffattn.report.build import build_report
-from diffattn.report.page.wording import number
-from diffattn.report.study.published import study_summary
+from diffattn.report.build import build_report, markdown_results
+from diffattn.report.page.wording import type_name
 from record_files import read_record, write_record
+from report.made_up_study import ALL, TYPES, VERDICT
+from report.page_reader import SECTIONS, build, figures, outline_of
 
-SECTIONS = ["models", "loss", "curves", "costs", "lambda", "maps", "provenance"]
-VOID = {"meta", "link", "br", "hr", "img", "input"}
-
-
-class Outline(HTMLParser):
-    """Ids, loading attributes and balance of the tags of a page."""
-
-    def __init__(self):
-        super().__init__()
-        self.ids, self.loads, self.open, self.text = [], [], [], []
-
-    def handle_starttag(self, tag, attrs):
-        values = dict(attrs)
-        self.ids += [values["id"]] if "id" in values else []
-        self.loads += [values[key] for key in ("src", "href", "srcset", "action") if key in values]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if "script" not in self.open and "style" not in self.open:
-            self.text.append(data)
-
-
-def own_part(page):
-    """The page without the plotly script, which is not ours to judge."""
-    assert page.count(get_plotlyjs()) == 1
-    return page.replace(get_plotlyjs(), "")
-
-
-def build(study, **options):
-    path = build_report(study, **options)
-    assert path == study / "report.html"
-    return own_part(path.read_text(encoding="utf-8"))
-
-
-def outline_of(page):
-    outline = Outline()
-    outline.feed(page)
-    outline.close()
-    assert outline.open == []
-    return outline
-
-
-def figures(page):
-    """Id and specification of every chart."""
-    specs = re.findall(r'<script type="application/json" data-chart="(.*?)">(.*?)</script>', page)
-    return {name: json.loads(spec) for name, spec in specs}
+SUBSETS = [
+    {"variants": ("softmax",), "seeds": (0,)},
+    {"variants": ("diff", "diff_v2")},
+    {"variants": ("none", "none_ffn"), "seeds": (0, 1)},
+    {"variants": ("softmax", "none", "something new"), "seeds": (3,), "parts": False},
+    {"variants": TYPES, "verdict": None, "parts": False},
+    {"variants": ("softmax", "diff", "none"), "sweep": True, "seeds": (0,)},
+    {"variants": ("softmax", "diff_v2", "diff_v2_heads", "diff_v2_gate"), "sweep": True},
+]
 
 
 def test_every_section_and_run_is_there(make_study):
-    page = build(make_study())
+    page = build(make_study(variants=ALL, sweep=True, num_steps=25, num_layers=2))
     outline = outline_of(page)
     text = " ".join(outline.text)
     assert [name for name in outline.ids if name in SECTIONS] == SECTIONS
     assert len(set(outline.ids)) == len(outline.ids)
-    for kind in ("softmax", "diff", "diff_v2", "shared_diff"):
+    for kind in ALL:
+        assert type_name(kind) in text
         for seed in range(3):
-            assert text.count(f"{kind}-seed{seed}") >= 8
-    for name in ("Transformer (softmax)", "DIFF V1", "DIFF V2", "Shared DIFF"):
-        assert name in text
+            assert page.count(f"{kind}-seed{seed}") >= 3
+    for run in ("diff-common-seed1", "diff-lr0.004-sweep100", "none-common-seed2"):
+        assert run in text
     assert "Made-up statement: 4 DIFF heads are < 8" in text
     assert "912,768" in text
     assert "What is missing" not in text
 
 
-def test_charts_hold_the_recorded_numbers(make_study):
-    study = make_study(seeds=(0, 1))
-    charts = figures(build(study))
-    assert len(charts) == 2 + 1 + 3 + 10
-    rows = (study / "runs/diff-seed1/metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    losses = [json.loads(row).get("validation_loss") for row in rows]
-    traces = charts["chart-validation"]["data"]
-    thin = [t for t in traces if t["legendgroup"] == "diff" and not t["showlegend"]]
-    assert thin[1]["y"] == [round(x, 6) for x in losses if x is not None]
-    assert sum(t["showlegend"] for t in traces) == 4
-    maps = read_record(study / "maps.json")["layers"]["diff"]
-    signed = charts["map-1-d"]["data"][0]
-    assert signed["z"] == maps["difference"]
-    assert signed["zmin"] == -signed["zmax"]
-    first, second = charts["map-1-a1"]["data"][0], charts["map-1-a2"]["data"][0]
-    assert (first["zmin"], first["zmax"]) == (0, second["zmax"])
+def test_the_verdict_stands_first(make_study):
+    text = [part.strip() for part in outline_of(build(make_study())).text if part.strip()]
+    first = text.index(VERDICT["sentence"])
+    assert text[first - 1] == "Provenance"  # the last chapter: nothing stands between
+    assert VERDICT["reasons"] == []
 
 
-def test_charts_are_valid_plotly(make_study):
-    """The Python side of plotly knows every attribute by name and refuses unknown ones."""
-    for name, spec in figures(build(make_study(seeds=(0, 1), num_steps=50))).items():
-        figure = go.Figure(spec)
-        assert len(figure.data) == len(spec["data"]) > 0, name
+def test_an_uninformative_study_says_why(make_study):
+    bad = {"informative": False, "sentence": "Uninformative: <b>.", "reasons": ["one", "<two>"]}
+    page = build(make_study(verdict=bad))
+    assert '<div class="verdict uninformative">\n<p>Uninformative: &lt;b&gt;.</p>' in page
+    assert "<ul><li>one</li><li>&lt;two&gt;</li></ul>" in page
+    assert "uninformative" not in build(make_study("good")).split("<main>")[1]
+
+
+@pytest.mark.parametrize("options", SUBSETS, ids=str)
+def test_any_part_of_a_study_makes_a_page(make_study, options):
+    study = make_study(**{"num_steps": 25, "num_layers": 2, **options})
+    page = build(study)
+    outline = outline_of(page)
+    assert len(set(outline.ids)) == len(outline.ids)
+    assert ("rates" in outline.ids) == options.get("sweep", False)
+    assert ("parts" in outline.ids) == options.get("parts", True)
+    assert set(re.findall(r'<a href="#(.*?)">', page)) <= set(outline.ids)
+    for name, spec in figures(page).items():
+        assert len(go.Figure(spec).data) > 0, name
+    assert markdown_results(study).count("| ---") > 0
+    for name in ("results.json", "maps.json"):
+        (study / name).unlink()
+    outline_of(build(study))
 
 
 def test_page_loads_nothing(make_study):
@@ -134,22 +99,6 @@ def test_text_from_files_is_escaped(make_study):
     assert "&lt;img src=x onerror=alert(3)&gt; &amp; more ?" in page
     labels = figures(page)["map-0-a"]["layout"]["xaxis"]["ticktext"]
     assert labels[5] == "&lt;script&gt;"  # plotly reads labels as markup
-    outline_of(page)
-
-
-def test_charts_show_text_from_files_as_it_is(make_study):
-    """Names of runs reach the hover text; quotes, which plotly would not decode, stay."""
-    study = make_study(seeds=(0,), num_steps=10)
-    run = study / "runs/diff-seed0/run.json"
-    record = read_record(run)
-    write_record(run, record | {"name": '</script><b>"a\'s" & b'})
-    page = build(study)
-    assert "</script><b>" not in page
-    traces = figures(page)["chart-validation"]["data"]
-    (hover,) = [t["hovertemplate"] for t in traces if t["legendgroup"] == "diff"]
-    assert hover == (
-        'DIFF V1, &lt;/script&gt;&lt;b&gt;"a\'s" &amp; b<br>step %{x:,}: %{y:.4f}<extra></extra>'
-    )
     outline_of(page)
 
 
@@ -221,7 +170,7 @@ def test_study_that_has_not_started(make_study):
     shutil.rmtree(study / "runs")
     page = build(study)
     outline_of(page)
-    assert page.count("was found.") == 12
+    assert page.count("with seeds 0, 1 and 2 was found.") == 4
     assert "No run recorded the validation loss" in page
 
 
@@ -229,6 +178,7 @@ def test_one_seed_has_no_interval(make_study):
     page = build(make_study(seeds=(5,)))
     assert "one seed: no interval, no verdict" in page
     assert "none: one seed" in page
+    assert "with 1 seed" in page
     assert "softmax-seed5" in page
 
 
@@ -238,60 +188,6 @@ def test_contradicting_summary_is_named(make_study):
     value = read_record(path)
     write_record(path, value | {"validation_loss": 9.75})
     assert re.search(r"for diff-seed0, but the run&#39;s own file gives 9\.75", build(study))
-
-
-def test_published_study_has_its_own_provenance(make_study):
-    published = make_study("published", scale="study", num_steps=500, num_layers=2)
-    outline = outline_of(page := build(make_study(), published=published))
-    assert [f"published-{name}" for name in SECTIONS] == [
-        name for name in outline.ids if name.removeprefix("published-") in SECTIONS
-    ][6:-1]
-    assert outline.ids.index("published") < outline.ids.index("provenance")
-    assert "run on 2001-02-03 on Made-up processor at commit c0ffeec0ffee" in page
-    assert page.count('<td data-label="Study">published</td>') == 3
-
-
-def test_a_summary_shows_its_numbers_and_no_gaps(make_study, tmp_path):
-    folder = make_study("published", scale="study", num_steps=500, num_layers=2)
-    path = tmp_path / "summary.json"
-    write_record(path, study_summary(folder))
-    page = build(make_study(), published=path)
-    whole, part = outline_of(build(make_study(), published=folder)), outline_of(page)
-    absent = ["published-curves", "published-maps"]
-    ids = [name for name in whole.ids if not re.match("published-(chart|map)", name)]
-    assert [name for name in ids if name not in absent] == [
-        name for name in part.ids if not re.match("published-(chart|map)", name)
-    ]
-    text = " ".join(" ".join(part.text).split())
-    assert "are in published/text of the repository" in text
-    assert page.count('class="gap"') == 1  # for readers without scripts
-    assert "published-chart-differences" in part.ids
-    shown = text[text.index("Published study", text.index("Published study") + 1) :]
-    study = read_record(folder / "results.json")
-    for entry in study["types"].values():
-        assert f"{entry['validation_loss']['mean']:.4f}" in shown
-    for difference in study["differences"]:
-        assert number(difference["mean"], signed=True) in shown
-    for fact in ("912,768", "published/text/runs/diff-seed0/run.json", "c0ffeec0ffee", "7,990"):
-        assert fact in shown
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"schema": 1}', '{"schema": 7}'])
-def test_damaged_summary_is_refused(make_study, tmp_path, content):
-    (tmp_path / "summary.json").write_text(content, encoding="utf-8")
-    with pytest.raises(CheckpointError, match=r"summary\.json"):
-        build_report(make_study(), published=tmp_path / "summary.json")
-
-
-def test_protocol_versions_share_no_table(make_study):
-    published = make_study("published")
-    path = published / "results.json"
-    value = read_record(path)
-    value["protocol"]["version"] = 2
-    write_record(path, value)
-    page = build(make_study(), published=published)
-    assert "so their numbers share no table" in page
-    assert 'data-label="Study"' not in page
 
 
 @pytest.mark.parametrize(
@@ -318,15 +214,25 @@ def test_damaged_files_are_refused(make_study, name, content):
     assert not (study / "report.html").exists()
 
 
+def at_best(value):
+    """One group of runs in the results."""
+    return value["variants"]["diff"]["at"]["best"]
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [
         ("maps.json", lambda v: v["layers"]["diff"]["map_2"].pop()),
         ("maps.json", lambda v: v["layers"]["diff"].pop("difference")),
         ("maps.json", lambda v: v["layers"].update(diff=None)),
-        ("results.json", lambda v: v["types"]["diff"].pop("validation_loss")),
-        ("results.json", lambda v: v["types"]["diff"]["runs"].pop()),
-        ("results.json", lambda v: v["types"]["diff"]["validation_loss"].update(low="x")),
+        ("results.json", lambda v: at_best(v).pop("validation_loss")),
+        ("results.json", lambda v: at_best(v)["runs"].pop()),
+        ("results.json", lambda v: at_best(v)["phase_steps"].pop()),
+        ("results.json", lambda v: at_best(v)["validation_loss"].update(low="x")),
+        ("results.json", lambda v: v["variants"]["diff"].pop("role")),
+        ("results.json", lambda v: v["verdict"].pop("sentence")),
+        ("results.json", lambda v: v["rates"]["variants"]["diff"].update(tried=[{}])),
+        ("results.json", lambda v: v["count_models"]["bigram"].update(loss="x")),
         ("results.json", lambda v: v["differences"][0].pop("mean")),
         ("results.json", lambda v: v["differences"][0].update(runs=[["a", "b", "c"]])),
     ],
@@ -345,10 +251,19 @@ def test_foreign_folder_is_refused(tmp_path):
         build_report(tmp_path)
 
 
+def test_a_study_of_unnamed_models_is_refused(make_study):
+    study = make_study(seeds=(0,), num_steps=10)
+    (study / "results.json").unlink()
+    info = read_record(study / "study.json")
+    write_record(study / "study.json", info | {"variants": []})
+    with pytest.raises(CheckpointError, match=r"study\.json: must hold variants"):
+        build_report(study)
+
+
 def test_two_runs_of_one_seed_are_refused(make_study):
     study = make_study(seeds=(0,), num_steps=10)
     shutil.copytree(study / "runs" / "diff-seed0", study / "runs" / "again")
-    with pytest.raises(CheckpointError, match=r"one run\.json per type and seed"):
+    with pytest.raises(CheckpointError, match=r"one run\.json per run"):
         build_report(study)
 
 

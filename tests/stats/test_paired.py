@@ -8,7 +8,12 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.stats.intervals import mean_interval
-from diffattn.stats.paired import mcnemar_test, paired_difference, sign_flip_test
+from diffattn.stats.paired import (
+    mcnemar_test,
+    paired_difference,
+    paired_t_test,
+    sign_flip_test,
+)
 
 # Plant heights of Darwin's maize, crossed minus self-fertilised, in eighths of an inch.
 DARWIN = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
@@ -125,3 +130,23 @@ def test_arguments_out_of_range_are_refused():
     for bad in ([], [np.nan]):
         with pytest.raises(ConfigError, match="one or more finite"):
             sign_flip_test(bad)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 40])
+def test_the_t_test_is_scipys_and_agrees_with_its_interval(n):
+    from scipy.stats import ttest_1samp
+
+    rng = np.random.default_rng(n)
+    for shift in (0.0, 0.3, 3.0):
+        x = rng.normal(shift, 1, n)
+        p = paired_t_test(x)
+        assert p == pytest.approx(ttest_1samp(x, 0).pvalue, rel=1e-9)
+        interval = paired_difference(x, np.zeros(n))
+        assert (interval.low <= 0 <= interval.high) == (p >= 0.05)
+
+
+def test_the_t_test_where_there_is_no_spread():
+    assert paired_t_test([0.3]) is None
+    assert paired_t_test([0.0, 0.0, 0.0]) == 1.0
+    assert paired_t_test([0.25, 0.25, 0.25]) == 2 / 2**3
+    assert paired_t_test([1e300, -1e300, 2e300]) == 1.0  # a spread beyond any float

@@ -67,7 +67,8 @@ def copied(study, tmp_path):
     return shutil.copytree(study, tmp_path / "copy")
 
 
-STATISTICS = {"low", "high", "fisher_exact", "log_rank"}
+STATISTICS = {"low", "high", "p_holm"}
+STATISTICS |= {"fisher_exact", "log_rank", "fisher_exact_holm", "log_rank_holm"}
 
 
 @pytest.fixture(scope="session")

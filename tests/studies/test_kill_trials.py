@@ -10,12 +10,12 @@ import time
 import pytest
 
 from diffattn.errors import DiffAttnError
-from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.studies import workers
 from diffattn.studies.text.reproduce import reproduce
+from diffattn.studies.text.variants import SWEPT
 
 pytestmark = pytest.mark.scheduled
-NAMES = [f"{name}-seed0" for name in ATTENTION_TYPES]
+NAMES = [f"{name}-seed0" for name in SWEPT]
 REPRODUCE = (
     "import sys, diffattn; diffattn.reproduce('smoke', out=sys.argv[1], settings=sys.argv[2:])"
 )

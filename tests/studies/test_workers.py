@@ -38,7 +38,8 @@ def fake(monkeypatch, tmp_path, body):
 
 @pytest.fixture
 def members():
-    return comparison("smoke").members()
+    config = comparison("smoke")
+    return config.trials(config.base_rates())
 
 
 def run(members, tmp_path, count=2, on_progress=None):
@@ -79,7 +80,7 @@ def test_no_more_than_the_given_number_run_at_a_time(count, members, tmp_path, m
     )
     received = run(members, tmp_path, count)
     running = [event["running"] for _, event in received if "running" in event]
-    assert len(running) == 4
+    assert len(running) == len(members)
     assert max(running) <= count
 
 

@@ -12,7 +12,7 @@ from diffattn.data.recall_tasks import (
     guessing_ceilings,
 )
 from diffattn.data.synthetic import generate
-from diffattn.errors import CheckpointError, ConfigError
+from diffattn.errors import CheckpointError, ConfigError, ShapeError
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
@@ -73,10 +73,14 @@ def test_a_run_leaves_its_records(task, attention_type, tmp_path):
     assert record.model["parameter_difference"] == 7
     rows = [row for row in read_jsonl(tmp_path / "run" / "metrics.jsonl") if "accuracy" in row]
     assert [row["step"] for row in rows] == [0, 2]
+    assert len(rows[0]["writes"]) == 2 * config.model.num_hidden_layers
+    assert results["largest_write"] == max(rows[0]["writes"])
+    assert "writes" not in rows[1]
     for row in rows:
         assert len(row["by_query"]) == config.task.num_queries
         assert row["accuracy"] == pytest.approx(sum(row["by_query"]) / len(row["by_query"]))
     assert (results["solved"], results["solved_step"], results["steps"]) == (False, None, 2)
+    assert results["diverged"] is False
     assert results["sequences"] == 8
     assert ("lam" in rows[0]) == (attention_type != "softmax")
     assert ("test_by_depth" in results) == (task == "multi_needle")
@@ -149,6 +153,30 @@ def test_a_solved_run_ends_early(tmp_path):
     assert results["steps"] == results["solved_step"] + 20 < 400
     assert results["test_accuracy"] == 1
     assert read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == results["steps"]
+
+
+@pytest.mark.parametrize("attention_type", ["softmax", "diff_v2"])
+def test_a_run_that_diverges_ends_unsolved(attention_type, tmp_path):
+    """An outcome like any other: the rest of a study goes on."""
+    rate = {"learning_rate": 1e25, "final_learning_rate": 1e25, "warmup_steps": 0}
+    config = make_config("multi_needle", attention_type, num_steps=8, **rate)
+    results = train_recall(config, tmp_path / "run")
+    assert (results["diverged"], results["solved"], results["validation_loss"]) == (
+        True, False, None,
+    )  # fmt: skip
+    assert results["steps"] < 8
+    assert (results["test_accuracy"], results["lam"]) == (0, None)
+    assert set(results["test_by_depth"].values()) == {0}
+    assert train_recall(config, tmp_path / "run") == results
+
+
+def test_a_mistake_of_shapes_is_no_divergence(tmp_path, monkeypatch):
+    def fail(*args, **options):
+        raise ShapeError("of ours")
+
+    monkeypatch.setattr(recall, "_answer_loss", fail)
+    with pytest.raises(ShapeError, match="of ours"):
+        train_recall(make_config("noisy_recall"), tmp_path / "run")
 
 
 class Interruption(BaseException):

@@ -6,10 +6,13 @@ import math
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import Trainer
 
+from diffattn.data.context_parts import CONTEXT_PARTS, PARTS, QUARTERS, context_parts
 from diffattn.data.tokens import TokenDataset
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.models.accounting import parameter_count
@@ -19,8 +22,9 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.lock import sole_writer
 from diffattn.records.run import RunRecord
+from diffattn.training.callbacks import require_finite
 from diffattn.training.schedule import learning_rate_factor
-from diffattn.training.trainer import train, training_order
+from diffattn.training.trainer import OrderedTrainer, train, training_order
 
 SAME_EVERY_TIME = ("metrics.jsonl", "results.json", "model/model.safetensors")
 
@@ -119,6 +123,53 @@ def test_final_loss_reads_every_validation_window_once(finished, data):
     assert len(losses) > 8
     measured = read_json(finished / "diff" / "results.json")["validation_loss"]
     assert measured == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_one_pass_gives_the_loss_that_transformers_measures(
+    precision, make_run, data, tmp_path, monkeypatch
+):
+    """The loop of ``transformers.Trainer`` is the oracle; ours sees each window once."""
+    ours, pairs = OrderedTrainer.evaluation_loop, []
+
+    def both(self, dataloader, description, prediction_loss_only=None, **rest):
+        loss = f"{rest['metric_key_prefix']}_loss"
+        expected = Trainer.evaluation_loop(self, dataloader, description, True, **rest)
+        passes = []
+        handle = self.model.model.register_forward_pre_hook(
+            lambda module, args, kwargs: passes.append(len(kwargs["input_ids"])), with_kwargs=True
+        )
+        measured = ours(self, dataloader, description, **rest)
+        handle.remove()
+        assert sum(passes) == len(dataloader.dataset)
+        pairs.append((measured.metrics[loss], expected.metrics[loss]))
+        return measured
+
+    monkeypatch.setattr(OrderedTrainer, "evaluation_loop", both)
+    train(make_run("diff", precision=precision, num_steps=4), data, tmp_path / "run")
+    assert len(pairs) == 3  # before the first step, after the last, and on all windows
+    for measured, expected in pairs:
+        assert measured == pytest.approx(expected, rel=1e-6)
+
+
+def test_parts_add_up_to_the_losses(finished, data):
+    rows = [row for row in read_jsonl(finished / "diff" / "metrics.jsonl") if "lam" in row]
+    results = read_json(finished / "diff" / "results.json")
+    windows = np.stack([i["input_ids"].numpy() for i in TokenDataset(data.validation, 32)])
+    counts = {name: int(mask.sum()) for name, mask in context_parts(windows).items()}
+    parts = results["validation_parts"]
+    assert {name: part["tokens"] for name, part in parts.items()} == counts
+    for names in (CONTEXT_PARTS, QUARTERS):
+        total = sum(parts[name]["loss"] * counts[name] for name in names)
+        assert sum(counts[name] for name in names) == windows[:, 1:].size
+        assert total / windows[:, 1:].size == pytest.approx(results["validation_loss"])
+    for row in rows:
+        assert set(row["validation_parts"]) == set(PARTS)
+        losses = [row["validation_parts"][name] for name in CONTEXT_PARTS]
+        assert min(losses) < row["validation_loss"] < max(losses)
+    # 13 words in windows of 32 tokens: what has been read together before is told first.
+    last = rows[-1]["validation_parts"]
+    assert last["repeated_bigram"] < last["first_occurrence"]
 
 
 def test_costs_stand_apart(finished):
@@ -231,6 +282,13 @@ def test_a_run_that_diverges_stops_with_one_line(
     assert not (tmp_path / "run" / "results.json").exists()
     for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
         json.loads(line)
+
+
+@pytest.mark.parametrize("value", [math.nan, [1.0, math.inf], {"quarter_1": 1.0, "b": -math.inf}])
+def test_every_measured_number_must_be_finite(value):
+    require_finite(7, {"a": 1.0, "b": [1.0, None], "c": {"quarter_1": 2.0}, "d": None})
+    with pytest.raises(DiffAttnError, match=r"validation_\w+ must stay finite, .* at step 7"):
+        require_finite(7, {"validation_numbers": value})
 
 
 def test_a_finished_run_is_not_run_again(finished, make_run, data, tmp_path, monkeypatch):

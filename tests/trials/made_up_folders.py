@@ -1,4 +1,4 @@
-"""Small folders of every kind that a page is made of, cut out of the committed records."""
+"""Small folders of every kind that a page is made of; most are cut out of committed records."""
 
 import json
 from collections.abc import Callable
@@ -16,16 +16,17 @@ from diffattn.records.evaluations import (
 from diffattn.records.run import RunRecord
 from diffattn.report.benchmarks.tables import markdown, read_results
 from diffattn.report.build import build_evaluation_report, build_report, markdown_results
+from diffattn.report.study.published import study_summary
+from recall_records import write_recall_study
+from report.made_up_stability import write_stability
+from report.made_up_study import write_study
 from trials.hostile_values import write_record
 
 ROOT = Path(__file__).parents[2]
-TEXT = ROOT / "published" / "text"
-RECALL = ROOT / "published" / "recall"
 BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
-SUMMARY = ROOT / "src" / "diffattn" / "report" / "published" / "text.json"
 TYPES = ("softmax", "diff")
 SEEDS = (0, 1)
-TOKENS = 3
+TEXT_TOKENS = ("a", " ", "b")
 
 
 @dataclass(frozen=True)
@@ -49,57 +50,36 @@ def read(path: Path) -> Any:
 
 
 def text_study(folder: Path, *, finished: bool = True) -> Folder:
-    """Two types, two seeds, three tokens; unfinished, its numbers are computed from its runs."""
-    study, results = read(TEXT / "study.json"), read(TEXT / "results.json")
-    names = [f"{kind}-seed{seed}" for kind in TYPES for seed in SEEDS]
-    write_record(folder / "study.json", study | {"types": list(TYPES), "seeds": list(SEEDS)})
-    results["types"] = {kind: results["types"][kind] for kind in TYPES}
-    results["differences"] = results["differences"][:1]
-    costs, maps = read(TEXT / "costs.json"), read(TEXT / "maps.json")
-    costs["runs"] = {name: costs["runs"][name] for name in names}
-    maps["tokens"] = maps["tokens"][:TOKENS]
-    maps["layers"] = {kind: _cut(maps["layers"][kind]) for kind in TYPES}
-    if finished:
-        write_record(folder / "results.json", results)
-        write_record(folder / "costs.json", costs)
-        write_record(folder / "maps.json", maps)
-    for name in names:
-        for record in ("run.json", "results.json", "costs.json"):
-            write_record(folder / "runs" / name / record, read(TEXT / "runs" / name / record))
-        rows = read(TEXT / "runs" / name / "metrics.jsonl")
-        write_record(folder / "runs" / name / "metrics.jsonl", [*rows[:3], rows[-1]])
+    """A type, a control and an ablation; unfinished, its numbers are computed from its runs."""
+    write_study(
+        folder,
+        variants=("softmax", "diff", "none", "diff_v2_gate"),
+        seeds=SEEDS,
+        sweep=True,
+        tokens=TEXT_TOKENS,
+        num_layers=2,
+        num_steps=25,
+    )
+    write_record(folder / "results.json", _shortened(read(folder / "results.json")))
+    costs = read(folder / "costs.json")
+    costs["runs"] = dict(list(costs["runs"].items())[:3])
+    write_record(folder / "costs.json", costs)
     run = folder / "runs" / "diff-seed0"
     of_study = ("study.json", "results.json", "costs.json", "maps.json")
     of_run = ("run.json", "results.json", "costs.json", "metrics.jsonl")
     records = [run / name for name in of_run]
     if finished:
         records += [folder / name for name in of_study]
+    else:
+        for name in of_study[1:]:
+            (folder / name).unlink()
     return Folder(tuple(records), lambda: _study_page(folder))
 
 
 def recall_study(folder: Path) -> Folder:
-    """Two types, two trials, one task and one run of the sweep."""
-    study, results = read(RECALL / "study.json"), read(RECALL / "results.json")
-    task = "multi_needle"
-    rates = study["learning_rates"][:1]
-    study |= {"types": list(TYPES), "seeds": list(SEEDS), "learning_rates": rates}
-    study["tasks"] = {task: study["tasks"][task]}
-    entry = results["tasks"][task]
-    entry["types"] = {kind: _first_trials(entry["types"][kind]) for kind in TYPES}
-    entry["tests"] = entry["tests"][:1]
-    results["tasks"] = {task: entry}
-    write_record(folder / "study.json", study)
-    write_record(folder / "results.json", results)
-    for kind in TYPES:
-        swept = f"{task}-{kind}-lr{rates[0]:g}-seed100"
-        for name in (swept, *(f"{task}-{kind}-seed{seed}" for seed in SEEDS)):
-            for record in ("run.json", "results.json"):
-                write_record(folder / "runs" / name / record, read(RECALL / "runs" / name / record))
-            costs = {"schema": 1, "run": name, "tokens_per_second": 1e4, "peak_bytes": 2**29}
-            write_record(folder / "runs" / name / "costs.json", costs | {"wall_seconds": 12.0})
-            rows = [{"step": step, "accuracy": 0.5, "by_query": [0.5]} for step in (0, 50)]
-            write_record(folder / "runs" / name / "metrics.jsonl", rows)
-    run = folder / "runs" / f"{task}-diff-seed0"
+    """Two tasks, two types, two trials and a control."""
+    write_recall_study(folder)
+    run = folder / "runs" / "noisy_recall-diff-seed0"
     of_run = ("run.json", "results.json", "costs.json", "metrics.jsonl")
     records = (folder / "study.json", folder / "results.json", *(run / name for name in of_run))
     return Folder(records, lambda: _study_page(folder))
@@ -182,20 +162,36 @@ def benchmarks(folder: Path) -> Folder:
     return Folder((path,), build)
 
 
+def stability_study(folder: Path) -> Folder:
+    """Two types at two rates, one run diverged."""
+    write_stability(folder)
+    run = folder / "runs" / "diff-lr0.128-seed1"
+    of_run = ("run.json", "results.json", "costs.json", "metrics.jsonl")
+    records = (folder / "study.json", folder / "results.json", *(run / name for name in of_run))
+    return Folder(records, lambda: _study_page(folder))
+
+
+def claims(folder: Path) -> Folder:
+    """Every kind of record that claims are read from, beside a study.
+
+    Evaluations and benchmarks have one reader everywhere, which their own trials try.
+    """
+    root = folder / "published"
+    text_study(folder / "study", finished=False)
+    text_study(root / "text")
+    recall_study(root / "recall")
+    stability_study(root / "stability")
+    evaluation(root / "evaluations" / "needle")
+    records = tuple(root / name / "results.json" for name in ("text", "recall", "stability"))
+    return Folder(records, lambda: _page(build_report(folder / "study", claims=folder)))
+
+
 def published(folder: Path) -> Folder:
     """The summary of a published study beside another study."""
-    summary = read(SUMMARY)
-    summary["study"] |= {"types": list(TYPES), "seeds": [0]}
-    summary["runs"] = [
-        entry
-        for entry in summary["runs"]
-        if entry["record"]["name"] in {f"{kind}-seed0" for kind in TYPES}
-    ]
-    results = summary["results"]
-    results["types"] = {kind: results["types"][kind] for kind in TYPES}
-    results["differences"] = results["differences"][:1]
+    whole = folder / "whole"
+    text_study(whole)
     path = folder / "summary" / "text.json"
-    write_record(path, summary)
+    write_record(path, study_summary(whole))
     study = folder / "study"
     text_study(study, finished=False)
     return Folder((path,), lambda: _page(build_report(study, published=path)))
@@ -205,7 +201,9 @@ FOLDERS: dict[str, Callable[[Path], Folder]] = {
     "text study": text_study,
     "unfinished text study": lambda folder: text_study(folder, finished=False),
     "recall study": recall_study,
+    "stability study": stability_study,
     "evaluation": evaluation,
+    "claims": claims,
     "benchmarks": benchmarks,
     "published study": published,
 }
@@ -222,15 +220,21 @@ def _page(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _cut(entry: dict[str, Any]) -> dict[str, Any]:
-    """Maps of the first tokens."""
-    return {
-        key: [row[:TOKENS] for row in value[:TOKENS]] if isinstance(value, list) else value
-        for key, value in entry.items()
-    }
-
-
-def _first_trials(summary: dict[str, Any]) -> dict[str, Any]:
-    per_trial = ("runs", "solved_steps", "steps", "test_accuracy")
-    cut = {key: summary[key][: len(SEEDS)] for key in per_trial}
-    return summary | cut | {"sweep": summary["sweep"][:1]}
+def _shortened(results: dict[str, Any]) -> dict[str, Any]:
+    """One or two of everything that results hold more of."""
+    parts = ("repeated_bigram", "quarter_1")
+    for name, entry in results["variants"].items():
+        for at, group in entry["at"].items():
+            kept = parts if (name, at) == ("diff", "best") else parts[:1]
+            group["parts"] = {part: group["parts"][part] for part in kept}
+    for entry in results["rates"]["variants"].values():
+        del entry["tried"][2:]
+    for entry in results["count_models"].values():
+        entry["parts"] = {part: entry["parts"][part] for part in parts[:1]}
+    wanted = {("diff", part) for part in parts[:1]}
+    results["differences"] = [
+        entry
+        for entry in results["differences"]
+        if entry["metric"] == "validation_loss" or (entry["variant"], entry["metric"]) in wanted
+    ]
+    return results

@@ -56,7 +56,7 @@ SIZES = {
         hidden_size=128, num_layers=4, num_heads=4, head_dim=16, vocab_size=1_024, batch=4,
         lengths=(256,),
     ),
-    "study": ModelSize(
+    "study": ModelSize(  # of the first committed study, to which the records belong
         hidden_size=256, num_layers=4, num_heads=8, head_dim=16, vocab_size=2_048, batch=4,
         lengths=(256,),
     ),

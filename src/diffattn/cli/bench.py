@@ -70,7 +70,7 @@ def bench(
     effort = total_effort(config)
     path = result_path(out, chosen)
     require_file_destination(path)
-    with RunsProgress(effort, 0, effort) as progress:
+    with RunsProgress(effort, 0, lambda _: effort) as progress:
         _, cases = run_bench(
             config, path, fresh=fresh, on_message=progress.on_message,
             on_progress=lambda done: progress.on_progress(f"bench {suite}", {"step": done}),

@@ -70,7 +70,7 @@ def _types() -> list[dict[str, Any]]:
     from diffattn.models.attention_types import ATTENTION
 
     return [
-        {"type": row.name, "layer": row.layer[1], "source": row.source}
+        {"type": row.name, "layer": row.layer[1], "source": row.source, "control": row.control}
         for row in ATTENTION.values()
     ]
 

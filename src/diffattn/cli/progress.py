@@ -3,6 +3,7 @@
 import math
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -59,13 +60,13 @@ class RunsProgress(StderrBars):
     Args:
         total_steps: Steps of all runs together.
         done_steps: Steps that earlier calls have finished already.
-        steps_per_run: Steps of one run.
+        steps_of: Name of a run to its steps.
     """
 
-    def __init__(self, total_steps: int, done_steps: int, steps_per_run: int) -> None:
+    def __init__(self, total_steps: int, done_steps: int, steps_of: Callable[[str], int]) -> None:
         super().__init__()
         self.total = total_steps
-        self.steps_per_run = steps_per_run
+        self.steps_of = steps_of
         self.finished_before = done_steps
         self.steps: dict[str, int] = {}
         self.resumed_at: dict[str, int] = {}
@@ -92,20 +93,21 @@ class RunsProgress(StderrBars):
             self.resumed_at.setdefault(name, event["step"])
             self.steps[name] = event["step"]
         elif event.get("done"):
-            self.resumed_at.setdefault(name, self.steps_per_run)
-            self.steps[name] = self.steps_per_run
+            self.resumed_at.setdefault(name, self.steps_of(name))
+            self.steps[name] = self.steps_of(name)
         if name in self.steps:
             self._draw(name, event.get("loss"))
 
     def _draw(self, name: str, loss: float | None) -> None:
         done = self.finished_before + sum(self.steps.values())
+        self.total = max(self.total, done)  # a sweep of learning rates may grow
         note = "" if loss is None else f"loss {loss:.3f}"
         if self.bars is not None:
             if name not in self.tasks:
-                self.tasks[name] = self.bars.add_task(name, total=self.steps_per_run, note=note)
+                self.tasks[name] = self.bars.add_task(name, total=self.steps_of(name), note=note)
             self.bars.update(self.tasks[name], completed=self.steps[name], note=note)
             self.bars.update(self.tasks["all"], completed=done)
-            if self.steps[name] >= self.steps_per_run:
+            if self.steps[name] >= self.steps_of(name):
                 self.bars.update(self.tasks[name], visible=False)
             return
         now = time.monotonic()

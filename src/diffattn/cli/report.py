@@ -16,7 +16,7 @@ def report(
         typer.Option(
             metavar="PATH",
             help="record or folder of 'diffattn bench' (repeatable) [the committed ones; for a "
-            "recall study none]",
+            "recall or stability study none]",
         ),
     ] = None,
     markdown: Annotated[
@@ -28,6 +28,7 @@ def report(
     from diffattn.report.build import build_evaluation_report, build_report, markdown_results
     from diffattn.report.evaluation.files import is_evaluation_folder
     from diffattn.report.recall.files import is_recall_study
+    from diffattn.report.stability.files import is_stability_study
 
     if markdown and out is not None:
         raise ConfigError("report: --markdown prints and --out writes the page, got both.")
@@ -41,9 +42,10 @@ def report(
     if markdown:
         typer.echo(markdown_results(study), nl=False)
         return
+    from diffattn.report.claims.tables import committed_claims
     from diffattn.studies.text.reproduce import committed_benchmarks, published_beside
 
-    if is_recall_study(study):
+    if is_recall_study(study) or is_stability_study(study):
         typer.echo(build_report(study, out, benchmarks=bench or ()))
         return
     typer.echo(
@@ -52,5 +54,6 @@ def report(
             out,
             published=published_beside(study),
             benchmarks=committed_benchmarks() if bench is None else bench,
+            claims=committed_claims(),
         )
     )

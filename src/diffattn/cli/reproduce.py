@@ -8,33 +8,41 @@ from typing import Annotated, Any
 
 import typer
 
-STUDIES = ("text", "recall")
+STUDIES = ("text", "recall", "stability")
+_CONFIGS = {
+    "text": "ComparisonConfig",
+    "recall": "RecallStudyConfig",
+    "stability": "StabilityStudyConfig",
+}
 
 
 def reproduce(
     study: Annotated[
         str,
-        typer.Argument(help="text (models of real text) or recall (values by key, among noise)"),
+        typer.Argument(
+            help="text (models of real text), recall (values by key, among noise) or stability "
+            "(models of text at large learning rates)"
+        ),
     ] = "text",
     scale: Annotated[
         str, typer.Option(help="smoke (a minute), laptop (10 minutes) or study (hours)")
     ] = "laptop",
     out: Annotated[
         Path | None,
-        typer.Option(help="study folder; continued if it exists [runs/SCALE, runs/recall-SCALE]"),
+        typer.Option(help="study folder; continued if it exists [runs/SCALE, runs/STUDY-SCALE]"),
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(help="comma-separated [0,1,2; smoke: 0; study of recall: 0 to 15]"),
+        typer.Option(help="comma-separated [of the scale: 0, in studies several]"),
     ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="text only, e.g. data.source=texts/ (repeatable)"
+            "--set", metavar="KEY=VALUE", help="not recall; e.g. data.source=texts/ (repeatable)"
         ),
     ] = None,
     match: Annotated[
-        str, typer.Option(help="what the models keep equal: params, heads or attention_flops")
+        str, typer.Option(help="what twins keep equal: params, heads, flops or attention_flops")
     ] = "params",
     workers: Annotated[
         int | None, typer.Option(min=1, help="one-thread processes side by side [cores, at most 2]")
@@ -44,12 +52,14 @@ def reproduce(
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="print results.json at the end")] = False,
 ) -> None:
-    """Compare the four attention types on real text, or on recall.
+    """Compare the four attention types: on text, recall or stability.
 
-    Trains matched softmax, DIFF V1, DIFF V2 and Shared DIFF models on the same data and writes
-    report.html. The text is your Python's own standard library unless data.source names yours;
-    recall makes its own sequences, chooses a learning rate per type, and counts the seeds that
-    learn. The same command again continues what was interrupted.
+    Trains matched softmax, DIFF V1, DIFF V2 and Shared DIFF models on the same data, with controls
+    that say whether a difference is one, and writes report.html. The text is your Python's own
+    library and documentation unless data.source names yours; recall makes its own sequences and
+    counts the seeds that learn; stability counts spikes of loss and gradient at rates up to far too
+    large ones. For text and recall a learning rate per type is chosen at study scale. The same
+    command again continues what was interrupted.
     """
     from diffattn.cli.numbers import whole_numbers
     from diffattn.errors import ConfigError
@@ -63,20 +73,29 @@ def reproduce(
     check_known("reproduce", "study", study, STUDIES)
     numbers = None if seeds is None else whole_numbers("--seeds", seeds)
     check_known("reproduce", "scale", scale, SCALES)
-    where = "ComparisonConfig" if study == "text" else "RecallStudyConfig"
-    check_known(where, "match", match, MATCHES)
+    check_known(_CONFIGS[study], "match", match, MATCHES)
     if out is not None:
         require_folder_destination(out)
     settings = set_ or []
     config: Any
     run: Callable[..., Path]
-    if study == "text":
+    steps_of: Callable[[str], int]
+    if study != "recall":
         read_changes(settings)
+    if study == "text":
         from diffattn.studies.text import reproduce as text
 
         config = text.comparison(scale, seeds=numbers, settings=settings, match=match)
         run, folder = partial(text.reproduce, settings=settings), out or Path("runs") / scale
-        steps, num_runs = config.base.train.num_steps, len(config.members())
+        total, steps_of = config.total_steps(), config.steps_of
+    elif study == "stability":
+        from diffattn.studies.stability import reproduce as stability
+
+        config = stability.stability_study(scale, seeds=numbers, settings=settings, match=match)
+        run = partial(stability.reproduce_stability, settings=settings)
+        folder = out or Path("runs") / f"stability-{scale}"
+        steps = config.base.train.num_steps
+        total, steps_of = len(config.members()) * steps, lambda run: steps
     else:
         if settings:
             raise ConfigError(f"reproduce recall: --set must be left out, got {settings[0]!r}.")
@@ -85,15 +104,16 @@ def reproduce(
         config = recall.recall_study(scale, seeds=numbers, match=match)
         run, folder = recall.reproduce_recall, out or Path("runs") / f"recall-{scale}"
         # A run that solves its task ends early, so the time left is an upper bound.
-        steps, num_runs = max(task.train.num_steps for task in config.tasks), config.num_runs()
+        steps = max(task.train.num_steps for task in config.tasks)
+        total, steps_of = config.num_runs() * steps, lambda run: steps
     if dry_run:
         typer.echo(json.dumps(config.resolved(), indent=2, ensure_ascii=False))
         return
     from diffattn.cli.progress import RunsProgress
     from diffattn.report.build import markdown_results
 
-    finished = len(list((folder / "runs").glob("*/results.json")))
-    with RunsProgress(num_runs * steps, finished * steps, steps) as progress:
+    finished = (path.parent.name for path in (folder / "runs").glob("*/results.json"))
+    with RunsProgress(total, sum(map(steps_of, finished)), steps_of) as progress:
         report = run(
             scale, out=folder, seeds=numbers, match=match, workers=workers,
             on_message=progress.on_message, on_progress=progress.on_progress,

@@ -77,7 +77,7 @@ def train(
 
     require_run_memory(config)
     steps = config.train.num_steps
-    with RunsProgress(steps, 0, steps) as progress:
+    with RunsProgress(steps, 0, lambda _: steps) as progress:
         if packed is None:
             packed = prepare_data(config.data, out / "data", on_message=progress.on_message)
         results = run(

@@ -1,11 +1,12 @@
 """Where text comes from: every source is an iterator of named documents, in a fixed order."""
 
+import ast
 import hashlib
 import itertools
 import os
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,38 @@ def standard_library() -> Iterator[Document]:
         (Document(name=name, text=text) for name, text in texts if text and text.strip()),
         f"standard_library: {root} must hold .py sources, got none. Name your own text files.",
     )
+
+
+def python_installation() -> Iterator[Document]:
+    """Code and prose that every Python carries: 10 MB of sources and 0.8 MB of documentation.
+
+    The standard library as in :func:`standard_library`, the language reference behind ``help()``
+    (``pydoc_data``, one document per topic), IDLE's text files and the licence.
+
+    Returns:
+        Documents in the order of their names within each of the two parts, code first.
+
+    Raises:
+        ConfigError: This interpreter comes without sources.
+    """
+    yield from standard_library()
+    root = Path(sysconfig.get_path("stdlib"))
+    topics = root / "pydoc_data" / "topics.py"
+    if topics.is_file():  # some distributions leave it out
+        for name, topic in sorted(_topics(topics).items()):
+            yield Document(name=f"pydoc_data/topics.py:{name}", text=topic)
+    for path in (*sorted(root.glob("idlelib/*.txt")), root / "LICENSE.txt"):
+        text = files.read_text(path) if path.is_file() else None
+        if text and text.strip():
+            yield Document(name=path.relative_to(root).as_posix(), text=text)
+
+
+def _topics(path: Path) -> dict[str, str]:
+    """The texts in the one dictionary that the file assigns; it is not executed."""
+    source = files.read_text(path)
+    assignments = [n for n in ast.walk(ast.parse(source or "")) if isinstance(n, ast.Assign)]
+    texts: dict[str, str] = ast.literal_eval(assignments[0].value)
+    return texts
 
 
 def text_files(paths: Sequence[Path], *, text_field: str = "text") -> Iterator[Document]:
@@ -182,12 +215,19 @@ def hub_dataset(
     )
 
 
+_INSTALLED: dict[str, Callable[[], Iterator[Document]]] = {
+    "stdlib": standard_library,
+    "python": python_installation,
+}
+
+
 def load_corpus(source: str = "stdlib", *, text_field: str = "text") -> Iterator[Document]:
     """Open a corpus by what a user types.
 
     Args:
-        source: ``"stdlib"`` (``"./stdlib"`` is a folder); the path of a text file, a folder or a
-            ``.jsonl`` file; or ``"hub:NAME"`` or ``"hub:NAME:CONFIG"``.
+        source: ``"stdlib"`` (``"./stdlib"`` is a folder), the standard library's sources;
+            ``"python"``, those and the documentation beside them; the path of a text file, a
+            folder or a ``.jsonl`` file; or ``"hub:NAME"`` or ``"hub:NAME:CONFIG"``.
         text_field: Key or column of the text in JSON lines and hub datasets.
 
     Returns:
@@ -199,8 +239,8 @@ def load_corpus(source: str = "stdlib", *, text_field: str = "text") -> Iterator
     """
     documents: Iterator[Document]
     path = Path(os.path.expanduser(source))
-    if source == "stdlib":
-        documents = standard_library()
+    if source in _INSTALLED:
+        documents = _INSTALLED[source]()
     elif source.startswith("hub:"):
         name, _, config = source.removeprefix("hub:").partition(":")
         if not name:
@@ -209,8 +249,8 @@ def load_corpus(source: str = "stdlib", *, text_field: str = "text") -> Iterator
     else:
         if not source or not os.path.exists(path):  # also for a name that no file can have
             raise ConfigError(
-                f"load_corpus: source must be 'stdlib', 'hub:NAME' or an existing file or folder, "
-                f"got {source!r}.{files.near_path(path, 'stdlib')}"
+                f"load_corpus: source must be 'stdlib', 'python', 'hub:NAME' or an existing file "
+                f"or folder, got {source!r}.{files.near_path(path, *_INSTALLED)}"
             )
         documents = text_files([path], text_field=text_field)
     first = next(documents)  # every source raises rather than end without a document

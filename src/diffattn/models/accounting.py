@@ -15,12 +15,14 @@ def _matrix_parameters(config: ModelSettings) -> int:
     """Of the projections of one attention layer, λ's among them."""
     facts, hidden, width = config.attention, config.hidden_size, config.head_dim
     heads, kv_heads = config.num_heads, config.num_kv_heads
+    if not facts.query_projections:
+        return 0
     count = hidden * facts.value_width * width * (kv_heads + heads)  # v_proj, o_proj
     if facts.low_rank_maps:
         low = 2 * config.shared_rank * (hidden + width)
         count += (heads + kv_heads) * (hidden * width + low)
     else:
-        count += hidden * width * (heads * facts.query_maps + kv_heads * facts.key_maps)
+        count += hidden * width * (heads * facts.query_projections + kv_heads * facts.key_maps)
     return count + (heads * hidden if facts.lambda_projection else 0)
 
 

@@ -37,6 +37,10 @@ class AttentionType:
     """λ comes from a projection of every token."""
     low_rank_maps: bool = False
     """The maps share one base projection and differ by updates of rank ``shared_rank``."""
+    projected_maps: int | None = None
+    """Maps whose queries are projected, where not all are; with 0 the layer has no projections."""
+    control: str = ""
+    """What a control changes; empty for the types of the papers."""
 
     @property
     def op(self) -> str:
@@ -45,12 +49,19 @@ class AttentionType:
 
     @property
     def matches_softmax(self) -> bool:
-        """Whether its projections are as large as softmax's, but for λ and the head norm."""
-        return self.query_maps == self.key_maps and not self.low_rank_maps
+        """Whether its projections are as large as softmax's; λ's vectors and norms aside."""
+        if self.low_rank_maps or self.lambda_projection or self.projected_maps == 0:
+            return False
+        return self.query_projections == self.key_maps
+
+    @property
+    def query_projections(self) -> int:
+        """Projections of queries per head."""
+        return self.query_maps if self.projected_maps is None else self.projected_maps
 
     def softmax_heads(self, match: str) -> int:
         """Heads of the softmax model that one head stands for, by what is to be equal."""
-        if match == "attention_flops":
+        if match == "attention_flops" and self.attention_units:
             return self.attention_units // ATTENTION["softmax"].attention_units
         return self.value_width
 
@@ -60,6 +71,7 @@ class AttentionType:
         return getattr(import_module(module), name)
 
 
+_CONTROLS = "diffattn.layers.controls"
 _ROWS = (
     AttentionType(
         name="softmax", layer=("diffattn.layers.softmax_attention", "SoftmaxAttention"),
@@ -81,10 +93,49 @@ _ROWS = (
         source="arXiv:2501.17900", query_maps=2, key_maps=2, value_width=2, attention_units=4,
         head_norm=True, lambda_vectors=True, low_rank_maps=True,
     ),
+    AttentionType(
+        name="none", layer=(_CONTROLS, "NoAttention"), control="no attention: zero in its place",
+        source="ours", query_maps=1, key_maps=1, value_width=1, attention_units=0,
+        head_norm=False, projected_maps=0,
+    ),
+    AttentionType(
+        name="softmax_half", layer=(_CONTROLS, "HalvedAttention"), control="softmax times ½",
+        source="ours", query_maps=1, key_maps=1, value_width=1, attention_units=2,
+        head_norm=False,
+    ),
+    AttentionType(
+        name="softmax_minus_mean", layer=(_CONTROLS, "MeanFreeAttention"),
+        control="softmax minus 0.7 times the mean value: the second map is uniform",
+        source="ours", query_maps=2, key_maps=1, value_width=1, attention_units=4,
+        head_norm=False, projected_maps=1,
+    ),
+    AttentionType(
+        name="diff_v2_gate", layer=(_CONTROLS, "GatedAttention"),
+        control="V2 without its second map: softmax times 1 - λ", source="ours", query_maps=1,
+        key_maps=1, value_width=1, attention_units=2, head_norm=False, lambda_projection=True,
+    ),
+    AttentionType(
+        name="diff_v2_constant", layer=(_CONTROLS, "ConstantLambdaAttention"),
+        control="V2 with λ = ½", source="ours", query_maps=2, key_maps=1, value_width=1,
+        attention_units=4, head_norm=False,
+    ),
+    AttentionType(
+        name="diff_v2_added", layer=(_CONTROLS, "AddedMapsAttention"),
+        control="V2 whose second map is added", source="ours", query_maps=2, key_maps=1,
+        value_width=1, attention_units=4, head_norm=False, lambda_projection=True,
+    ),
+    AttentionType(
+        name="diff_token_lambda", layer=(_CONTROLS, "TokenLambdaAttention"),
+        control="V1 with V2's λ per token and head", source="ours", query_maps=2, key_maps=2,
+        value_width=2, attention_units=4, head_norm=True, lambda_projection=True,
+    ),
 )  # fmt: skip
 ATTENTION = {row.name: row for row in _ROWS}
-"""Name to facts, in the order of tables and studies."""
-ATTENTION_TYPES = tuple(ATTENTION)
+"""Name to facts, in the order of tables and studies; the controls come last."""
+ATTENTION_TYPES = tuple(row.name for row in _ROWS if not row.control)
+"""Of the papers."""
+CONTROL_TYPES = tuple(row.name for row in _ROWS if row.control)
+"""With one thing changed, to say what makes a difference; see :mod:`diffattn.layers.controls`."""
 
 
 def attention_facts(where: str, name: str) -> AttentionType:
@@ -97,10 +148,10 @@ def attention_facts(where: str, name: str) -> AttentionType:
     Raises:
         ConfigError: No such type.
     """
-    check_known(where, "attention_type", name, ATTENTION_TYPES)
+    check_known(where, "attention_type", name, ATTENTION)
     return ATTENTION[name]
 
 
 def types_with(fact: str) -> str:
     """The types for which a yes-or-no fact holds, for messages: ``"'diff' and 'shared_diff'"``."""
-    return " and ".join(repr(row.name) for row in _ROWS if getattr(row, fact))
+    return " and ".join(repr(name) for name in ATTENTION_TYPES if getattr(ATTENTION[name], fact))

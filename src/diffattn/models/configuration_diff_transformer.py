@@ -65,6 +65,12 @@ class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
         max_position_embeddings: Longest context, in tokens.
         tie_word_embeddings: Use one matrix for embedding and output (the papers' sizes do).
         initializer_range: Standard deviation of the initial weights.
+        embedding_multiplier: Factor of the embeddings (``inputs_embeds`` too) on their way into
+            the residual stream. The papers have none, 1. With weights of deviation 0.02 a tied
+            embedding is so small that the first attention outputs drown it; √hidden_size mends
+            that (docs/log.md).
+        depth_scaled_init: Divide the initial weights of the two projections per block that write
+            into the residual stream by √(2 num_hidden_layers), as GPT-2 does. The papers do not.
         attention_backend: Backend of :attr:`attention_op` under
             ``attn_implementation="diffattn"``.
         use_cache: Return a key/value cache.

@@ -51,6 +51,9 @@ class DiffTransformerBlock(GradientCheckpointingLayer):
         self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        for writer in (getattr(self.self_attn, "o_proj", None), self.mlp.down_proj):
+            if writer is not None:  # without attention there is no projection
+                writer.writes_residual = True
         self.attention_maps = cached_attention.AttentionMapRecorder()
 
     def forward(

@@ -82,6 +82,8 @@ class DiffTransformerPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         std = self.config.initializer_range
         if isinstance(module, nn.Linear):
+            if self.config.depth_scaled_init and hasattr(module, "writes_residual"):
+                std /= (2 * self.config.num_hidden_layers) ** 0.5
             init.normal_(module.weight, std=std)
             if module.bias is not None:
                 init.zeros_(module.bias)
@@ -187,7 +189,7 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
             "output_attentions", self.config.output_attentions
         )
         position_embeddings = self.rotary_emb(inputs_embeds, position_ids=position_ids)
-        hidden_states = inputs_embeds
+        hidden_states = inputs_embeds * self.config.embedding_multiplier
         for block in self.layers:
             hidden_states = block(
                 hidden_states,

@@ -22,6 +22,7 @@ _COUNTS = (
 )  # fmt: skip
 _RANGES = {  # without an epsilon, a vector of zeros has no norm
     "head_norm_eps": (1e-30, 1.0), "rms_norm_eps": (1e-30, 1.0), "initializer_range": (0.0, 100.0),
+    "embedding_multiplier": (1e-30, 1e6),
 }  # fmt: skip
 _LARGEST_LAMBDA_INIT = 100.0
 
@@ -55,6 +56,8 @@ class ModelSettings:
     max_position_embeddings: int = 2_048
     tie_word_embeddings: bool = True
     initializer_range: float = 0.02
+    embedding_multiplier: float = 1.0
+    depth_scaled_init: bool = False
     attention_backend: str = "auto"
     use_cache: bool = True
     pad_token_id: int | None = None

@@ -1,7 +1,9 @@
 """Matched models: the same budget, another attention type."""
 
-from copy import deepcopy
+from collections.abc import Callable
+from copy import copy, deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from diffattn.errors import ConfigError
@@ -11,7 +13,7 @@ from diffattn.models.known_names import check_known
 from diffattn.models.settings import ModelSettings
 from diffattn.ops import backends
 
-MATCHES = ("params", "heads", "attention_flops")
+MATCHES = ("params", "heads", "attention_flops", "flops")
 SomeSettings = TypeVar("SomeSettings", bound=ModelSettings)
 
 
@@ -41,13 +43,15 @@ def twin(
       channels allow (multiples of 8 from ``hidden_size`` 512 on). V1 and softmax differ by at
       most ``6 * head_dim`` per layer as they are, so their FFN stays.
     - ``"attention_flops"``: equal work in attention.
+    - ``"flops"``: change the FFN width until the training FLOPs per token, at
+      ``max_position_embeddings``, match in the same way.
 
     Source: arXiv:2410.05258v2, section 2.1 (V1); DIFF V2 note (January 2026), baselines.
 
     Args:
         config: The original; the twin is of the same class.
         attention_type: Type of the twin.
-        match: ``"params"``, ``"heads"`` or ``"attention_flops"``.
+        match: One of :data:`MATCHES`.
         **changes: Fields of the twin to set, for example ``shared_rank=8``.
 
     Returns:
@@ -80,8 +84,12 @@ def twin(
             values["attention_backend"] = "auto"
     result = type(config)(**(values | changes))
     widths_differ = not (facts.matches_softmax and config.attention.matches_softmax)
-    if match == "params" and widths_differ and "intermediate_size" not in changes:
-        result.intermediate_size = _matching_intermediate_size(result, parameter_count(config))
+    if "intermediate_size" not in changes:
+        if match == "params" and widths_differ:
+            result.intermediate_size = _matching_intermediate_size(result, config, parameter_count)
+        if match == "flops":
+            count = partial(flops_per_token, training=True)
+            result.intermediate_size = _matching_intermediate_size(result, config, count)
     return Twin(
         config=result,
         match=match,
@@ -91,10 +99,13 @@ def twin(
     )
 
 
-def _matching_intermediate_size(config: ModelSettings, target: int) -> int:
-    """The FFN width whose parameter count is nearest to ``target``."""
+def _matching_intermediate_size(
+    config: ModelSettings, original: ModelSettings, count: Callable[[ModelSettings], int]
+) -> int:
+    """The FFN width at which ``count`` is nearest to that of ``original``."""
     multiple = 8 if config.hidden_size >= 512 else 1
-    channel = 3 * config.hidden_size * config.num_hidden_layers
-    surplus = parameter_count(config) - target
-    width = config.intermediate_size - surplus / channel
+    wider = copy(config)
+    wider.intermediate_size = config.intermediate_size + 1
+    channel = count(wider) - count(config)
+    width = config.intermediate_size - (count(config) - count(original)) / channel
     return max(multiple, round(width / multiple) * multiple)

@@ -5,8 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffattn.layers.diff_attention import DiffAttention
-from diffattn.layers.diff_attention_v2 import DiffAttentionV2
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.lambda_param import sigmoid_lambda
 
@@ -24,12 +22,13 @@ def layer_lambdas(model: DiffTransformerForCausalLM, input_ids: Tensor) -> list[
         input_ids: int64 ``[B, T]``, read by V2 only.
 
     Returns:
-        One number per layer, or ``None`` for softmax attention.
+        One number per layer, or ``None`` where no λ is learned.
     """
     layers: list[Any] = [block.self_attn for block in model.model.layers]
-    if isinstance(layers[0], DiffAttention):
+    facts = model.config.attention
+    if facts.lambda_vectors:
         return [float(layer.lam()) for layer in layers]
-    if not isinstance(layers[0], DiffAttentionV2):
+    if not facts.lambda_projection:
         return None
     means: list[float] = []
 

@@ -21,6 +21,8 @@ def smoke() -> RunPlan:
             num_heads=4,
             head_dim=16,
             max_position_embeddings=128,
+            embedding_multiplier=64**0.5,
+            depth_scaled_init=True,
         ),
         train=TrainConfig(
             num_steps=20,

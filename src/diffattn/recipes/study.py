@@ -1,4 +1,4 @@
-"""The committed comparison: as large as two CPU cores do in an afternoon."""
+"""The committed comparison: as large as two CPU cores do in days."""
 
 from diffattn.models.settings import ModelSettings
 from diffattn.recipes.plan import RunPlan
@@ -6,11 +6,12 @@ from diffattn.training.config import DataConfig, TrainConfig
 
 
 def study() -> RunPlan:
-    """Softmax model of 3.7M parameters with 16 heads (8 DIFF heads), 2M tokens per run.
+    """Softmax model of 4.8M parameters with 16 heads (8 DIFF heads) of width 32, 4M tokens per run.
 
-    Command: ``diffattn reproduce --scale study``. Hardware: 2 CPU cores. Duration: hours for
-    four types and three seeds. Expected: whatever the committed records say; eight DIFF heads
-    is the smallest number the papers test, the token budget lies far below theirs.
+    Command: ``diffattn reproduce --scale study``. Hardware: 2 CPU cores. Duration: days for all
+    variants and five seeds, 40 minutes of one slow core per run; it continues where it was
+    stopped. Expected: whatever the committed records say. Eight DIFF heads is the smallest number
+    the papers test, the token budget lies far below theirs.
     """
     return RunPlan(
         name="study",
@@ -20,20 +21,21 @@ def study() -> RunPlan:
             hidden_size=256,
             num_hidden_layers=4,
             num_heads=16,
-            head_dim=16,
+            head_dim=32,
             max_position_embeddings=256,
+            embedding_multiplier=256**0.5,
+            depth_scaled_init=True,
         ),
         train=TrainConfig(
-            num_steps=500,
-            batch_tokens=4_096,
+            num_steps=4_000,
+            batch_tokens=1_024,
             seq_len=256,
             learning_rate=2e-3,
             final_learning_rate=2e-4,
-            warmup_steps=40,
-            precision="bfloat16",
-            log_every=10,
-            evaluate_every=50,
+            warmup_steps=200,
+            log_every=40,
+            evaluate_every=200,
             evaluation_tokens=32_768,
         ),
-        data=DataConfig(vocab_size=2_048),
+        data=DataConfig(source="python", vocab_size=2_048),
     )

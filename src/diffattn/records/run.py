@@ -61,11 +61,11 @@ class RunRecord:
             raise CheckpointError(f"{path}: must hold a run record, got {error}.") from error
 
 
-def require_schema(value: Any, path: Path) -> None:
+def require_schema(value: Any, path: Path, expected: int = SCHEMA_VERSION) -> None:
     """Refuse files of another kind or schema version."""
     schema = value.get("schema") if isinstance(value, dict) else None
-    if schema != SCHEMA_VERSION:
-        raise CheckpointError(f"{path}: schema must be {SCHEMA_VERSION}, got {short(schema)}.")
+    if schema != expected:
+        raise CheckpointError(f"{path}: schema must be {expected}, got {short(schema)}.")
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from diffattn.report.benchmarks.section import bench_section
 from diffattn.report.benchmarks.tables import read_results
+from diffattn.report.claims.tables import claims_table
 from diffattn.report.evaluation.files import read_evaluation
 from diffattn.report.evaluation.page import evaluation_page
 from diffattn.report.page.render import write_page
@@ -12,11 +13,15 @@ from diffattn.report.recall.files import is_recall_study, read_recall_study
 from diffattn.report.recall.page import CHAPTERS as RECALL_CHAPTERS
 from diffattn.report.recall.page import recall_page
 from diffattn.report.recall.tables import recall_markdown
+from diffattn.report.stability.files import is_stability_study, read_stability_study
+from diffattn.report.stability.page import CHAPTERS as STABILITY_CHAPTERS
+from diffattn.report.stability.page import stability_page
+from diffattn.report.stability.tables import stability_markdown
 from diffattn.report.study.files import read_study
+from diffattn.report.study.markdown import study_markdown
 from diffattn.report.study.page import CHAPTERS as STUDY_CHAPTERS
-from diffattn.report.study.page import published_study, study_page
+from diffattn.report.study.page import OPTIONAL, published_study, study_page
 from diffattn.report.study.published import read_published
-from diffattn.report.study.tables import study_markdown
 
 
 def build_report(
@@ -25,6 +30,7 @@ def build_report(
     *,
     published: Path | None = None,
     benchmarks: Sequence[Path] = (),
+    claims: Path | None = None,
 ) -> Path:
     """Write one HTML file that holds every result of a study and needs no network.
 
@@ -36,6 +42,8 @@ def build_report(
         published: Folder or summary of another study of models on text, shown beside one of that
             kind in a section of its own. Default: none.
         benchmarks: Records of ``diffattn bench``, or folders of them. Default: none.
+        claims: Folder whose ``published/`` and ``benchmarks/`` say what has been found of the
+            papers' claims; shown beside a study of models on text. Default: none.
 
     Returns:
         The file written.
@@ -58,15 +66,33 @@ def build_report(
             study=recall_page(recall),
             benchmarks=measured,
         )
+    if is_stability_study(study):
+        stability = read_stability_study(study)
+        return write_page(
+            out,
+            "stability.html.j2",
+            title=f"Differential attention: stability study “{stability.info.get('scale')}”",
+            chapters=_present(STABILITY_CHAPTERS, benchmarks=bool(measured)),
+            study=stability_page(stability),
+            benchmarks=measured,
+        )
     text = read_study(study)
+    page = study_page(text)
     beside = None if published is None else published_study(text, read_published(published))
     return write_page(
         out,
         "study.html.j2",
         title=f"Differential attention: study “{text.info.get('scale')}”",
-        chapters=_present(STUDY_CHAPTERS, published=beside is not None, benchmarks=bool(measured)),
-        study=study_page(text),
+        chapters=_present(
+            STUDY_CHAPTERS,
+            **{name: page[name] is not None for name in OPTIONAL},
+            published=beside is not None,
+            claims=claims is not None,
+            benchmarks=bool(measured),
+        ),
+        study=page,
         published=beside,
+        claims=None if claims is None else claims_table(claims),
         benchmarks=measured,
     )
 
@@ -105,6 +131,8 @@ def markdown_results(study: Path) -> str:
     Raises:
         CheckpointError: A file of the study is damaged or foreign.
     """
+    if is_stability_study(study):
+        return stability_markdown(study)
     return recall_markdown(study) if is_recall_study(study) else study_markdown(study)
 
 

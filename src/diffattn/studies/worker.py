@@ -78,17 +78,20 @@ def _train_on_text(order: dict[str, Any], **callbacks: Callable[..., None]) -> N
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
     from diffattn.training.config import DataConfig, RunConfig, TrainConfig
     from diffattn.training.prepare import open_data
+    from diffattn.training.stability import RECORDED, StabilityRun, train_stability
     from diffattn.training.trainer import train
 
     settings = order["config"]
-    config = RunConfig(
+    records_divergence = settings.get("divergence") == RECORDED
+    config = (StabilityRun if records_divergence else RunConfig)(
         name=order["name"],
         model=DiffTransformerConfig(**settings["model"]),
         train=TrainConfig(**settings["train"]),
         data=DataConfig(**settings["data"]),
     )
     data = open_data(Path(order["data"]))
-    train(config, data, Path(order["folder"]), facts=order["facts"], **callbacks)
+    run = train_stability if records_divergence else train
+    run(config, data, Path(order["folder"]), facts=order["facts"], **callbacks)
 
 
 def _train_on_task(order: dict[str, Any], **callbacks: Callable[..., None]) -> None:

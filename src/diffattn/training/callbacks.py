@@ -67,12 +67,16 @@ class MetricsCallback(TrainerCallback):
         )
 
     def on_evaluate(
-        self, args: Any, state: Any, control: Any, metrics: dict[str, float], **kwargs: Any
+        self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **kwargs: Any
     ) -> None:
-        """Write a row of validation loss and λ."""
+        """Write a row of validation loss, over all tokens and by part, and λ."""
         if "eval_loss" not in metrics:
             return
-        row: dict[str, Any] = {"validation_loss": metrics["eval_loss"]}
+        parts = {name: entry["loss"] for name, entry in metrics["eval_parts"].items()}
+        row: dict[str, Any] = {
+            "validation_loss": metrics["eval_loss"],
+            "validation_parts": parts,
+        }
         lam = layer_lambdas(kwargs["model"], self.probe)
         if lam is not None:
             row["lam"] = lam
@@ -89,23 +93,39 @@ def require_finite(step: int, values: Mapping[str, Any]) -> None:
 
     Args:
         step: Steps done.
-        values: Name to a measured number, a list of them, or ``None``.
+        values: Name to a measured number, a list or mapping of them, or ``None``.
 
     Raises:
         DiffAttnError: A number is NaN or infinite.
     """
     for name, value in values.items():
+        if isinstance(value, Mapping):
+            value = list(value.values())
         for number in value if isinstance(value, list) else [value]:
             if number is not None and not math.isfinite(number):
                 raise diverged(name, number, step)
 
 
-def diverged(what: str, got: object, step: int) -> DiffAttnError:
-    """The error of a run whose numbers have left the range of floats."""
-    return DiffAttnError(
+class DivergenceError(DiffAttnError):
+    """The numbers of a run have left the range of floats.
+
+    Args:
+        message: In words.
+        step: Steps done.
+    """
+
+    def __init__(self, message: str, step: int) -> None:
+        super().__init__(message)
+        self.step = step
+
+
+def diverged(what: str, got: object, step: int) -> DivergenceError:
+    """The error of such a run, in words."""
+    message = (
         f"training: {what} must stay finite, got {str(got).rstrip('.')} at step {step}. "
         "A lower train.learning_rate may help."
     )
+    return DivergenceError(message, step)
 
 
 class CostCallback(TrainerCallback):

@@ -17,7 +17,7 @@ class DataConfig:
     """What is trained on, and how it becomes tokens."""
 
     source: str = "stdlib"
-    """``"stdlib"``, a text file, folder or JSONL file, or ``"hub:NAME[:CONFIG]"``."""
+    """See :func:`diffattn.data.corpora.load_corpus`."""
     text_field: str = "text"
     """Field of a JSONL file or hub dataset that holds the text."""
     tokenizer: str | None = None

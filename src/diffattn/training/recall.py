@@ -17,13 +17,14 @@ from diffattn.data.synthetic import RecallBatch, generate
 from diffattn.errors import ShapeError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
+from diffattn.probes.residual_stream import residual_writes
 from diffattn.records.io import log_facts, read_jsonl, write_json
 from diffattn.training.callbacks import (
     CostCallback,
+    DivergenceError,
     MetricsCallback,
     OnMessage,
     OnProgress,
-    diverged,
 )
 from diffattn.training.checkpoints import CheckpointCallback, last_checkpoint
 from diffattn.training.recall_config import RecallConfig
@@ -53,7 +54,8 @@ def train_recall(
 
     ``folder`` gets ``run.json`` before step 0, then ``metrics.jsonl``, ``costs.json`` and, last,
     ``results.json``; weights are not kept. The same call continues an interrupted run. Validation
-    accuracy decides when to stop, and a test set that was never looked at is scored once.
+    accuracy decides when to stop, and a test set that was never looked at is scored once. A run
+    that diverges ends there, unsolved: it answers nothing.
 
     Args:
         config: Model, training and task.
@@ -64,12 +66,14 @@ def train_recall(
 
     Returns:
         What ``results.json`` holds: whether and when the task was solved, test accuracy over all
-        queries, by query position and, for needles, by depth, and the guessing ceilings.
+        queries, by query position and, for needles, by depth, the guessing ceilings, and
+        ``largest_write``: at step 0 the most that a block writes, as a share of what the residual
+        stream holds there.
 
     Raises:
         ConfigError: Several processes share the run.
         CheckpointError: ``folder`` holds another run, or another process is at work there.
-        DiffAttnError: The loss is no longer finite, or a file could not be written whole.
+        DiffAttnError: A file could not be written whole.
         OSError: The disk is full or not writable; the same call continues.
     """
     folder = Path(folder)
@@ -198,7 +202,18 @@ class _RecallCallback(MetricsCallback):
             "validation_loss": score.loss,
         }
         lam = layer_lambdas(model, self.probe)
-        self._append(step, **row, **({} if lam is None else {"lam": lam}))
+        if lam is not None:
+            row["lam"] = lam
+        if step == 0:
+            row["writes"] = [
+                share
+                for layer in residual_writes(model, self.probe)
+                for share in (
+                    layer["attention"] / layer["stream"],
+                    layer["feed_forward"] / layer["between"],
+                )
+            ]
+        self._append(step, **row)
 
     def _end_if_solved(self, control: Any) -> None:
         if self.solved() is not None:
@@ -232,13 +247,22 @@ def _run(
     )
     trainer.remove_callback(PrinterCallback)  # the caller shows progress
     metrics.restore(checkpoint)
+    has_diverged = False
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except ShapeError as error:  # the operator meets a λ that is no number before any loss does
-        got = f"an error of the operator ({error})"
-        raise diverged("the model", got, trainer.state.global_step) from error
+    except (DivergenceError, ShapeError) as error:
+        # The operator meets a λ that is no number before any loss does: a ShapeError.
+        if isinstance(error, ShapeError) and _is_finite(model):
+            raise
+        has_diverged = True
     costs.write()
-    write_json(folder / "results.json", _results(config, model, trainer.state.global_step, metrics))
+    steps = trainer.state.global_step
+    write_json(folder / "results.json", _results(config, model, steps, metrics, has_diverged))
+
+
+def _is_finite(model: DiffTransformerForCausalLM) -> bool:
+    """Whether every weight is a number."""
+    return all(bool(weight.isfinite().all()) for weight in model.parameters())
 
 
 def _arguments(config: RecallConfig, folder: Path) -> TrainingArguments:
@@ -251,31 +275,39 @@ def _arguments(config: RecallConfig, folder: Path) -> TrainingArguments:
 
 
 def _results(
-    config: RecallConfig, model: DiffTransformerForCausalLM, steps: int, metrics: _RecallCallback
+    config: RecallConfig,
+    model: DiffTransformerForCausalLM,
+    steps: int,
+    metrics: _RecallCallback,
+    has_diverged: bool,
 ) -> dict[str, Any]:
     test = held_out(config, _TEST)
-    score = recall_score(model, test)
+    if has_diverged:
+        hits = torch.zeros_like(test.queries, dtype=torch.bool)
+    else:
+        hits = recall_score(model, test).hits
     solved = metrics.solved()
+    scored = [row for row in read_jsonl(metrics.path) if "accuracy" in row]
     results = {
         "schema": 1,
         "run": config.name,
         "task": config.task_name,
         "solved": solved is not None,
         "solved_step": solved,
+        "diverged": has_diverged,
         "steps": steps,
         "sequences": steps * config.train.batch_sequences,
-        "validation_loss": [r for r in read_jsonl(metrics.path) if "accuracy" in r][-1][
-            "validation_loss"
-        ],
-        "test_accuracy": score.accuracy,
-        "test_by_query": score.by_query(),
+        "validation_loss": None if has_diverged else scored[-1]["validation_loss"],
+        "test_accuracy": float(hits.double().mean()),
+        "test_by_query": hits.double().mean(0).tolist(),
         "test_sequences": len(test.input_ids),
         "ceilings": guessing_ceilings(config.task),
-        "lam": layer_lambdas(model, metrics.probe),
+        "lam": None if has_diverged else layer_lambdas(model, metrics.probe),
+        "largest_write": max(scored[0]["writes"]),
         "metrics": log_facts(metrics.path),
     }
     if test.depths is not None:
-        first = score.hits[:, 0].double()
+        first = hits[:, 0].double()
         results["test_by_depth"] = {
             str(depth): float(first[test.depths == depth].mean()) for depth in DEPTHS
         }

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, SequentialSampler, Subset
 from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
+from transformers.trainer_utils import EvalLoopOutput
 
+from diffattn.data.context_parts import PartLosses
 from diffattn.data.tokens import TokenDataset
 from diffattn.errors import CheckpointError, ConfigError, ShapeError
 from diffattn.models.accounting import flops_per_token, parameter_count
@@ -21,6 +23,7 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.loading import without_bars
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
+from diffattn.probes.window_losses import window_losses
 from diffattn.records.claim import claim_run
 from diffattn.records.io import log_facts, read_json, read_jsonl, write_json
 from diffattn.records.lock import sole_writer
@@ -71,7 +74,8 @@ def train(
         on_message: Given one line for every checkpoint that is damaged and left out.
 
     Returns:
-        What ``results.json`` holds: losses in nats per token and in bits per byte, λ.
+        What ``results.json`` holds: losses in nats per token (also by part of the
+        validation tokens, see :mod:`diffattn.data.context_parts`) and in bits per byte, λ.
 
     Raises:
         ConfigError: The data is too short for one sequence, the run does not fit into memory, or
@@ -166,11 +170,12 @@ def _run(
     metrics.restore(checkpoint)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        loss = trainer.evaluate(validation, metric_key_prefix="full")["full_loss"]
+        measured = trainer.evaluate(validation, metric_key_prefix="full")
         lam = layer_lambdas(model, probe)
     except ShapeError as error:  # the operator meets a λ that is no number before any loss does
         got = f"an error of the operator ({error})"
         raise diverged("the model", got, trainer.state.global_step) from error
+    loss = measured["full_loss"]
     require_finite(config.train.num_steps, {"validation_loss": loss, "lam": lam})
     initial = (
         [config.model.layer_lambda_init(i) for i in range(config.model.num_hidden_layers)]
@@ -187,6 +192,7 @@ def _run(
         "schema": 1,
         "run": config.name,
         "validation_loss": loss,
+        "validation_parts": measured["full_parts"],
         "validation_bits_per_byte": loss / math.log(2) / data.bytes_per_token,
         "lam": lam,
         "lambda_init": initial,
@@ -217,10 +223,33 @@ def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> 
 
 
 class OrderedTrainer(Trainer):
-    """transformers.Trainer that reads its dataset front to back."""
+    """transformers.Trainer that reads its dataset front to back, and evaluates by part."""
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
         return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Mean loss of a causal language model, and loss and tokens of every part, in one pass."""
+        losses = PartLosses()
+        for batch in dataloader:
+            ids = batch["input_ids"]
+            losses.add(ids.cpu().numpy(), window_losses(self.model, ids))
+        return EvalLoopOutput(
+            predictions=None,
+            label_ids=None,
+            metrics={
+                f"{metric_key_prefix}_loss": losses.loss,
+                f"{metric_key_prefix}_parts": losses.parts(),
+            },
+            num_samples=len(dataloader.dataset),
+        )
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
@@ -252,7 +281,6 @@ def training_arguments(config: TrainConfig, folder: Path, *, fresh: bool) -> Tra
         eval_strategy="steps",
         eval_steps=config.evaluate_every,
         eval_on_start=fresh,
-        prediction_loss_only=True,
         save_strategy="steps",
         save_steps=config.evaluate_every,
         report_to="none",

@@ -50,6 +50,7 @@ for name in {CASES[capability]}:
     assert len(done.stdout.splitlines()) == len(CASES[capability])
 
 
+@pytest.mark.scheduled
 def test_the_gate_refuses_what_cannot_run(tmp_path):
     unfit = {
         ("SPILLING", 90): "spills must be at most 64 bytes per thread, got",
@@ -77,6 +78,7 @@ for name, capability in {[("FITTING", 90), *unfit]}:
         assert broken in refusal
 
 
+@pytest.mark.scheduled
 def test_the_command_prints_a_table(tmp_path):
     done = fresh(["-m", "diffattn.testing.aot", "90", "--match", "combine"], tmp_path)
     assert done.returncode == 0, done.stderr

@@ -82,7 +82,9 @@ def assert_saved_tensors(inputs):
     )
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(i, marks=pytest.mark.scheduled) for i in (1, 2))]
+)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_emulated_kernel_matches_reference(case, seed, monkeypatch):
     """The kernel's source with its barriers, in another order of events for every seed."""

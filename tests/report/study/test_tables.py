@@ -8,19 +8,35 @@ from diffattn.errors import CheckpointError
 from diffattn.report.page import wording
 from diffattn.report.page.run_tables import cost_table, models_table
 from diffattn.report.study.files import read_study
-from diffattn.report.study.tables import loss_table, study_markdown
+from diffattn.report.study.markdown import study_markdown
+from diffattn.report.study.parts import parts_section
+from diffattn.report.study.rates import rates_section
+from diffattn.report.study.summary import difference
+from diffattn.report.study.tables import (
+    matching_table,
+    other_tables,
+    pairs_table,
+    results_table,
+    runs_table,
+)
 from diffattn.stats.intervals import Interval
 from record_files import read_record, write_record
+from report.made_up_study import ALL, TYPES, VERDICT
 
 
 def interval(mean, low, high, n=3):
     return Interval(mean, low, high, 0.95, n, "Student t")
 
 
+PARTS = ("repeated_bigram", "repeated_token", "first_occurrence")
+
+
 def texts(of):
     """Every text in the cells of a table."""
     cells = [cell for row in of.rows for cell in row]
-    parts = [(cell.text, *(text for pair in cell.lines for text in pair)) for cell in cells]
+    parts = [
+        (cell.text, cell.note, *(text for pair in cell.lines for text in pair)) for cell in cells
+    ]
     return " ".join(text for part in parts for text in part)
 
 
@@ -57,6 +73,19 @@ def test_number(value, text):
     assert wording.number(value) == text
 
 
+@pytest.mark.parametrize(
+    ("runs", "short"),
+    [
+        (["a-seed0", "a-seed1", "a-seed2", "b-seed0"], ["a-seed0 to 2", "b-seed0"]),
+        (["a-seed0", "a-seed2"], ["a-seed0, 2"]),
+        (["a-seed0 to 2", "12", "-seed"], ["a-seed0 to 2", "12", "-seed"]),
+        (["a-seed" + "9" * 5_000], ["a-seed" + "9" * 5_000]),
+    ],
+)
+def test_names_of_runs_in_short(runs, short):
+    assert wording.brief_names(runs) == short
+
+
 def test_signed_and_derived_numbers():
     assert wording.number(0.25, signed=True) == "+0.2500"
     assert wording.number(0, signed=True) == "0.0000"
@@ -68,9 +97,17 @@ def test_signed_and_derived_numbers():
     assert wording.listing(["a", "b", "c"]) == "a, b and c"
 
 
+def row_of(of, name):
+    """Cells of one model's row."""
+    (row,) = (row for row in of.rows if row[0].text == wording.type_name(name))
+    return row
+
+
 def test_markdown_table(make_study):
-    study = make_study()
-    lines = study_markdown(study).splitlines()
+    study = make_study(variants=(*TYPES, "none"), num_steps=25)
+    sentence, types, others = study_markdown(study).rstrip("\n").split("\n\n")
+    assert sentence == VERDICT["sentence"]
+    lines = types.splitlines()
     assert len(lines) == 2 + 4
     assert len({line.count("|") for line in lines}) == 1
     results = read_record(study / "results.json")
@@ -78,8 +115,20 @@ def test_markdown_table(make_study):
     row = next(line for line in lines if line.startswith("| DIFF V1 "))
     assert "| 912,768 |" in row
     assert f"| {wording.number(diff['mean'], signed=True)} |" in row
-    assert "| diff-seed0, diff-seed1, diff-seed2 |" in row
+    assert "| diff-seed0 to 2 |" in row
     assert "| baseline |" in lines[2]
+    assert "| none-seed0 to 2 |" in others
+
+
+def test_markdown_has_a_table_of_the_common_rate(make_study):
+    tables = study_markdown(make_study(sweep=True, seeds=(0, 1))).split("\n\n")
+    best, common = (
+        next(line for line in part.splitlines() if "DIFF V1" in line) for part in tables[1:]
+    )
+    assert "| 0.002 |" in best
+    assert "diff-seed0, 1" in best
+    assert "| 0.001 |" in common
+    assert "diff-common-seed0, 1" in common
 
 
 def test_markdown_table_of_an_interrupted_study(make_study):
@@ -92,18 +141,132 @@ def test_markdown_table_of_an_interrupted_study(make_study):
 
 
 def test_tables_hold_the_recorded_numbers(make_study):
-    study = read_study(make_study())
+    study = read_study(make_study(variants=ALL, sweep=True, num_steps=25, num_layers=2))
     assert study.results is not None
-    losses = texts(loss_table(study))
-    for entry in study.results["types"].values():
-        summary = entry["validation_loss"]
-        for value in (summary["mean"], summary["low"], summary["high"], *summary["values"]):
-            assert f"{value:.4f}" in losses
+    every = texts(runs_table(study)) + texts(pairs_table(study))
+    main = texts(results_table(study)) + "".join(map(texts, other_tables(study)))
+    for name, entry in study.results["variants"].items():
+        summary = entry["at"]["best"]["validation_loss"]
+        for value in (summary["mean"], summary["low"], summary["high"]):
+            assert f"{value:.4f}" in main, name
+        assert entry["what"] in main or entry["role"] in ("baseline", "type")
+        for group in entry["at"].values():
+            assert all(f"{value:.4f}" in every for value in group["validation_loss"]["values"])
+    for entry in study.results["differences"]:
+        if entry["metric"] == "validation_loss":
+            assert wording.number(entry["mean"], signed=True) in main
+            for value in entry["values"]:
+                assert wording.number(value, signed=True) in every
     models = [cell for row in models_table(study).rows for cell in row]
     assert ("+2,304", "+0.04 %") in [(cell.text, cell.note) for cell in models]
     costs = texts(cost_table(study))
     assert "7,990" in costs
     assert "0.70×" in costs
+
+
+def test_best_and_common_rate_stand_side_by_side(make_study):
+    study = read_study(make_study(variants=(*TYPES, "none"), sweep=True, num_steps=25))
+    of = results_table(study)
+    assert study.results is not None
+    diff = {cell.text for cell in row_of(of, "diff")}
+    at = study.results["variants"]["diff"]["at"]
+    assert "0.002" in diff
+    assert all(f"{group['validation_loss']['mean']:.4f}" in diff for group in at.values())
+    # Where both rates are the same, so are the numbers.
+    row = row_of(of, "diff_v2")
+    loss = [cell.text for cell, head in zip(row, of.headers, strict=True) if "loss" in head]
+    assert len(loss) == 2
+    assert loss[0] == loss[1]
+    assert "0.001." in of.caption
+
+
+def test_a_difference_is_known_both_ways(make_study):
+    study = read_study(make_study(variants=("softmax", "none"), seeds=(0, 1, 2)))
+    there = difference(study, "none", "softmax")
+    here = difference(study, "softmax", "none")
+    assert there is not None
+    assert here is not None
+    assert here.interval.mean == -there.interval.mean
+    assert here.interval.low == -there.interval.high
+    assert here.runs[0] == ("softmax-seed0", "none-seed0")
+    assert difference(study, "none", "diff") is None
+
+
+def test_controls_are_compared_with_what_they_change(make_study):
+    study = read_study(make_study(variants=ALL, seeds=(0, 1), num_steps=25))
+    controls, ablations, matches = other_tables(study)
+    for of, name, baseline in (
+        (controls, "diff_no_norm", "DIFF V1"),
+        (ablations, "diff_v2_gate", "DIFF V2"),
+        (matches, "shared_diff_flops", "Transformer (softmax)"),
+    ):
+        assert baseline in [cell.text for cell in row_of(of, name)[1:]]
+
+
+def test_matching_needs_two_ways(make_study):
+    assert matching_table(read_study(make_study())) is None
+    of = matching_table(read_study(make_study("more", variants=(*TYPES, "diff_v2_heads"))))
+    assert of is not None
+    assert [row[1].text for row in of.rows] == ["parameters", "parameters", "heads", "parameters"]
+
+
+def test_losses_by_part_and_their_differences(make_study):
+    study = read_study(make_study(variants=(*TYPES, "none"), num_steps=25))
+    section = parts_section(study, "")
+    assert section is not None
+    assert study.results is not None
+    parts = study.results["variants"]["diff"]["at"]["best"]["parts"]
+    row = row_of(section["by_part"], "diff")
+    assert [cell.text for cell in row[1:]] == [f"{parts[p]['mean']:.4f}" for p in PARTS]
+    (change,) = (
+        entry
+        for entry in study.results["differences"]
+        if (entry["variant"], entry["baseline"], entry["metric"])
+        == ("diff", "softmax", "first_occurrence")
+    )
+    assert row[-1].note.startswith(wording.number(change["mean"], signed=True) + " (")
+    assert "repeated pair 20 %" in section["by_part"].caption
+    assert row_of(section["by_part"], "Bigram + copy counts")[1].text == "2.6400"
+    assert len(section["curves"]) == 3
+    assert parts_section(read_study(make_study("none", parts=False)), "") is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "cells"),
+    [
+        ([125, 150, 175], ["3 of 3", "0", "150", "125 to 175 (75 %)", "125, 150, 175"]),
+        ([None, 150, 125], ["2 of 3", "1", "150", "125 to over 300 (75 %)",
+                            "not passed, 150, 125"]),
+        ([None, 150, None], ["1 of 3", "2", "over 300", "150 to over 300 (75 %)",
+                             "not passed, 150, not passed"]),
+        ([None, None, None], ["0 of 3", "3", "over 300", "over 300 (75 %)",
+                              "not passed, not passed, not passed"]),
+    ],
+)  # fmt: skip
+def test_runs_that_did_not_pass_are_counted(make_study, steps, cells):
+    folder = make_study()
+    value = read_record(folder / "results.json")
+    value["variants"]["diff"]["at"]["best"]["phase_steps"] = steps
+    write_record(folder / "results.json", value)
+    section = parts_section(read_study(folder), "")
+    assert section is not None
+    assert [cell.text for cell in row_of(section["phase"], "diff")[1:]] == cells
+
+
+def test_a_rate_at_the_edge_is_named(make_study):
+    section = rates_section(
+        read_study(make_study(variants=(*TYPES, "none"), sweep=True, num_steps=25)), "x"
+    )
+    assert section is not None
+    assert len(section["warnings"]) == 1
+    assert "No attention lies at the edge" in section["warnings"][0]
+    assert "Transformer" not in section["warnings"][0]
+    assert [cell.note for cell in row_of(section["table"], "diff")[1:]] == ["", "", "chosen", ""]
+    chart = section["chart"]
+    assert chart.look["xaxis"]["type"] == "log"
+    assert [t["marker"]["symbol"].index("star") for t in chart.traces] == [1, 2, 1, 1, 0]
+    assert set(chart.buttons) == {"All", "Types alone"}
+    assert rates_section(read_study(make_study("one")), "x") is None
 
 
 def test_costs_may_stand_in_the_study_file_alone(make_study):

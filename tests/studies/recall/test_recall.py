@@ -4,6 +4,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from recall_outcomes import outcome
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.attention_types import ATTENTION_TYPES
@@ -11,10 +12,13 @@ from diffattn.records.io import read_json, write_json
 from diffattn.records.run import RunRecord
 from diffattn.stats.proportions import fisher_exact, wilson_interval
 from diffattn.stats.survival import log_rank
-from diffattn.studies.recall.config import RecallStudyConfig, choose_learning_rates
+from diffattn.studies.recall.config import RecallStudyConfig
+from diffattn.studies.recall.controls import BLIND, CONTROLS
 from diffattn.studies.recall.reproduce import recall_study, reproduce_recall
 from diffattn.studies.recall.summary import recall_results, statement
+from diffattn.studies.recall.sweep import choices, wanted_runs
 from diffattn.studies.workers import run_members
+from diffattn.training.recall_config import RecallConfig
 
 SCALES = ("smoke", "laptop", "study")
 
@@ -44,39 +48,30 @@ def two_rates():
     )
 
 
-def outcome(run, solved_step=None, loss=1.0, steps=4):
-    """What ``results.json`` of a run may hold."""
-    entry = {
-        "run": run,
-        "solved": solved_step is not None,
-        "solved_step": solved_step,
-        "steps": steps,
-        "validation_loss": loss,
-        "test_accuracy": 0.5 if solved_step is None else 1.0,
-        "test_by_query": [0.5, 0.25],
-    }
-    depths = {"0.0": 0.5, "1.0": 0.25} if run.startswith("multi_needle") else None
-    return entry | ({} if depths is None else {"test_by_depth": depths})
+def rates_of(config, results):
+    """The chosen rates."""
+    return {group: choice.rate for group, choice in choices(config, results).items()}
 
 
 def test_the_smoke_study_is_whole(smoke, heard):
     config = recall_study("smoke")
     results = read_json(smoke / "results.json")
-    members = config.sweep() + config.trials(choose_learning_rates(config, read_runs(smoke)))
-    assert len(members) == config.num_runs() == 16
+    members = config.trials(rates_of(config, {}))  # one rate: nothing to choose
+    assert wanted_runs(config, {}) == []
+    assert len(members) == config.num_runs() == 12
     assert recall_results(config, read_runs(smoke)) == results
     assert set(results["tasks"]) == {"noisy_recall", "multi_needle"}
-    assert [list(task["types"]) for task in results["tasks"].values()] == 2 * [
-        list(ATTENTION_TYPES)
-    ]
+    for task in results["tasks"].values():
+        assert list(task["types"]) == list(ATTENTION_TYPES)
+        assert list(task["controls"]) == ["none", "diff_no_norm"]
+        assert task["can"]["verdict"] == task["sooner"]["verdict"] == "uninformative"
+    for question in ("Can it be learned?", "Is it learned sooner?"):
+        assert results["statement"].count(question) == len(config.tasks)
     for member in members:
         record = RunRecord.read(smoke / "runs" / member.config.name)
         assert record.config == member.config.resolved()
     assert set(read_json(smoke / "costs.json")["runs"]) == {m.config.name for m in members}
-    assert heard["lines"] == [
-        "learning rates: training 8 of 8 models",
-        "trials: training 8 of 8 models",
-    ]
+    assert heard["lines"] == ["trials: training 12 of 12 models"]
     done = [name for name, event in heard["events"] if event.get("done")]
     assert done == [member.config.name for member in members]
 
@@ -91,7 +86,7 @@ def test_the_same_call_again_makes_what_is_missing(smoke, tmp_path):
     (copied / "results.json").unlink()
     lines = []
     reproduce_recall("smoke", out=copied, workers=1, on_message=lines.append)
-    assert lines == ["trials: training 1 of 8 models"]
+    assert lines == ["trials: training 1 of 12 models"]
     assert (copied / "results.json").read_bytes() == (smoke / "results.json").read_bytes()
     reproduce_recall("smoke", out=copied, workers=1, on_message=lines.append)
     assert len(lines) == 1
@@ -99,7 +94,8 @@ def test_the_same_call_again_makes_what_is_missing(smoke, tmp_path):
 
 @pytest.mark.scheduled  # two more processes that load torch; the study itself is made by workers
 def test_a_worker_makes_the_same_run(smoke, tmp_path):
-    member = recall_study("smoke").sweep()[1]
+    config = recall_study("smoke")
+    member = config.trials(rates_of(config, {}))[1]
     events = []
     run_members(
         [member], None, tmp_path, workers=1, on_progress=lambda name, event: events.append(event)
@@ -116,59 +112,76 @@ def test_members_are_matched_and_paired(scale):
     config = recall_study(scale)
     rates = {(t.task_name, name): 1e-3 for t in config.tasks for name in config.types}
     trials = config.trials(rates)
-    assert config.num_runs() == len(config.sweep()) + len(trials)
-    names = [member.config.name for member in config.sweep() + trials]
+    swept = wanted_runs(config, {})
+    assert config.num_runs() == len(swept) + len(trials)
+    names = [member.config.name for member in swept + trials]
     assert len(set(names)) == len(names)
     for member in trials:
         model, train = member.config.model, member.config.train
         # One channel of one layer's feed-forward is the finest step that a match can take.
-        assert abs(member.facts["parameter_difference"]) <= 3 * model.hidden_size * 2
+        if "none-" not in member.config.name:  # its parameters are gone
+            assert abs(member.facts["parameter_difference"]) <= 3 * model.hidden_size * 2
         assert train.seed == train.data_seed
         assert train.final_learning_rate == pytest.approx(train.learning_rate / 10)
-    assert {m.config.train.seed for m in config.sweep()}.isdisjoint(config.seeds)
-    groups = [trials[i : i + len(config.types)] for i in range(0, len(trials), len(config.types))]
-    for group in groups:
-        assert [m.config.model.attention_type for m in group] == list(config.types)
-        assert len({(m.config.task_name, m.config.train.data_seed) for m in group}) == 1
+    assert {m.config.train.seed for m in swept}.isdisjoint(config.seeds)
+    kinds = [*config.types, *config.controls]
+    groups = [trials[i : i + len(kinds)] for i in range(0, len(kinds) * len(config.tasks),
+                                                        len(kinds))]  # fmt: skip
+    for group in groups:  # of the first seed
+        task = group[0].config.task_name
+        assert [m.config.name for m in group] == [f"{task}-{kind}-seed0" for kind in kinds]
+        assert len({m.config.train.data_seed for m in group}) == 1
 
 
-def test_the_study_has_the_heads_of_the_papers():
+def test_the_study_is_the_size_that_was_asked_for():
     config = recall_study("study")
-    heads = {m.config.model.attention_type: m.config.model.num_heads for m in config.sweep()}
+    rates = {(t.task_name, name): 1e-3 for t in config.tasks for name in config.types}
+    models = {m.config.name: m.config.model for m in config.trials(rates)}
+    heads = {kind: models[f"noisy_recall-{kind}-seed0"].num_heads for kind in config.types}
     assert heads == {"softmax": 16, "diff": 8, "diff_v2": 16, "shared_diff": 8}
-    assert len(config.seeds) >= 3
-    assert "fewer than the papers'" not in statement(config)
-    assert "2 DIFF heads are fewer than the papers' 8" in statement(recall_study("smoke"))
+    assert len(config.seeds) >= 8
+    assert len(config.learning_rates) >= 4
+    assert config.extensions == 3
+    assert config.controls == tuple(CONTROLS)
+    for settings in config.tasks:
+        task = settings.task
+        assert task.num_pairs >= 4
+        assert 64 <= task.seq_len <= 256
+        assert task.context_len - 2 * task.num_pairs > task.seq_len / 2
+        assert settings.model.embedding_multiplier == settings.model.hidden_size**0.5
+    assert "fewer than the papers'" not in statement(config, {})
+    assert "2 DIFF heads are fewer than the papers' 8" in statement(recall_study("smoke"), {})
 
 
-def choices(config, *changes):
-    """The rates chosen if all sweep runs are alike but for some."""
-    results = {m.config.name: outcome(m.config.name) for m in config.sweep()}
-    for name, *values in changes:
-        assert name in results
-        results[name] = outcome(name, *values)
-    return choose_learning_rates(config, results)
-
-
-def test_the_rule_for_learning_rates(two_rates):
-    diff, task = ("noisy_recall", "diff"), "noisy_recall-diff"
-    assert set(choices(two_rates).values()) == {1e-3}  # all alike: the first
-    # More solved seeds win over fewer steps.
-    chosen = choices(
-        two_rates,
-        (f"{task}-lr0.001-seed8", 2), (f"{task}-lr0.01-seed8", 4), (f"{task}-lr0.01-seed9", 4),
-    )  # fmt: skip
-    assert chosen.pop(diff) == 1e-2
-    assert set(chosen.values()) == {1e-3}
-    # Then fewer steps win, and only then the loss.
-    faster = choices(two_rates, (f"{task}-lr0.001-seed8", 4, 0.1), (f"{task}-lr0.01-seed8", 2, 0.9))
-    assert faster[diff] == 1e-2
-    assert choices(two_rates, (f"{task}-lr0.01-seed9", None, 0.9))[diff] == 1e-2
+def test_controls_are_what_they_say():
+    config = recall_study("study")
+    rates = {("noisy_recall", name): i * 1e-3 for i, name in enumerate(config.types, start=1)}
+    groups = config.groups(rates)
+    softmax = groups["noisy_recall", "softmax"][0]
+    for name, control in CONTROLS.items():
+        runs = groups["noisy_recall", name]
+        assert [run.config.train.seed for run in runs] == list(config.seeds[: config.control_seeds])
+        run = runs[0]
+        assert run.config.model.attention_type == control.attention_type
+        like = groups["noisy_recall", control.like][0]
+        assert run.config.train == like.config.train
+        again = RecallConfig.from_resolved(run.config.name, run.config.resolved())
+        assert again == run.config  # what a worker gets
+        assert run.config.model.head_norm == control.changes.get(
+            "head_norm", softmax.config.model.head_norm
+        )
+    narrow, wide = (groups["noisy_recall", name][0] for name in BLIND)
+    assert narrow.config.model.intermediate_size == softmax.config.model.intermediate_size
+    assert narrow.facts["parameter_difference"] < -10_000
+    assert abs(wide.facts["parameter_difference"]) < 500
+    assert groups["noisy_recall", "diff"][0].config.model.head_norm is not False
 
 
 def test_what_is_counted(two_rates):
-    results = {m.config.name: outcome(m.config.name) for m in two_rates.sweep()}
-    rates = choose_learning_rates(two_rates, results)
+    results = {}
+    while wanted := wanted_runs(two_rates, results):
+        results |= {m.config.name: outcome(m.config.name) for m in wanted}
+    rates = rates_of(two_rates, results)
     for member in two_rates.trials(rates):
         name, seed = member.config.name, member.config.train.seed
         is_diff = member.config.model.attention_type == "diff"
@@ -183,7 +196,12 @@ def test_what_is_counted(two_rates):
     assert diff["test_by_query"] == [0.5, 0.25]
     assert diff["test_by_depth"] == {"0.0": 0.5, "1.0": 0.25}
     assert diff["runs"] == [f"multi_needle-diff-seed{seed}" for seed in range(3)]
-    assert len(diff["sweep"]) == 4
+    assert len(diff["sweep"]) == 2 * (2 + 3)  # alike: the lowest is best, and below it again
+    assert (diff["learning_rate"], diff["inside"]) == (1e-3 / 8, False)
+    bare = task["controls"]["diff_no_norm"]
+    assert bare["learning_rate"] == diff["learning_rate"]
+    assert bare["runs"] == ["multi_needle-diff_no_norm-seed0"]
+    assert [test["types"][0] for test in task["control_tests"]] == ["diff_no_norm"] * 4
     tests = {tuple(test["types"]): test for test in task["tests"]}
     assert len(tests) == 6
     assert tests["softmax", "diff"]["fisher_exact"] == fisher_exact(0, 3, 2, 3)
@@ -197,6 +215,10 @@ def test_what_is_counted(two_rates):
     [
         ({"seeds": (0, 0)}, r"seeds must be distinct, one or more, got \[0, 0\]"),
         ({"learning_rates": ()}, "learning_rates must be distinct, one or more"),
+        ({"learning_rates": (2e-3, 1e-3)}, r"learning_rates must rise, got \[0.002, 0.001\]"),
+        ({"extensions": -1}, "extensions must be 0 or more, got -1"),
+        ({"control_seeds": 0}, "control_seeds must be 1 or more, got 0"),
+        ({"controls": ("nonee",)}, "control must be in"),
         ({"seeds": (0, 100)}, r"seeds must not be those of the sweep, got \[100\]"),
         ({"match": "size"}, "match must be in"),
     ],
@@ -208,7 +230,7 @@ def test_contradicting_studies(changes, message):
 
 def test_tasks_must_start_from_softmax():
     config = recall_study("smoke")
-    twin = config.sweep()[1].config
+    twin = config.trials(rates_of(config, {}))[1].config
     with pytest.raises(ConfigError, match="must hold softmax models"):
         RecallStudyConfig(scale="x", tasks=(twin,), learning_rates=(1e-3,))
 

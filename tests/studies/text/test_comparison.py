@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.models.accounting import parameter_count
-from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.models.twins import MATCHES
 from diffattn.recipes.catalog import recipe
-from diffattn.studies.text.comparison import ComparisonConfig
+from diffattn.studies.text.comparison import ComparisonConfig, Sweep, best_rates, rates_to_try
 from diffattn.studies.text.reproduce import comparison
+from diffattn.studies.text.variants import SWEPT, VARIANTS
 from diffattn.studies.workers import worker_count
 
 
@@ -21,10 +22,14 @@ def parameters_on_meta(config):
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_members_come_seed_by_seed_with_one_name_each():
-    members = comparison("laptop", seeds=(3, 1)).members()
+def runs(config, rates=None):
+    return config.trials(rates or config.base_rates())
+
+
+def test_runs_come_seed_by_seed_with_one_name_each():
+    members = runs(comparison("smoke", seeds=(3, 1)))
     assert [member.config.name for member in members] == [
-        f"{name}-seed{seed}" for seed in (3, 1) for name in ATTENTION_TYPES
+        f"{name}-seed{seed}" for seed in (3, 1) for name in SWEPT
     ]
     for member in members:
         name, seed = member.config.name.split("-seed")
@@ -32,36 +37,116 @@ def test_members_come_seed_by_seed_with_one_name_each():
         assert (member.config.train.seed, member.config.train.data_seed) == (int(seed), int(seed))
 
 
-def test_members_differ_in_their_attention_alone():
-    members = comparison("laptop", seeds=(0,)).members()
-    base = recipe("laptop")
-    free = {"attention_type", "num_heads", "num_kv_heads", "intermediate_size", "shared_rank"}
-    for member in members:
+def test_variants_without_a_sweep_get_fewer_seeds():
+    config = comparison("study")
+    names = [member.config.name for member in runs(config)]
+    assert len(names) == len(set(names)) == 5 * len(SWEPT) + 2 * (len(VARIANTS) - len(SWEPT))
+    assert "diff_no_norm-seed1" in names
+    assert "diff_no_norm-seed2" not in names
+
+
+def test_models_differ_in_their_attention_alone():
+    base = recipe("study")
+    free = {"attention_type", "num_heads", "num_kv_heads", "intermediate_size", "shared_rank",
+            "head_norm"}  # fmt: skip
+    for member in runs(comparison("study", seeds=(0,))):
         assert member.config.train == base.train
         assert member.config.data == base.data
         settings, expected = member.config.model.settings(), base.model.settings()
         assert {key for key in settings if settings[key] != expected[key]} <= free
 
 
-@pytest.mark.parametrize("match", ["params", "heads", "attention_flops"])
+def test_what_each_variant_is():
+    models = {
+        member.config.name.removesuffix("-seed0"): member.config.model
+        for member in runs(comparison("study", seeds=(0,)))
+    }
+    assert list(models) == list(VARIANTS)
+    base = models["softmax"]
+    assert (base.num_heads, base.head_dim) == (16, 32)
+    assert models["none"].intermediate_size == base.intermediate_size
+    assert models["none_ffn"].intermediate_size > base.intermediate_size
+    assert (models["diff"].uses_head_norm, models["diff_no_norm"].uses_head_norm) == (True, False)
+    assert (models["diff_v2"].uses_head_norm, models["diff_v2_norm"].uses_head_norm) == (
+        False,
+        True,
+    )
+    assert models["diff"].num_heads == 8
+
+    def flops(name):
+        return flops_per_token(models[name], training=True)
+
+    assert flops("diff_v2") > 1.05 * flops("softmax")
+    channel = 18 * base.hidden_size * base.num_hidden_layers
+    assert abs(flops("diff_v2_flops") - flops("softmax")) <= channel / 2
+    assert abs(flops("shared_diff_flops") - flops("softmax")) <= channel / 2
+    assert parameter_count(models["diff_v2_heads"]) > parameter_count(base)
+    assert parameter_count(models["shared_diff_heads"]) < parameter_count(base)
+
+
+def test_every_type_has_its_rate_and_the_common_one():
+    config = comparison("study", seeds=(0, 1, 2))
+    sweeps = {name: Sweep(tried=((1e-3, 3.0), (2e-3, 2.0), (4e-3, 4.0))) for name in SWEPT} | {
+        "diff_v2": Sweep(tried=((1e-3, 3.0), (2e-3, 2.5), (4e-3, 2.1), (8e-3, 2.2)))
+    }
+    rates = best_rates(config, sweeps)
+    assert rates["diff"] == rates["softmax_half"] == rates["none_ffn"] == 2e-3
+    assert rates["diff_v2"] == rates["diff_v2_gate"] == rates["diff_v2_flops"] == 4e-3
+    trials = {member.config.name: member.config.train for member in config.trials(rates)}
+    assert trials["diff_v2-seed2"].learning_rate == 4e-3
+    assert trials["diff_v2-seed2"].final_learning_rate == pytest.approx(4e-4)
+    assert trials["diff_v2-common-seed2"].learning_rate == 2e-3
+    assert not [name for name in trials if "common" in name and "diff_v2" not in name]
+
+
+def test_a_sweep_grows_until_its_best_rate_lies_inside():
+    config = comparison("study")
+    rates = config.learning_rates
+    at_edge = Sweep(tried=tuple((rate, 1 / rate) for rate in rates))
+    inside = Sweep(tried=tuple((rate, abs(rate - rates[1])) for rate in rates))
+    assert (at_edge.inside, inside.inside) == (False, True)
+    more = list(rates_to_try(config, {"diff": at_edge, "softmax": inside}))
+    assert more == [("diff", 2 * rates[-1])]
+    low = Sweep(tried=tuple((rate, rate) for rate in rates))
+    assert list(rates_to_try(config, {"diff": low})) == [("diff", rates[0] / 2)]
+    tried = [rate * 2**i for i in range(3) for rate in rates[-1:]]
+    enough = Sweep(tried=(*at_edge.tried, *((2 * rate, 0.5 / rate) for rate in tried)))
+    assert len(enough.tried) == len(rates) + 3
+    assert not list(rates_to_try(config, {"diff": enough}))
+
+
+def test_runs_of_the_sweep_are_shorter_and_of_another_seed():
+    config = comparison("study")
+    members = config.sweep_members(config.learning_rates)
+    assert len(members) == 4 * len(SWEPT)
+    assert len({member.config.name for member in members}) == len(members)
+    for member in members:
+        train = member.config.train
+        assert train.seed == train.data_seed == config.sweep_seed
+        assert (train.num_steps, train.warmup_steps) == (1_000, 50)
+
+
+@pytest.mark.parametrize("match", MATCHES)
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "study"])
 def test_stated_differences_are_those_of_the_real_models(scale, match):
-    members = comparison(scale, seeds=(0,), match=match).members()
+    members = comparison(scale, seeds=(0,), match=match).trials(dict.fromkeys(VARIANTS, 1e-3))
     base = parameters_on_meta(members[0].config.model)
     assert base == parameter_count(recipe(scale).model)
     for member in members:
         model = member.config.model
         difference = parameters_on_meta(model) - base
         assert member.facts["parameter_difference"] == difference
-        if match == "params":
+        variant = VARIANTS[member.config.name.removesuffix("-seed0")]
+        if (variant.match or match) == "params":
             assert abs(difference) <= 3 * model.hidden_size * model.num_hidden_layers
     assert members[0].facts == {"parameter_difference": 0, "flops_difference": 0}
 
 
 def test_defaults_of_the_scales():
-    assert comparison("smoke").seeds == (0,)
-    assert comparison("laptop").seeds == comparison("study").seeds == (0, 1, 2)
-    assert len(comparison("laptop").members()) == 12
+    assert comparison("smoke").seeds == comparison("laptop").seeds == (0,)
+    assert comparison("study").seeds == (0, 1, 2, 3, 4)
+    assert not comparison("laptop").learning_rates
+    assert len(comparison("study").learning_rates) >= 4
     assert worker_count(None) in (1, 2)
 
 
@@ -77,7 +162,7 @@ def test_resolved_is_plain_and_changes_with_every_choice():
     assert len(texts) == len(variants)
     resolved = variants[0].resolved()
     assert json.loads(json.dumps(resolved)) == resolved
-    assert resolved["types"] == list(ATTENTION_TYPES)
+    assert resolved["variants"] == list(SWEPT)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +170,8 @@ def test_resolved_is_plain_and_changes_with_every_choice():
     [
         ({"scale": "smok"}, "Did you mean 'smoke'?"),
         ({"match": "param"}, "Did you mean 'params'?"),
-        ({"seeds": ()}, "seeds must be distinct whole numbers, one or more, got []"),
-        ({"seeds": (1, 1)}, "seeds must be distinct whole numbers, one or more, got [1, 1]"),
+        ({"seeds": ()}, "seeds must be distinct, one or more, got []"),
+        ({"seeds": (1, 1)}, "seeds must be distinct, one or more, got [1, 1]"),
         ({"seeds": ("a",)}, "TrainConfig: seed must be int, got 'a'"),
         ({"seeds": (-1,)}, "TrainConfig: seed must be from 0 to"),
         ({"settings": ["model.num_heads=3"]}, "num_heads of the 'diff' twin must be whole"),
@@ -101,10 +186,28 @@ def test_impossible_comparisons_are_refused_at_once(options, message):
     assert message in str(error.value)
 
 
-def test_a_part_of_the_types_can_be_compared():
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"variants": ("softmax", "diff_v3")}, "Did you mean 'diff_v2'"),
+        ({"variants": ("diff",)}, "variants must include 'softmax'"),
+        ({"variants": ("softmax", "diff_v2_gate"), "learning_rates": (1e-3, 2e-3)},
+         "variants must include those that decide rates, got no diff_v2"),
+        ({"sweep_seed": 0}, "sweep_seed must be none of the seeds"),
+        ({"sweep_share": 0.0}, "sweep_share must be above 0"),
+        ({"fewer_seeds": 0}, "fewer_seeds 1 or more"),
+        ({"learning_rates": (1e-3, 1e-3)}, "learning_rates must be distinct"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_impossible_configurations_are_refused(options, message):
+    values = {"scale": "smoke", "base": recipe("smoke"), "seeds": (0,)}
+    with pytest.raises(ConfigError, match=message):
+        ComparisonConfig(**(values | options))
+
+
+def test_a_part_of_the_variants_can_be_compared():
     config = ComparisonConfig(
-        scale="smoke", base=recipe("smoke"), seeds=(0,), types=("softmax", "diff")
+        scale="smoke", base=recipe("smoke"), seeds=(0,), variants=("softmax", "diff")
     )
-    assert [member.config.name for member in config.members()] == ["softmax-seed0", "diff-seed0"]
-    with pytest.raises(ConfigError, match="Did you mean 'diff_v2'"):
-        ComparisonConfig(scale="smoke", base=recipe("smoke"), types=("softmax", "diff_v3"))
+    assert [member.config.name for member in runs(config)] == ["softmax-seed0", "diff-seed0"]

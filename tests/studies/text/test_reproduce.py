@@ -14,10 +14,11 @@ from diffattn.report.study.files import read_study
 from diffattn.studies import workers
 from diffattn.studies.text import reproduce as module
 from diffattn.studies.text.reproduce import PUBLISHED, comparison, published_beside, reproduce
+from diffattn.studies.text.variants import SWEPT
 from diffattn.training.prepare import open_data
 from diffattn.training.trainer import train
 
-NAMES = [f"{name}-seed0" for name in ATTENTION_TYPES]
+NAMES = [f"{name}-seed0" for name in SWEPT]
 
 
 def snapshot(folder):
@@ -27,7 +28,8 @@ def snapshot(folder):
 
 def test_files_of_a_study(study):
     assert {path.name for path in study.iterdir()} == {
-        "study.json", "results.json", "costs.json", "maps.json", "report.html", "data", "runs",
+        "study.json", "results.json", "costs.json", "counts.json", "maps.json", "report.html",
+        "data", "runs",
     }  # fmt: skip
     folders = {path.name for path in (study / "runs").iterdir() if path.is_dir()}
     assert folders == set(NAMES)
@@ -39,7 +41,12 @@ def test_files_of_a_study(study):
 def test_what_was_said_and_told(study, heard):
     lines, events = heard["lines"], heard["events"]
     assert lines[0].startswith("training a byte-level BPE of 300 entries on ")
-    assert lines[1:] == ["packing 1 documents", "training 4 models of 4 steps each", "comparing"]
+    assert lines[1:] == [
+        "packing 1 documents",
+        "comparison: training 5 of 5 models",
+        "counting what unigrams, bigrams and copies predict",
+        "comparing",
+    ]
     assert {name for name, event in events if event.get("done")} == set(NAMES)
     last = {name: event for name, event in events if "step" in event}
     assert {name: event["step"] for name, event in last.items()} == dict.fromkeys(NAMES, 4)
@@ -48,15 +55,22 @@ def test_what_was_said_and_told(study, heard):
 def test_results_are_those_of_the_runs(study):
     results = read_json(study / "results.json")
     runs = {name: read_json(study / "runs" / name / "results.json") for name in NAMES}
-    for kind in ATTENTION_TYPES:
-        entry = results["types"][kind]
+    for kind in SWEPT:
+        entry = results["variants"][kind]["at"]["best"]
         assert entry["runs"] == [f"{kind}-seed0"]
         assert entry["validation_loss"]["values"] == [runs[f"{kind}-seed0"]["validation_loss"]]
     for entry in results["differences"]:
         (pair,) = entry["runs"]
-        first, second = (runs[name]["validation_loss"] for name in pair)
+        first, second = (
+            runs[name]["validation_loss"]
+            if entry["metric"] == "validation_loss"
+            else runs[name]["validation_parts"][entry["metric"]]["loss"]
+            for name in pair
+        )
         assert entry["values"] == [first - second]
-    assert len({run["validation_loss"] for run in runs.values()}) == 4
+    assert len({run["validation_loss"] for run in runs.values()}) == len(NAMES)
+    assert set(results["count_models"]) == {"unigram", "bigram", "bigram_copy"}
+    assert results["verdict"]["sentence"]
     assert read_study(study).gaps == ()
 
 
@@ -106,13 +120,15 @@ def test_report_shows_the_study(study):
     page = (study / "report.html").read_text(encoding="utf-8")
     for name in NAMES:
         assert name in page
-    loss = read_json(study / "results.json")["types"]["diff"]["validation_loss"]["mean"]
+    variants = read_json(study / "results.json")["variants"]
+    loss = variants["diff"]["at"]["best"]["validation_loss"]["mean"]
     assert f"{loss:.4f}" in page
 
 
 @pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
 def test_another_process_gives_the_same_bytes(attention_type, study, settings, tmp_path):
-    member = comparison("smoke", settings=settings).members()[ATTENTION_TYPES.index(attention_type)]
+    config = comparison("smoke", settings=settings)
+    member = config.trials(config.base_rates())[SWEPT.index(attention_type)]
     train(member.config, open_data(study / "data"), tmp_path / "here", facts=member.facts)
     for name in ("metrics.jsonl", "results.json", "model/model.safetensors"):
         expected = (study / "runs" / member.config.name / name).read_bytes()
@@ -130,7 +146,7 @@ def test_the_second_call_is_quick_and_changes_nothing(copied, settings, monkeypa
 
 def test_what_is_derived_comes_back(copied, settings):
     before = snapshot(copied)
-    for name in ("results.json", "costs.json", "maps.json", "report.html"):
+    for name in ("results.json", "costs.json", "counts.json", "maps.json", "report.html"):
         (copied / name).unlink()
     reproduce("smoke", out=copied, settings=settings, on_message=lambda line: None)
     assert snapshot(copied) == before
@@ -167,7 +183,7 @@ def test_default_folder_is_named_after_the_scale(settings, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     claimed = []
     monkeypatch.setattr(module, "_check_claim", lambda folder, config: claimed.append(folder))
-    monkeypatch.setattr("diffattn.training.prepare.prepare_data", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr("diffattn.studies.text.reproduce.prepare_data", lambda *a, **k: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         reproduce("smoke", settings=settings)
     assert claimed == [Path("runs/smoke")]

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from diffattn.data.ngrams import NgramCounts, gaps, ngram_keys
 from diffattn.errors import ConfigError
 from diffattn.evaluation.metrics import loss_metric, metric
 from diffattn.evaluation.perplexity.loss_slices import Slices, bin_sums, slice_losses
-from diffattn.evaluation.perplexity.ngrams import NgramCounts, gaps, ngram_keys
 from diffattn.evaluation.perplexity.training_tokens import token_splits
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
 from diffattn.inference.language_model import LanguageModel

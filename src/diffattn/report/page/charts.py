@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from diffattn.report.page.runs import BASELINE
-from diffattn.report.page.wording import type_color, type_name
+from diffattn.report.page.wording import brief_names, type_color, type_name
 
 _GRID = "#e6e6e6"
 # White to one dark hue.
@@ -92,6 +92,7 @@ def line(
     thin: bool = False,
     dotted: bool = False,
     color: str | None = None,
+    where: str = "step %{x:,}",
 ) -> dict[str, Any]:
     """One curve; curves of a group are shown and hidden together.
 
@@ -102,6 +103,7 @@ def line(
         thin: A single run behind a mean.
         dotted: A reference value.
         color: Hex colour. Default: that of the attention type ``group``.
+        where: How the text under the pointer says where a point lies.
     """
     name = type_name(group)
     return {
@@ -119,7 +121,7 @@ def line(
             "width": 1 if thin else 1.5 if dotted else 2.5,
             "dash": "dot" if dotted else "dash" if group == BASELINE else "solid",
         },
-        "hovertemplate": [f"{name}, {label}", "step %{x:,}: %{y:.4f}"],
+        "hovertemplate": [f"{name}, {label}", f"{where}: %{{y:.4f}}"],
     }
 
 
@@ -143,4 +145,4 @@ def mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[fl
 
 def names_of(runs: Iterable[str], noun: str = "Runs") -> str:
     """Names of the runs behind a chart, for its caption."""
-    return f"{noun}: {', '.join(runs)}."
+    return f"{noun}: {', '.join(brief_names(runs))}."

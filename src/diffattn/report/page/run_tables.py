@@ -14,14 +14,23 @@ from diffattn.report.page.tables import (
     type_cell,
     word_cell,
 )
-from diffattn.report.page.wording import MISSING, count, mebibytes, number, percent, ratio
+from diffattn.report.page.wording import (
+    MISSING,
+    brief_names,
+    count,
+    mebibytes,
+    number,
+    percent,
+    ratio,
+)
 
 _COSTS = ("tokens_per_second", "peak_bytes", "wall_seconds")
 
 
 def models_table(study: Study) -> Table:
     """Sizes of the compared models, with the difference to the baseline."""
-    base = first_model(study, BASELINE)
+    of_base = study.runs_of(BASELINE)
+    base = of_base[0].record.model if of_base else {}
     rows = []
     for name in study.types:
         runs = study.runs_of(name)
@@ -44,7 +53,7 @@ def models_table(study: Study) -> Table:
             _change_cell(extra, base.get("parameters"), name, names),
             number_cell(count(model.get("train_flops_per_token")), names),
             _change_cell(flops, base.get("train_flops_per_token"), name, names),
-            run_cell(names),
+            run_cell(brief_names(names)),
         ]
         rows.append(row)
     headers = [
@@ -59,12 +68,6 @@ def models_table(study: Study) -> Table:
         "Runs",
     ]
     return table("Compared models, with the difference to the Transformer.", headers, rows)
-
-
-def first_model(study: Study, attention_type: str) -> dict[str, Any]:
-    """Exact counts of the model of a type; empty if it has no run."""
-    runs = study.runs_of(attention_type)
-    return runs[0].record.model if runs else {}
 
 
 def cost_table(study: Study) -> Table:

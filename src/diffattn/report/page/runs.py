@@ -98,11 +98,6 @@ class Study:
         """Attention types compared, in the order shown."""
         return list(self.info["types"])
 
-    @property
-    def differential_types(self) -> list[str]:
-        """The types with a λ."""
-        return [name for name in self.types if name != BASELINE]
-
     def runs_of(self, attention_type: str) -> list[StudyRun]:
         """Runs of one type, in seed order."""
         return [run for run in self.runs if run.attention_type == attention_type]

@@ -1,7 +1,7 @@
 """Names, colours, number formats and verdicts, everywhere the same. Plain text throughout."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from diffattn.stats.intervals import Interval
@@ -12,24 +12,45 @@ TYPE_NAMES = {
     "diff_v2": "DIFF V2",
     "shared_diff": "Shared DIFF",
 }
+VARIANT_NAMES = {
+    "none": "No attention",
+    "none_ffn": "No attention, wider FFN",
+    "softmax_half": "Softmax × ½",
+    "softmax_minus_mean": "Softmax − 0.7 mean value",
+    "diff_no_norm": "DIFF V1 without head norm",
+    "diff_token_lambda": "DIFF V1, λ per token",
+    "diff_v2_gate": "DIFF V2, gate only",
+    "diff_v2_constant": "DIFF V2, λ = ½",
+    "diff_v2_norm": "DIFF V2 with head norm",
+    "diff_v2_added": "DIFF V2, maps added",
+    "diff_v2_heads": "DIFF V2, equal heads",
+    "diff_v2_flops": "DIFF V2, equal FLOPs",
+    "shared_diff_heads": "Shared DIFF, equal heads",
+    "shared_diff_flops": "Shared DIFF, equal FLOPs",
+}
+"""Models of a comparison that are no attention type of their own: controls, ablations, matches."""
 # Okabe and Ito's palette: distinct under the common colour-vision deficiencies and in grey.
 _TYPE_COLORS = {
     "softmax": "#4d4d4d",
     "diff": "#0072b2",
     "diff_v2": "#d55e00",
     "shared_diff": "#009e73",
+    "none": "#cc79a7",
+    "none_ffn": "#e69f00",
 }
-_OTHER_COLOR = "#cc79a7"
+_OTHER_COLOR = "#999999"
 MISSING = "—"
+_LONGEST_SEED = 18
+"""Digits of a seed in the name of a run: more are no seed, and beyond 4,300 no number."""
 
 
 def type_name(attention_type: str) -> str:
-    """Human name of an attention type; an unknown one keeps its own name."""
-    return TYPE_NAMES.get(attention_type, attention_type)
+    """Human name of an attention type or of a variant; an unknown one keeps its own name."""
+    return TYPE_NAMES.get(attention_type) or VARIANT_NAMES.get(attention_type, attention_type)
 
 
 def type_color(attention_type: str) -> str:
-    """Hex colour of an attention type."""
+    """Hex colour of an attention type or of a variant."""
     return _TYPE_COLORS.get(attention_type, _OTHER_COLOR)
 
 
@@ -96,6 +117,27 @@ def listing(items: Iterable[Any]) -> str:
 def plural(quantity: int, noun: str) -> str:
     """``"1 seed"``, ``"3 seeds"``."""
     return f"{quantity:,} {noun}{'' if quantity == 1 else 's'}"
+
+
+def brief_names(runs: Iterable[str]) -> list[str]:
+    """Names of runs that differ in the seed alone as one, e.g. ``"mqar-diff-seed0 to 7"``."""
+    seeds: dict[str, list[int]] = {}
+    others = []
+    for run in runs:
+        stem, mark, seed = run.rpartition("seed")
+        if mark and seed.isdecimal() and len(seed) <= _LONGEST_SEED:
+            seeds.setdefault(stem, []).append(int(seed))
+        else:
+            others.append(run)
+    return [f"{stem}seed{_run_of(numbers)}" for stem, numbers in seeds.items()] + others
+
+
+def _run_of(seeds: Sequence[int]) -> str:
+    """``"0 to 7"`` for neighbours, else all of them."""
+    numbers = sorted(seeds)
+    if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]} to {numbers[-1]}"
+    return ", ".join(str(seed) for seed in numbers)
 
 
 def markdown_row(cells: Iterable[str]) -> str:

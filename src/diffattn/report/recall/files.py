@@ -1,5 +1,6 @@
 """Read the folder of a recall study: what is there, and in plain words what is not."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -15,6 +16,8 @@ from diffattn.report.page.runs import (
     run_gaps,
 )
 
+VERSION = 2
+"""Of the protocol ``recall_study`` whose records are shown."""
 _PER_TRIAL = ("runs", "solved_steps", "steps", "test_accuracy")
 
 
@@ -41,6 +44,8 @@ class _Info(TypedDict):
     seeds: list[int]
     sweep_seeds: list[int]
     learning_rates: list[float]
+    controls: dict[str, Any]
+    control_seeds: int
     tasks: dict[str, _Settings]
 
 
@@ -59,9 +64,11 @@ class _Swept(TypedDict):
     validation_loss: float | None
 
 
-class _TypeSummary(TypedDict):
+class _Counts(TypedDict):
+    """Of a control; a type has more."""
+
     learning_rate: float
-    sweep: list[_Swept]
+    parameter_difference: int
     runs: Annotated[list[str], AtLeast(1)]
     trials: int
     solved: int
@@ -71,18 +78,46 @@ class _TypeSummary(TypedDict):
     test_accuracy: list[float]
     test_by_query: list[float]
     test_by_depth: NotRequired[dict[str, float]]
+    largest_write: float
+
+
+class _ControlSummary(_Counts):
+    like: str
+
+
+class _TypeSummary(_Counts):
+    sweep: list[_Swept]
+    inside: bool | None
 
 
 class _Test(TypedDict):
     types: list[str]
     fisher_exact: float
+    fisher_exact_holm: float
     log_rank: float
+    log_rank_holm: float
+
+
+class _Claim(TypedDict):
+    verdict: str
+    sentence: str
+
+
+class _Leak(TypedDict):
+    limit: float
+    highest: float | None
+    leaks: bool | None
 
 
 class _TaskResults(TypedDict):
     ceilings: dict[str, float]
     types: dict[str, _TypeSummary]
+    controls: dict[str, _ControlSummary]
     tests: list[_Test]
+    control_tests: list[_Test]
+    leak: _Leak
+    can: _Claim
+    sooner: _Claim
 
 
 class _Results(TypedDict):
@@ -90,7 +125,13 @@ class _Results(TypedDict):
 
     tasks: dict[str, _TaskResults]
     statement: str
-    protocol: NotRequired[dict[str, Any]]
+    protocol: dict[str, Any]
+
+
+class _Head(TypedDict):
+    """What every version of ``results.json`` holds."""
+
+    protocol: dict[str, Any]
 
 
 def is_recall_study(folder: Path) -> bool:
@@ -113,17 +154,20 @@ def read_recall_study(folder: Path) -> Study:
         The study, its trials first and then its sweep, each in the order they are made.
 
     Raises:
-        CheckpointError: ``study.json`` is missing, or a file is damaged, of another kind or of
-            another schema version.
+        CheckpointError: ``study.json`` is missing, or a file is damaged, of another kind, of
+            another schema version or of another version of the protocol.
     """
     folder = Path(folder)
-    info = read_checked(folder / "study.json", _Info)
-    runs = {run.name: run for run in read_runs(folder, {})}
-    wanted = [*trial_names(info), *sweep_names(info)]
     results = None
     if (folder / "results.json").exists():
+        _require_version(folder / "results.json")
         results = read_checked(folder / "results.json", _Results)
+    info = read_checked(folder / "study.json", _Info)
+    if results is not None:
         _require_whole(folder / "results.json", results, info)
+    runs = {run.name: run for run in read_runs(folder, {})}
+    info["swept"] = _swept(info, results, runs)
+    wanted = [*trial_names(info), *info["swept"]]
     foreign = [name for name in runs if name not in wanted]
     gaps = [f"Run {name} is in the folder but not part of this study." for name in foreign]
     for name in wanted:
@@ -143,30 +187,58 @@ def read_recall_study(folder: Path) -> Study:
     )
 
 
-def trial_names(info: dict[str, Any], task: str | None = None) -> list[str]:
-    """Names of the runs that count, of one task or of all."""
+def members(info: dict[str, Any]) -> list[str]:
+    """The types, then the controls."""
+    return [*info["types"], *info["controls"]]
+
+
+def trial_names(
+    info: dict[str, Any], task: str | None = None, names: Sequence[str] | None = None
+) -> list[str]:
+    """Names of the runs that count, of one task or of all, of some members or of all."""
     return [
         f"{of_task}-{name}-seed{seed}"
         for of_task in ([task] if task else info["tasks"])
-        for name in info["types"]
-        for seed in info["seeds"]
+        for name in (members(info) if names is None else names)
+        for seed in info["seeds"][: info["control_seeds"] if name in info["controls"] else None]
     ]
 
 
-def sweep_names(info: dict[str, Any], task: str | None = None) -> list[str]:
-    """Names of the runs that chose the learning rates, of one task or of all."""
-    return [
-        f"{of_task}-{name}-lr{rate:g}-seed{seed}"
-        for of_task in ([task] if task else info["tasks"])
-        for name in info["types"]
-        for rate in info["learning_rates"]
-        for seed in info["sweep_seeds"]
-    ]
+def sweep_names(info: dict[str, Any], task: str) -> list[str]:
+    """Names of the runs that chose the learning rates of a task, extensions with them."""
+    return [name for name in info["swept"] if name.startswith(f"{task}-")]
+
+
+def _swept(info: dict[str, Any], results: dict[str, Any] | None, runs: Iterable[str]) -> list[str]:
+    """Names of the runs of the sweep: what was planned, what was counted, what lies there."""
+    names: dict[str, None] = {}
+    planned = info["learning_rates"] if len(info["learning_rates"]) > 1 else []
+    for task in info["tasks"]:
+        for kind in info["types"]:
+            counted = [] if results is None else results["tasks"][task]["types"][kind]["sweep"]
+            names |= dict.fromkeys(
+                f"{task}-{kind}-lr{rate:g}-seed{seed}"
+                for rate in planned
+                for seed in info["sweep_seeds"]
+            )
+            names |= dict.fromkeys(run["run"] for run in counted)
+            names |= dict.fromkeys(name for name in runs if name.startswith(f"{task}-{kind}-lr"))
+    return list(names)
 
 
 def part(study: Study, names: list[str]) -> Study:
     """The same study with these runs only."""
     return replace(study, runs=tuple(run for run in study.runs if run.name in names))
+
+
+def _require_version(path: Path) -> None:
+    """Two versions of a protocol must not stand in one table."""
+    recorded = read_checked(path, _Head)["protocol"].get("version")
+    if recorded != VERSION:
+        raise CheckpointError(
+            f"{path}: the protocol's version must be {VERSION}, got {recorded!r:.60}. "
+            "Run the study again in another folder."
+        )
 
 
 def _require_whole(path: Path, results: dict[str, Any], info: dict[str, Any]) -> None:
@@ -177,7 +249,12 @@ def _require_whole(path: Path, results: dict[str, Any], info: dict[str, Any]) ->
                 f"{path}: tasks must be those of study.json, got {list(results['tasks'])}."
             )
     for task, entry in results["tasks"].items():
-        for name, summary in entry["types"].items():
+        for key in ("types", "controls"):
+            if list(entry[key]) != list(info[key]):
+                raise CheckpointError(
+                    f"{path}: {task} must hold the {key} of study.json, got {list(entry[key])}."
+                )
+        for name, summary in {**entry["types"], **entry["controls"]}.items():
             sizes = {key: len(summary[key]) for key in _PER_TRIAL}
             if len(set(sizes.values())) != 1:
                 raise CheckpointError(
@@ -189,7 +266,7 @@ def _contradictions(results: dict[str, Any], runs: dict[str, StudyRun]) -> list[
     """Summaries that contradict the runs they name."""
     gaps = []
     for entry in results["tasks"].values():
-        for summary in entry["types"].values():
+        for summary in (*entry["types"].values(), *entry["controls"].values()):
             shown = (summary[key] for key in ("runs", "solved_steps", "test_accuracy"))
             for name, *recorded in zip(*shown, strict=True):
                 run = runs.get(name)

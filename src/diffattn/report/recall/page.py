@@ -2,22 +2,26 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 from diffattn.report.page.charts import Chart, layout, line, names_of
 from diffattn.report.page.provenance import provenance, statement
 from diffattn.report.page.run_tables import cost_table, models_table
-from diffattn.report.page.runs import Study
+from diffattn.report.page.runs import Study, StudyRun
 from diffattn.report.page.tables import Table
 from diffattn.report.page.wording import listing, number, plural, type_name
 from diffattn.report.recall.files import part, sweep_names, trial_names
 from diffattn.report.recall.tables import (
     CEILING_NAMES,
-    brief_names,
     by_query_table,
     ceilings_in_words,
+    control_tests_table,
+    controls_table,
+    leak_in_words,
     settings_table,
     solved_table,
+    start_table,
     sweep_table,
     task_name,
     tests_table,
@@ -32,6 +36,7 @@ CHAPTERS = {
     "benchmarks": "Benchmarks",
     "provenance": "Provenance",
 }
+_CONTROL_COLORS = ("#999999", "#e69f00", "#cc79a7", "#56b4e9", "#0072b2")
 _CEILING_COLORS = ("#999999", "#cc79a7", "#e69f00")
 
 
@@ -46,8 +51,8 @@ def recall_page(study: Study) -> dict[str, Any]:
     lead = (
         f"Compared: models that are alike but for their attention ({names}), trained from scratch "
         "to recall values by their keys. All types read the same new sequences at the same seed "
-        f"and step. {plural(len(info['seeds']), 'seed')} per type and task count; the learning "
-        f"rate was chosen before, on {plural(len(info['sweep_seeds']), 'other seed')}."
+        f"and step. {plural(len(info['seeds']), 'seed')} per type and task count{_rates(info)}. "
+        "Beside them stand controls: the same models with one thing changed."
     )
     return {
         "lead": lead,
@@ -59,14 +64,31 @@ def recall_page(study: Study) -> dict[str, Any]:
     }
 
 
+def _rates(info: dict[str, Any]) -> str:
+    if len(info["learning_rates"]) == 1:
+        return ", all at one learning rate"
+    others = plural(len(info["sweep_seeds"]), "other seed")
+    return f"; the learning rate of each type was chosen before, on {others}"
+
+
 def _task(study: Study, task: str) -> dict[str, Any]:
     """One task; ``counts`` is ``None`` while the study has not finished."""
-    trials, sweep = trial_names(study.info, task), sweep_names(study.info, task)
+    types, controls = study.types, list(study.info["controls"])
+    trials = trial_names(study.info, task, types)
     # One run per type: the sizes of its models are those of all.
-    first_seed = trial_names({**study.info, "seeds": study.info["seeds"][:1]}, task)
+    first_seed = trial_names({**study.info, "seeds": study.info["seeds"][:1]}, task, types)
     counts = None
     if study.results is not None:
+        entry = study.results["tasks"][task]
         counts = {
+            "claims": [
+                ("Can it be learned?", entry["can"]["sentence"]),
+                ("Is it learned sooner?", entry["sooner"]["sentence"]),
+            ],
+            "leak": leak_in_words(entry["leak"]),
+            "controls": controls_table(study, task) if controls else None,
+            "control_tests": control_tests_table(study, task) if controls else None,
+            "start": start_table(study, task),
             "solved": solved_table(study, task),
             "ceilings": ceilings_in_words(study.results["tasks"][task]["ceilings"]),
             "trials": trials_table(study, task),
@@ -78,7 +100,10 @@ def _task(study: Study, task: str) -> dict[str, Any]:
         "name": task_name(task),
         "models": _of_task(task, models_table, part(study, first_seed)),
         "accuracy": accuracy_chart(study, task, trials, f"chart-{task}"),
-        "sweep_accuracy": accuracy_chart(study, task, sweep, f"chart-sweep-{task}"),
+        "control_accuracy": control_chart(study, task, f"chart-controls-{task}"),
+        "sweep_accuracy": accuracy_chart(
+            study, task, sweep_names(study.info, task), f"chart-sweep-{task}"
+        ),
         "costs": _of_task(task, cost_table, part(study, trials)),
         "counts": counts,
     }
@@ -102,16 +127,34 @@ def accuracy_chart(study: Study, task: str, names: list[str], element_id: str) -
     Returns:
         The chart, or a sentence if no run recorded an accuracy.
     """
+    groups = {name: part(study, names).runs_of(name) for name in study.types}
+    return _chart(study, task, groups, element_id, "accuracy over training steps, one line per run")
+
+
+def control_chart(study: Study, task: str, element_id: str) -> Chart | str:
+    """The same of the controls."""
+    groups = {
+        name: list(part(study, trial_names(study.info, task, [name])).runs)
+        for name in study.info["controls"]
+    }
+    label = "accuracy of the controls over training steps, one line per run"
+    return _chart(study, task, groups, element_id, label)
+
+
+def _chart(
+    study: Study, task: str, groups: dict[str, list[StudyRun]], element_id: str, label: str
+) -> Chart | str:
     traces: list[dict[str, Any]] = []
     used = []
-    for name in study.types:
+    colors = dict(zip(study.info["controls"], cycle(_CONTROL_COLORS), strict=False))
+    for name, runs in groups.items():
         in_legend = False
-        for run in part(study, names).runs_of(name):
+        for run in runs:
             curve = run.series("accuracy")
             if not curve:
                 continue
             used.append(run.name)
-            trace = line(curve, name, run.name)
+            trace = line(curve, name, run.name, color=colors.get(name))
             trace |= {"mode": "lines", "showlegend": not in_legend}
             trace["line"]["width"] = 1.8
             traces.append(trace)
@@ -126,9 +169,9 @@ def accuracy_chart(study: Study, task: str, names: list[str], element_id: str) -
         look=layout("training step", "share of queries answered", yaxis={"range": [0, 1.03]}),
         caption=f"{task_name(task)}: accuracy on the validation set, one line per run. A line that "
         "ends early was solved there. Dotted: what guessing reaches.",
-        runs=names_of(brief_names(used)),
+        runs=names_of(used),
         height=420,
-        label=f"{task_name(task)}: accuracy over training steps, one line per run",
+        label=f"{task_name(task)}: {label}",
     )
 
 

@@ -15,10 +15,20 @@ from diffattn.report.page.tables import (
     type_cell,
     word_cell,
 )
-from diffattn.report.page.wording import MISSING, count, markdown_row, number, type_name
+from diffattn.report.page.wording import (
+    MISSING,
+    brief_names,
+    count,
+    markdown_row,
+    number,
+    plural,
+    type_name,
+)
 from diffattn.report.recall.files import read_recall_study
 
 TASK_NAMES = {"noisy_recall": "Noisy recall", "multi_needle": "Multi-needle", "mqar": "MQAR"}
+_BY_TEST = ("fisher_exact", "log_rank")
+_TESTS = ("fisher_exact", "fisher_exact_holm", "log_rank", "log_rank_holm")
 CEILING_NAMES = {
     "values": "any value",
     "pairs": "a value of the context",
@@ -76,7 +86,8 @@ def solved_table(study: Study, task: str) -> Table:
 def trials_table(study: Study, task: str) -> Table:
     """Steps and test accuracy of every trial of a task."""
     rows = []
-    for name, summary in _entry(study, task)["types"].items():
+    entry = _entry(study, task)
+    for name, summary in {**entry["types"], **entry["controls"]}.items():
         steps = zip(summary["runs"], summary["solved_steps"], summary["steps"], strict=True)
         accuracy = zip(summary["runs"], summary["test_accuracy"], strict=True)
         rows.append(
@@ -86,21 +97,103 @@ def trials_table(study: Study, task: str) -> Table:
                 per_run((run, number(value, 3)) for run, value in accuracy),
             ]
         )
-    return table("Every trial.", ["Model", "Solved at step", "Test accuracy"], rows)
+    return table(
+        "Every trial, controls with them.", ["Model", "Solved at step", "Test accuracy"], rows
+    )
 
 
 def tests_table(study: Study, task: str) -> Table:
     """p-values between every two types: of the solved shares, and of the steps taken."""
+    return _tests(
+        _entry(study, task)["tests"],
+        "Two-sided p-values between types; adjusted by Holm over all pairs of types, test by test.",
+    )
+
+
+def control_tests_table(study: Study, task: str) -> Table:
+    """The same between controls and types."""
+    return _tests(
+        _entry(study, task)["control_tests"],
+        "The same between controls and types, adjusted as a family of their own.",
+    )
+
+
+def _tests(tests: list[dict[str, Any]], caption: str) -> Table:
     rows = [
         [
             head_cell(" and ".join(map(type_name, test["types"]))),
-            *(number_cell(_p_value(test[key])) for key in ("fisher_exact", "log_rank")),
+            *(number_cell(_p_value(test[key])) for key in _TESTS),
         ]
-        for test in _entry(study, task)["tests"]
+        for test in tests
     ]
-    caption = "Two-sided p-values between types, not adjusted for their number."
-    headers = ["Types", "Solved share (Fisher's exact)", "Solved sooner (log-rank)"]
+    headers = [
+        "Members",
+        "Solved share (Fisher's exact)",
+        "adjusted",
+        "Solved sooner (log-rank)",
+        "adjusted",
+    ]
     return table(caption, headers, rows)
+
+
+def controls_table(study: Study, task: str) -> Table:
+    """What every control changes and what it came to."""
+    rows = []
+    for name, summary in _entry(study, task)["controls"].items():
+        values = [*_solved(summary), _range(summary["test_accuracy"])]
+        rows.append(
+            [
+                type_cell(name),
+                word_cell(type_name(summary["like"])),
+                number_cell(count(summary["parameter_difference"], signed=True), summary["runs"]),
+                *(number_cell(value, summary["runs"]) for value in values),
+            ]
+        )
+    headers = [
+        "Control",
+        "Rate of",
+        "Parameter difference",
+        "Learning rate",
+        "Solved",
+        "95 % interval of the share",
+        "Median step (range)",
+        "Test accuracy",
+    ]
+    trials = len(study.info["seeds"][: study.info["control_seeds"]])
+    caption = (
+        f"Controls: one thing changed, {plural(trials, 'seed')} each, at the learning rate of what "
+        "they are compared with."
+    )
+    return table(caption, headers, rows)
+
+
+def leak_in_words(leak: dict[str, Any]) -> str:
+    """Whether models that see no other token stay at a guess."""
+    if leak["highest"] is None:
+        return "No model without attention was trained: whether the task leaks is not known."
+    verdict = "The task leaks" if leak["leaks"] else "The task does not leak"
+    return (
+        f"{verdict}: without attention the best model answers {number(leak['highest'], 3)}, and "
+        f"guessing any value explains up to {number(leak['limit'], 3)}."
+    )
+
+
+def start_table(study: Study, task: str) -> Table:
+    """The most that a block writes before training, as a share of what the stream holds."""
+    entry = _entry(study, task)
+    rows = [
+        [
+            type_cell(name),
+            number_cell(number(summary["largest_write"], 2), summary["runs"]),
+        ]
+        for name, summary in {**entry["types"], **entry["controls"]}.items()
+    ]
+    caption = (
+        "Step 0: root mean square of the largest write of an attention layer or FFN, as a share of "
+        "what the residual stream holds there; largest over trials. Above 1 a token is drowned "
+        "before anything is learned."
+    )
+    return table(caption, ["Model", "Largest write"], rows)
 
 
 def by_query_table(study: Study, task: str) -> Table:
@@ -123,10 +216,18 @@ def by_query_table(study: Study, task: str) -> Table:
     return table(caption, ["Model", *headers], rows)
 
 
-def sweep_table(study: Study, task: str) -> Table:
-    """What every learning rate of the sweep led to; the chosen one is named."""
+def sweep_table(study: Study, task: str) -> Table | str:
+    """What every learning rate that was tried led to; the chosen one is named.
+
+    Returns:
+        The table, or a sentence where a single rate left nothing to choose.
+    """
     entry = _entry(study, task)
-    rates = study.info["learning_rates"]
+    tried = {run["learning_rate"] for entry in entry["types"].values() for run in entry["sweep"]}
+    if not tried:
+        shared = ", ".join(f"{rate:g}" for rate in study.info["learning_rates"])
+        return f"All members use the learning rate {shared}; none was chosen."
+    rates = sorted(tried)
     rows = []
     for name, summary in entry["types"].items():
         row = [type_cell(name)]
@@ -143,11 +244,12 @@ def sweep_table(study: Study, task: str) -> Table:
                 )
             )
         row.append(number_cell(f"{summary['learning_rate']:g}"))
+        row.append(word_cell("yes" if summary["inside"] else "no"))
         rows.append(row)
-    headers = ["Model", *(f"rate {rate:g}" for rate in rates), "Chosen"]
+    headers = ["Model", *(f"rate {rate:g}" for rate in rates), "Chosen", "Inside the sweep"]
     caption = (
         "Learning-rate sweep on seeds of its own. Chosen: most runs solved, then fewest steps, "
-        "then smallest validation loss."
+        "then smallest validation loss. A sweep whose best rate was at its edge was extended."
     )
     return table(caption, headers, rows)
 
@@ -159,7 +261,7 @@ def recall_markdown(study: Path) -> str:
         study: Study folder.
 
     Returns:
-        One row per task and attention type, ending in a newline.
+        One row per task and attention type or control, ending in a newline.
 
     Raises:
         CheckpointError: A file of the study is damaged or foreign.
@@ -167,20 +269,22 @@ def recall_markdown(study: Path) -> str:
     results = read_recall_study(study).results or {"tasks": {}}
     lines = [
         "| Task | Model | Learning rate | Solved | 95 % interval | Median step (range) "
-        "| p to softmax: share, steps | Test accuracy | Guess | Runs |",
+        "| Holm's p to softmax: share, steps | Test accuracy | Guess | Runs |",
         "| --- | --- | ---: | ---: | ---: | ---: | --- | --- | ---: | --- |",
     ]
     for task, entry in results["tasks"].items():
-        p_values = {
-            tuple(test["types"]): f"{_p_value(test['fisher_exact'])}, {_p_value(test['log_rank'])}"
-            for test in entry["tests"]
-        }
-        for name, summary in entry["types"].items():
+        p_values: dict[str, str] = {}
+        for test in (*entry["tests"], *entry["control_tests"]):
+            if BASELINE in test["types"]:
+                adjusted = ", ".join(_p_value(test[f"{name}_holm"]) for name in _BY_TEST)
+                p_values |= dict.fromkeys(test["types"], adjusted)
+        p_values.pop(BASELINE, None)
+        for name, summary in {**entry["types"], **entry["controls"]}.items():
             cells = [
                 task_name(task),
                 type_name(name),
                 *_solved(summary),
-                p_values.get((BASELINE, name), MISSING),
+                p_values.get(name, MISSING),
                 _range(summary["test_accuracy"]),
                 number(entry["ceilings"].get("pairs"), 3),
                 ", ".join(brief_names(summary["runs"])),
@@ -210,27 +314,6 @@ def _range(values: Sequence[float]) -> str:
     return f"{number(min(values), 3)} to {number(max(values), 3)}"
 
 
-def brief_names(runs: Sequence[str]) -> list[str]:
-    """Names of runs that differ in the seed alone as one, e.g. ``"mqar-diff-seed0 to 7"``."""
-    seeds: dict[str, list[int]] = {}
-    others = []
-    for run in runs:
-        stem, _, seed = run.rpartition("seed")
-        if seed.isdecimal():
-            seeds.setdefault(stem, []).append(int(seed))
-        else:
-            others.append(run)
-    return [f"{stem}seed{_run_of(numbers)}" for stem, numbers in seeds.items()] + others
-
-
-def _run_of(seeds: Sequence[int]) -> str:
-    """``"0 to 7"`` for neighbours, else all of them."""
-    numbers = sorted(seeds)
-    if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
-        return f"{numbers[0]} to {numbers[-1]}"
-    return ", ".join(str(seed) for seed in numbers)
-
-
 def settings_table(study: Study) -> Table:
     """What each task asks and how long it is trained."""
     rows = []
@@ -241,7 +324,9 @@ def settings_table(study: Study) -> Table:
             f"{count(train.get('num_steps'))} steps of "
             f"{count(train['batch_tokens'] // train['seq_len'])} sequences",
             f"{count(model.get('num_hidden_layers'))} layers, "
-            f"{count(model.get('hidden_size'))} channels",
+            f"{count(model.get('hidden_size'))} channels, initial deviation "
+            f"{model.get('initializer_range', MISSING)}, embeddings times "
+            f"{model.get('embedding_multiplier', MISSING)}",
         )
         rows.append([head_cell(task_name(task)), *map(word_cell, values)])
     return table("Tasks.", ["Task", "What is asked", "Trained at most", "Models"], rows)

@@ -1,16 +1,43 @@
 """Charts of a study of models on text: losses, their differences, and λ over training."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from diffattn.report.page.charts import Chart, interval_bars, layout, line, mean_curve, names_of
-from diffattn.report.page.runs import Study, StudyRun, finite_numbers
-from diffattn.report.page.wording import ends, number, type_color, type_name
-from diffattn.report.study.summary import differences
+from diffattn.report.page.runs import BASELINE, StudyRun, finite_numbers, is_number
+from diffattn.report.page.wording import (
+    brief_names,
+    ends,
+    listing,
+    number,
+    type_color,
+    type_name,
+)
+from diffattn.report.study.files import TextStudy
+from diffattn.report.study.names import COUNT_MODELS, GREYS
+from diffattn.report.study.summary import (
+    COMPARED,
+    LOSS,
+    Difference,
+    differences,
+    shown_in_charts,
+    variants_of,
+)
+
+_BUDGETS = {
+    "flops": ("training FLOPs", "%{x:.3s} FLOPs", "Loss after the same work."),
+    "seconds": (
+        "seconds of processor time",
+        "%{x:,.0f} s",
+        "Loss after the same processor time: that of a whole run, taken to be spent evenly over "
+        "its steps.",
+    ),
+}
 
 
-def loss_chart(study: Study, metric: str, title: str, element_id: str) -> Chart | str:
-    """One loss over training: a thick line per type, and its single runs as thin ones.
+def loss_chart(study: TextStudy, metric: str, title: str, element_id: str) -> Chart | str:
+    """One loss over training: a thick line per variant, and its single runs as thin ones.
 
     Args:
         study: The study.
@@ -23,7 +50,7 @@ def loss_chart(study: Study, metric: str, title: str, element_id: str) -> Chart 
     """
     traces: list[dict[str, Any]] = []
     used, repeated = [], False
-    for name in study.types:
+    for name in shown_in_charts(study):
         runs = [run for run in study.runs_of(name) if run.series(metric)]
         used += [run.name for run in runs]
         curves = [run.series(metric) for run in runs]
@@ -32,63 +59,147 @@ def loss_chart(study: Study, metric: str, title: str, element_id: str) -> Chart 
             for run, curve in zip(runs, curves, strict=True):
                 traces.append(line(curve, name, run.name, thin=True))
         if runs:
-            traces.append(line(mean_curve(curves), name, _mean_label(runs)))
+            traces.append(line(mean_curve(curves), name, mean_label(runs)))
     if not used:
         return f"No run recorded the {title}."
+    buttons = _views(traces)
+    counted = count_lines(study, traces) if metric == LOSS else []
     key = "Thick: mean over seeds. Thin: one run each." if repeated else "One run each."
+    if counted:
+        key += " Dotted: models that count the training tokens and learn nothing else."
     return Chart(
         element_id=element_id,
-        traces=traces,
+        traces=[*traces, *counted],
         look=layout("training step", title),
         caption=f"{title.capitalize()}. {key}",
         runs=names_of(used),
-        height=420,
-        label=f"{title} over training steps, one line per attention type",
-        buttons=_views(traces),
+        height=460 if counted else 420,
+        label=f"{title} over training steps, one line per model",
+        buttons=buttons,
     )
 
 
-def difference_chart(study: Study, element_id: str) -> Chart | None:
-    """Paired differences with their intervals around zero; ``None`` if there are none."""
-    shown = differences(study)
-    if not shown:
-        return None
+def budget_chart(study: TextStudy, budget: str, element_id: str) -> Chart | str:
+    """Validation loss against what was spent: the mean of each variant.
+
+    Args:
+        study: The study.
+        budget: ``"flops"`` or ``"seconds"``.
+        element_id: Id of the element, unique in the page.
+
+    Returns:
+        The chart, or a sentence if no run recorded what is needed.
+    """
+    title, where, meaning = _BUDGETS[budget]
     traces: list[dict[str, Any]] = []
     used = []
-    for row, difference in enumerate(shown):
-        interval, color = difference.interval, type_color(difference.attention_type)
-        pairs = [f"{a} − {b}" for a, b in difference.runs]
-        used += pairs
+    for name in shown_in_charts(study):
+        spent = {run.name: _spent(run, budget) for run in study.runs_of(name)}
+        runs = [run for run in study.runs_of(name) if spent[run.name]]
+        curve = [
+            (fmean(spent[run.name][step] for run in runs), loss)
+            for step, loss in mean_curve([run.series(LOSS) for run in runs])
+            if all(step in spent[run.name] for run in runs)
+        ]
+        if curve:
+            traces.append(line(curve, name, mean_label(runs), where=where))
+            used += [run.name for run in runs]
+    if not used:
+        return f"No run recorded its {title}."
+    buttons = {
+        name: change for name, change in _views(traces, "Whole").items() if name != "Log steps"
+    }
+    return Chart(
+        element_id=element_id,
+        traces=traces,
+        look=layout(title, "validation loss, nats per token"),
+        caption=f"{meaning} Mean over seeds.",
+        runs=names_of(used),
+        height=400,
+        label=f"Validation loss against {title}, one line per model",
+        buttons=buttons,
+    )
+
+
+def count_lines(
+    study: TextStudy,
+    traces: Sequence[dict[str, Any]],
+    part: str | None = None,
+    names: Sequence[str] = tuple(COUNT_MODELS),
+) -> list[dict[str, Any]]:
+    """A dotted line per count model, as long as the curves beside it.
+
+    Args:
+        study: The study.
+        traces: The curves.
+        part: Of the tokens. Default: all of them.
+        names: The count models to draw.
+    """
+    recorded = (study.results or {}).get("count_models") or {}
+    first = min((min(trace["x"]) for trace in traces if trace["x"]), default=0)
+    last = max((max(trace["x"]) for trace in traces if trace["x"]), default=0)
+    made = []
+    for color, name in zip(GREYS, COUNT_MODELS, strict=True):
+        entry = recorded.get(name) if name in names else None
+        if entry is None:
+            continue
+        loss = entry["loss"] if part is None else (entry.get("parts") or {}).get(part)
+        if loss is None:
+            continue
+        label = f"{COUNT_MODELS[name]} {number(loss, 2)}"
+        trace = line([(first, loss), (last, loss)], label, "counts", dotted=True, color=color)
+        made.append({**trace, "showlegend": True})
+    return made
+
+
+def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
+    """Paired differences with their intervals around zero; ``None`` if there are none."""
+    every = variants_of(study)
+    shown = [
+        entry
+        for entry in differences(study)
+        if entry.baseline == BASELINE
+        and entry.variant in every
+        and every[entry.variant].role in COMPARED
+    ]
+    shown.sort(key=lambda entry: (list(every).index(entry.variant), entry.at))
+    if not shown:
+        return None
+    rates = len({entry.at for entry in shown}) > 1
+    traces: list[dict[str, Any]] = []
+    labels = []
+    for row, entry in enumerate(shown):
+        interval, color = entry.interval, type_color(entry.variant)
+        pairs = [f"{a} − {b}" for a, b in entry.runs]
+        label = type_name(entry.variant)
+        labels.append(f"{label}, {entry.at} rate" if rates else label)
         bar: dict[str, Any] = {"visible": False}
         if interval.low is not None and interval.high is not None:
             bar = interval_bars([(interval.mean, interval.low, interval.high)])
             bar |= {"thickness": 3, "width": 8}
+        singles = {"color": color, "size": 8, "symbol": "circle-open", "line": {"width": 1.5}}
         traces.append(
             {
                 "type": "scatter",
-                "x": list(difference.values),
-                "y": [row] * len(difference.values),
+                "x": list(entry.values),
+                "y": [row] * len(entry.values),
                 "mode": "markers",
-                "marker": {
-                    "color": color,
-                    "size": 8,
-                    "symbol": "circle-open",
-                    "line": {"width": 1.5},
-                },
+                "marker": singles,
                 "text": pairs,
                 "hovertemplate": ["%{text}", "%{x:+.4f}"],
             }
         )
+        mark = "diamond" if entry.at == "best" else "diamond-open"
         traces.append(
             {
                 "type": "scatter",
                 "x": [interval.mean],
                 "y": [row],
                 "mode": "markers",
-                "marker": {"color": color, "size": 13, "symbol": "diamond"},
+                "marker": {"color": color, "size": 13, "symbol": mark},
                 "error_x": bar,
                 "hovertemplate": [
-                    type_name(difference.attention_type),
+                    labels[-1],
                     f"mean {number(interval.mean, signed=True)}",
                     ends(interval, signed=True),
                 ],
@@ -96,7 +207,7 @@ def difference_chart(study: Study, element_id: str) -> Chart | None:
         )
     ticks = {
         "tickvals": list(range(len(shown))),
-        "ticktext": [type_name(difference.attention_type) for difference in shown],
+        "ticktext": labels,
         "range": [len(shown) - 0.4, -0.6],
     }
     zero: dict[str, Any] = {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1}
@@ -106,18 +217,18 @@ def difference_chart(study: Study, element_id: str) -> Chart | None:
         element_id=element_id,
         traces=traces,
         look=layout(unit, "", yaxis=ticks, showlegend=False, shapes=[zero]),
-        caption=f"Validation loss minus that of {type_name(shown[0].baseline)}. Diamond and bar: "
+        caption=f"Validation loss minus that of the {type_name(BASELINE)}. Diamond and bar: "
         "mean and interval. Circles: single pairs.",
-        runs=names_of(used, "Pairs"),
-        height=110 + 60 * len(shown),
+        runs=names_of(map(_pairs, shown), "Pairs"),
+        height=110 + 50 * len(shown),
         label="Paired differences in validation loss with intervals; the table gives the numbers",
     )
 
 
-def lambda_chart(study: Study, attention_type: str, element_id: str) -> Chart | str:
+def lambda_chart(study: TextStudy, variant: str, element_id: str) -> Chart | str:
     """λ of every layer over training, with λ_init as dotted lines; a sentence if there is none."""
-    runs = [run for run in study.runs_of(attention_type) if lambdas(run)]
-    name = type_name(attention_type)
+    runs = [run for run in study.runs_of(variant) if lambdas(run)]
+    name = type_name(variant)
     if not runs:
         return f"No run of {name} recorded λ."
     traces: list[dict[str, Any]] = []
@@ -125,7 +236,7 @@ def lambda_chart(study: Study, attention_type: str, element_id: str) -> Chart | 
     recorded = (finite_numbers(run.result("lambda_init")) for run in runs)
     starts: list[float] = next(filter(None, recorded), [])
     for layer in range(num_layers):
-        color = shade(type_color(attention_type), layer, num_layers)
+        color = shade(type_color(variant), layer, num_layers)
         curves = [
             [(step, row[layer]) for step, row in lambdas(run) if layer < len(row)] for run in runs
         ]
@@ -134,11 +245,11 @@ def lambda_chart(study: Study, attention_type: str, element_id: str) -> Chart | 
             for run, curve in zip(runs, curves, strict=True):
                 traces.append(line(curve, group, run.name, thin=True, color=color))
         mean = mean_curve(curves)
-        traces.append(line(mean, group, _mean_label(runs), color=color))
+        traces.append(line(mean, group, mean_label(runs), color=color))
         if layer < len(starts) and mean:
             flat = [(mean[0][0], starts[layer]), (mean[-1][0], starts[layer])]
             traces.append(line(flat, group, "λ_init", color=color, dotted=True))
-    what = "mean σ(λ)" if attention_type == "diff_v2" else "λ"
+    what = "mean σ(λ)" if runs[0].attention_type == "diff_v2" else "λ"
     legend = {"title": {"text": "layer ", "font": {"size": 13}}}
     dotted = " Dotted: λ_init." if starts else ""
     return Chart(
@@ -164,18 +275,39 @@ def shade(color: str, index: int, total: int) -> str:
     return "#" + "".join(f"{round(255 + strength * (c - 255)):02x}" for c in channels)
 
 
-def _mean_label(runs: Sequence[StudyRun]) -> str:
+def mean_label(runs: Sequence[StudyRun]) -> str:
+    """What a mean over runs is called under the pointer."""
     return runs[0].name if len(runs) == 1 else f"mean of {len(runs)} runs"
 
 
-def _views(traces: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _pairs(entry: Difference) -> str:
+    """The runs behind a difference, in short."""
+    return " − ".join(listing(brief_names(side)) for side in zip(*entry.runs, strict=True))
+
+
+def _spent(run: StudyRun, budget: str) -> dict[float, float]:
+    """Step to what the run had spent there; empty if that is not known."""
+    if budget == "flops":
+        each: Any = run.record.model.get("train_flops_per_token")
+        tokens = run.series("tokens") if is_number(each) else ()
+        return {step: float(each) * n for step, n in tokens}
+    seconds = (run.costs or {}).get("cpu_seconds")
+    last = max((row["step"] for row in run.metrics), default=0)
+    if run.results is None or not is_number(seconds) or not last:
+        return {}
+    return {row["step"]: seconds * (row["step"] / last) for row in run.metrics}
+
+
+def _views(
+    traces: Sequence[dict[str, Any]], whole_name: str = "All steps"
+) -> dict[str, dict[str, Any]]:
     """Buttons of a loss chart; each sets the whole view, so that their order does not matter."""
     whole = {"xaxis.autorange": True, "yaxis.autorange": True}
     linear = {"xaxis.type": "linear", "xaxis.tickmode": "auto"}
     marks = [digit * 10**power for power in range(9) for digit in (1, 2, 5)]
     log = {"xaxis.type": "log", "xaxis.tickmode": "array", "xaxis.tickvals": marks}
     views: dict[str, dict[str, Any]] = {
-        "All steps": {**linear, **whole},
+        whole_name: {**linear, **whole},
         "Log steps": {**log, **whole},
     }
     last = max((max(trace["x"]) for trace in traces if trace["x"]), default=0)

@@ -1,84 +1,58 @@
 """Read the folder of a study of models on text: what is there, and in words what is not."""
 
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from diffattn.errors import CheckpointError
-from diffattn.report.page.runs import (
-    Study,
-    StudyRun,
-    is_number,
-    read_checked,
-    read_runs,
-    run_gaps,
+from diffattn.records.fields import checked
+from diffattn.records.io import read_json
+from diffattn.records.run import require_schema
+from diffattn.report.page.runs import Study, StudyRun, is_number, read_checked, read_runs, run_gaps
+from diffattn.report.page.wording import brief_names, listing, plural
+from diffattn.report.study.fields import Costs, Maps, StudyInfo, StudyResults
+
+RESULTS_SCHEMA = 2
+"""Of ``results.json``, and the version of the protocol behind it."""
+OLDER_PROTOCOL = (
+    "The recorded study follows version 1 of the protocol, which had no controls and one learning "
+    "rate for all models: no difference in it can be read as an effect of attention."
 )
 
 
-class _Settings(TypedDict):
-    model: dict[str, Any]
-    train: dict[str, Any]
+@dataclass(frozen=True, kw_only=True)
+class TextStudy(Study):
+    """A study of models on text. Its ``runs`` are those at each variant's best learning rate."""
+
+    variants: tuple[str, ...]
+    """Names of the models compared, in the order shown."""
+    variant_of: dict[str, str]
+    """Name of a run to that of its variant."""
+    common_runs: tuple[StudyRun, ...] = ()
+    """Those at the common learning rate, where it is not the best."""
+    sweep_runs: tuple[StudyRun, ...] = ()
+    """Those that chose the learning rates."""
+    foreign_protocol: bool = False
+    """Whether the results are there, and of a protocol version that is not shown."""
+
+    @property
+    def types(self) -> list[str]:
+        """The variants: what the tables that all kinds of study share have a row for."""
+        return list(self.variants)
+
+    @property
+    def all_runs(self) -> tuple[StudyRun, ...]:
+        """Every run, those that count first."""
+        return (*self.runs, *self.common_runs, *self.sweep_runs)
+
+    def runs_of(self, attention_type: str) -> list[StudyRun]:
+        """Runs of one variant at its best rate, in seed order."""
+        return [run for run in self.runs if self.variant_of[run.name] == attention_type]
 
 
-class StudyInfo(TypedDict):
-    """``study.json``."""
-
-    types: list[str]
-    seeds: list[int]
-    config: _Settings
-    data: dict[str, Any]
-
-
-class _Costs(TypedDict):
-    """``costs.json``: costs by name of the run."""
-
-    runs: dict[str, dict[str, Any]]
-
-
-class _Summary(TypedDict):
-    """A mean with its interval; ends are null where there is one value only."""
-
-    values: list[float]
-    mean: float
-    low: NotRequired[float | None]
-    high: NotRequired[float | None]
-    level: float
-    n: NotRequired[int]
-
-
-class _TypeSummary(TypedDict):
-    runs: list[str]
-    validation_loss: _Summary
-
-
-class _Difference(_Summary):
-    type: str
-    baseline: str
-    metric: str
-    runs: list[list[str]]
-
-
-class StudyResults(TypedDict):
-    """``results.json``."""
-
-    types: dict[str, _TypeSummary]
-    differences: list[_Difference]
-    statement: str
-    protocol: NotRequired[dict[str, Any]]
-
-
-class _MapsOfType(TypedDict):
-    run: NotRequired[str]
-    lam: NotRequired[float | list[float] | None]
-
-
-class _Maps(TypedDict):
-    """``maps.json``: maps of one example by attention type."""
-
-    tokens: list[str]
-    layers: dict[str, _MapsOfType]
-
-
-def read_study(folder: Path) -> Study:
+def read_study(folder: Path) -> TextStudy:
     """Read everything a report shows.
 
     Args:
@@ -95,97 +69,192 @@ def read_study(folder: Path) -> Study:
     info = read_checked(folder / "study.json", StudyInfo)
     shared_costs: dict[str, Any] = {}
     if (folder / "costs.json").exists():
-        shared_costs = read_checked(folder / "costs.json", _Costs)["runs"]
+        shared_costs = read_checked(folder / "costs.json", Costs)["runs"]
     runs = read_runs(folder, shared_costs)
-    foreign = [run.name for run in runs if not _belongs(run, info)]
-    gaps = [f"Run {name} is in the folder but not part of this study." for name in foreign]
-    runs = sorted(
-        (run for run in runs if _belongs(run, info)),
-        key=lambda run: (
-            info["types"].index(run.attention_type),
-            info["seeds"].index(run.record.seed),
-        ),
-    )
+    _require_one_of_each(folder, runs)
     results = maps = None
-    if (folder / "results.json").exists():
-        results = read_checked(folder / "results.json", StudyResults)
-        require_one_run_per_value(results, folder / "results.json")
+    path = folder / "results.json"
+    has_results = path.exists()
+    if has_results:
+        results = checked_results(read_json(path), path)
     if (folder / "maps.json").exists():
-        maps = read_checked(folder / "maps.json", _Maps)
-    gaps += _run_gaps(folder, info, runs) + _file_gaps(runs, results, maps)
-    return Study(info=info, runs=tuple(runs), results=results, maps=maps, gaps=tuple(gaps))
+        maps = read_checked(folder / "maps.json", Maps)
+    study = assembled(
+        info,
+        runs,
+        results,
+        folder / "study.json",
+        maps=maps,
+        foreign_protocol=has_results and results is None,
+    )
+    return _with_gaps(study, [run for run in runs if run not in study.all_runs])
 
 
-def require_one_run_per_value(results: dict[str, Any], path: Path) -> None:
-    """Refuse results that do not name the run, or the pair of runs, of every value.
+def assembled(
+    info: dict[str, Any],
+    runs: Sequence[StudyRun],
+    results: dict[str, Any] | None,
+    path: Path,
+    **more: Any,
+) -> TextStudy:
+    """A study of runs that are told apart by their names; those of no variant are left out.
+
+    Args:
+        info: ``study.json``.
+        runs: In any order.
+        results: From :func:`checked_results`.
+        path: Where ``info`` comes from, for messages.
+        **more: Other fields of :class:`TextStudy`.
 
     Raises:
-        CheckpointError: They do not.
+        CheckpointError: ``info`` names no variants.
     """
-    of_types = ((name, e["runs"], e["validation_loss"]) for name, e in results["types"].items())
-    of_pairs = ((entry["type"], entry["runs"], entry) for entry in results["differences"])
-    for name, runs, entry in (*of_types, *of_pairs):
-        if len(runs) != len(entry["values"]):
-            raise CheckpointError(
-                f"{path}: {name} must name one run per value, got {len(runs)} runs and "
-                f"{len(entry['values'])} values."
-            )
+    listed = info.get("variants") or info.get("types") or ()
+    variants = tuple(dict.fromkeys([*listed, *(results["variants"] if results else ())]))
+    if not variants:
+        raise CheckpointError(f"{path}: must hold variants, the names of the models, got none.")
+    places = {run.name: place for run in runs if (place := _place(run.name, variants, info))}
+    made: dict[str, list[StudyRun]] = {"best": [], "common": [], "sweep": []}
+    ordered = sorted(
+        (run for run in runs if run.name in places),
+        key=lambda run: (variants.index(places[run.name][0]), run.record.seed, run.name),
+    )
+    for run in ordered:
+        made[places[run.name][1]].append(run)
+    return TextStudy(
+        info=info,
+        runs=tuple(made["best"]),
+        common_runs=tuple(made["common"]),
+        sweep_runs=tuple(made["sweep"]),
+        results=results,
+        variants=variants,
+        variant_of={name: variant for name, (variant, _) in places.items()},
+        **more,
+    )
+
+
+def checked_results(value: dict[str, Any], path: Path) -> dict[str, Any] | None:
+    """``results.json``; ``None`` if it is of version 1 of the protocol, which is not shown.
+
+    Raises:
+        CheckpointError: It is of another kind or schema version, or does not name the run, or the
+            pair of runs, of every value.
+    """
+    if value.get("schema") == 1:
+        return None
+    require_schema(value, path, RESULTS_SCHEMA)
+    results: dict[str, Any] = dict(checked(StudyResults, value, str(path)))
+    for name, entry in results["variants"].items():
+        for group in entry["at"].values():
+            for values in (group["validation_loss"]["values"], group.get("phase_steps")):
+                if values is not None:
+                    _require_one_run_per_value(path, name, group, values)
     for entry in results["differences"]:
+        _require_one_run_per_value(path, entry["variant"], entry, entry["values"])
         if any(len(pair) != 2 for pair in entry["runs"]):
-            raise CheckpointError(f"{path}: {entry['type']} must pair two runs, got other numbers.")
-
-
-def _belongs(run: StudyRun, info: dict[str, Any]) -> bool:
-    return run.attention_type in info["types"] and run.record.seed in info["seeds"]
-
-
-def _run_gaps(folder: Path, info: dict[str, Any], runs: list[StudyRun]) -> list[str]:
-    """Runs that are missing, unfinished or without a loss."""
-    gaps = []
-    for attention_type in info["types"]:
-        for seed in info["seeds"]:
-            here = [r for r in runs if (r.attention_type, r.record.seed) == (attention_type, seed)]
-            if len(here) > 1:
-                names = ", ".join(run.name for run in here)
-                raise CheckpointError(
-                    f"{folder}: one run.json per type and seed is needed, got {names} for "
-                    f"{attention_type} with seed {seed}."
-                )
-            if not here:
-                gaps.append(f"No run of {attention_type} with seed {seed} was found.")
-                continue
-            gaps += run_gaps(here[0])
-            if here[0].results is not None and not has_loss(here[0]):
-                gaps.append(f"Run {here[0].name} finished without a finite validation loss.")
-    return gaps
-
-
-def _file_gaps(
-    runs: list[StudyRun], results: dict[str, Any] | None, maps: dict[str, Any] | None
-) -> list[str]:
-    """Missing study files, and summaries that contradict the runs they name."""
-    gaps = []
-    if maps is None:
-        gaps.append("maps.json is missing: no attention maps are shown.")
-    if results is None:
-        gaps.append(
-            "results.json is missing: the study has not finished. Means and intervals are "
-            "computed here from the runs that have."
-        )
-        return gaps
-    if not results.get("complete", True):
-        gaps.append("results.json says that the study is not complete.")
-    measured = {run.name: run.result("validation_loss") for run in runs if has_loss(run)}
-    for entry in results["types"].values():
-        for name, value in zip(entry["runs"], entry["validation_loss"]["values"], strict=True):
-            if name in measured and abs(measured[name] - value) > 1e-9:
-                gaps.append(
-                    f"results.json gives {value} for {name}, but the run's own file "
-                    f"gives {measured[name]}."
-                )
-    return gaps
+            raise CheckpointError(
+                f"{path}: differences of {entry['variant']} must pair two runs, got other numbers."
+            )
+    return results
 
 
 def has_loss(run: StudyRun) -> bool:
     """Whether a run finished with a finite validation loss."""
     return is_number(run.result("validation_loss"))
+
+
+def _place(name: str, variants: Iterable[str], info: dict[str, Any]) -> tuple[str, str] | None:
+    """Variant of a run and what it was made for; ``None`` for a run of another study."""
+    for variant in variants:
+        if not name.startswith(f"{variant}-"):
+            continue
+        rest = name[len(variant) + 1 :]
+        if rest in (f"seed{seed}" for seed in info["seeds"]):
+            return variant, "best"
+        if rest in (f"common-seed{seed}" for seed in info["seeds"]):
+            return variant, "common"
+        if re.fullmatch(r"lr.+-sweep\d+", rest):
+            return variant, "sweep"
+    return None
+
+
+def _require_one_of_each(folder: Path, runs: list[StudyRun]) -> None:
+    names = [run.name for run in runs]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise CheckpointError(f"{folder}: one run.json per run is needed, got two of {twice[0]}.")
+
+
+def _require_one_run_per_value(
+    path: Path, name: str, entry: dict[str, Any], values: list[Any]
+) -> None:
+    if len(entry["runs"]) != len(values):
+        raise CheckpointError(
+            f"{path}: {name} must name one run per value, got {len(entry['runs'])} runs and "
+            f"{len(values)} values."
+        )
+
+
+def _with_gaps(study: TextStudy, foreign: list[StudyRun]) -> TextStudy:
+    """The study with a sentence for everything that is missing or contradictory."""
+    gaps = [f"Run {run.name} is in the folder but not part of this study." for run in foreign]
+    gaps += _run_gaps(study) + _file_gaps(study)
+    return replace(study, gaps=tuple(gaps))
+
+
+def _run_gaps(study: TextStudy) -> list[str]:
+    """Runs that are missing, unfinished or without a loss."""
+    gaps = []
+    for variant in study.variants:
+        here = {run.name for run in study.runs_of(variant)}
+        seeds = [seed for seed in study.info["seeds"] if f"{variant}-seed{seed}" not in here]
+        if seeds:
+            which = f"{'seed' if len(seeds) == 1 else 'seeds'} {listing(seeds)}"
+            gaps.append(f"No run of {variant} with {which} was found.")
+    for run in study.all_runs:
+        gaps += run_gaps(run)
+        if run.results is not None and not has_loss(run):
+            gaps.append(f"Run {run.name} finished without a finite validation loss.")
+    return gaps
+
+
+def _file_gaps(study: TextStudy) -> list[str]:
+    """Missing study files, and summaries that contradict the runs they name."""
+    gaps = []
+    if study.maps is None:
+        gaps.append("maps.json is missing: no attention maps are shown.")
+    if study.results is None:
+        why = "results.json is missing: the study has not finished."
+        if study.foreign_protocol:
+            why = "results.json follows version 1 of the protocol and is not shown."
+        return [*gaps, f"{why} Means and intervals are computed here from the finished runs."]
+    if not study.results.get("complete", True):
+        gaps.append("results.json says that the study is not complete.")
+    measured = {run.name: run.result("validation_loss") for run in study.all_runs if has_loss(run)}
+    recorded = _recorded_losses(study.results)
+    for name, value in recorded:
+        if name in measured and abs(measured[name] - value) > 1e-9:
+            gaps.append(
+                f"results.json gives {value} for {name}, but the run's own file "
+                f"gives {measured[name]}."
+            )
+    known = {run.name for run in study.all_runs}
+    known |= {f"{name}-seed{seed}" for name in study.variants for seed in study.info["seeds"]}
+    absent = [name for name, _ in recorded if name not in known]
+    if absent:
+        gaps.append(
+            f"results.json names {plural(len(absent), 'run')} that the folder does not hold: "
+            f"{listing(brief_names(absent))}."
+        )
+    return gaps
+
+
+def _recorded_losses(results: dict[str, Any]) -> list[tuple[str, float]]:
+    """Run and validation loss of everything that ``results.json`` names, the sweep included."""
+    recorded: list[tuple[str, float]] = []
+    for entry in results["variants"].values():
+        for group in entry["at"].values():
+            recorded += zip(group["runs"], group["validation_loss"]["values"], strict=True)
+    for rates in (results.get("rates") or {"variants": {}})["variants"].values():
+        tried = ((entry["run"], entry["validation_loss"]) for entry in rates.get("tried", ()))
+        recorded += [(run, loss) for run, loss in tried if loss is not None]
+    return recorded

@@ -1,33 +1,56 @@
 """What the page of a study of models on text shows, as plain values."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from diffattn.report.page.charts import Chart
 from diffattn.report.page.provenance import protocol, provenance, statement
 from diffattn.report.page.run_tables import cost_table, models_table
-from diffattn.report.page.runs import Study
 from diffattn.report.page.tables import Table
-from diffattn.report.page.wording import MISSING, count, listing, number, plural, type_name
-from diffattn.report.study.charts import difference_chart, lambda_chart, loss_chart
+from diffattn.report.page.wording import (
+    MISSING,
+    TYPE_NAMES,
+    count,
+    listing,
+    number,
+    plural,
+    type_name,
+)
+from diffattn.report.study.charts import budget_chart, difference_chart, lambda_chart, loss_chart
+from diffattn.report.study.files import OLDER_PROTOCOL, TextStudy
 from diffattn.report.study.map_charts import attention_maps
+from diffattn.report.study.parts import parts_section
+from diffattn.report.study.rates import rates_section
+from diffattn.report.study.summary import COMPARED, LOSS, variants_of
 from diffattn.report.study.tables import (
-    difference_table,
     lambda_table,
-    loss_table,
+    matching_table,
+    other_tables,
+    pairs_table,
+    results_table,
+    runs_table,
     side_by_side_table,
+    verdict_table,
 )
 
 CHAPTERS = {
-    "models": "Models",
-    "loss": "Validation loss",
+    "results": "Results",
     "curves": "Loss curves",
+    "parts": "Where the difference lies",
+    "rates": "Learning rates",
+    "matching": "Matching",
+    "models": "Models",
     "costs": "Speed and memory",
     "lambda": "λ over training",
     "maps": "Attention maps",
     "published": "Published study",
+    "claims": "Claims of the papers",
     "benchmarks": "Benchmarks",
     "provenance": "Provenance",
 }
+OPTIONAL = ("curves", "parts", "rates", "matching")
+"""Sections that some studies do not have; empty in :func:`study_page` then."""
 _WHAT_TYPES_ARE = {
     "softmax": "one attention map per head: the baseline.",
     "diff": "two maps per head and one learned λ per layer; the head's output is normalised "
@@ -37,6 +60,11 @@ _WHAT_TYPES_ARE = {
     "shared_diff": "as DIFF V1, but the two maps share one base projection and differ by "
     "low-rank updates.",
 }
+_SOURCES = {
+    "stdlib": "Python {} standard-library source code",
+    "python": "Python {} standard-library source code and documentation",
+}
+_OTHER = "other model"
 _MATCHES = {
     "params": "the same number of parameters",
     "heads": "the same heads",
@@ -44,7 +72,7 @@ _MATCHES = {
 }
 
 
-def study_page(study: Study, prefix: str = "") -> dict[str, Any]:
+def study_page(study: TextStudy, prefix: str = "") -> dict[str, Any]:
     """Every section of one study, as the template names them.
 
     Args:
@@ -52,43 +80,48 @@ def study_page(study: Study, prefix: str = "") -> dict[str, Any]:
         prefix: Start of all element ids, unique in the page.
     """
     is_whole = study.all_records is None
-    curves: list[Chart | str] = []
-    lambda_charts: list[Chart | str] = []
-    if is_whole:
-        titles = {"validation": "validation loss", "train": "training loss"}
-        curves = [
-            loss_chart(study, f"{key}_loss", f"{title}, nats per token", f"{prefix}chart-{key}")
-            for key, title in titles.items()
-        ]
-        lambda_charts = [
-            lambda_chart(study, name, f"{prefix}chart-lambda-{index}")
-            for index, name in enumerate(study.differential_types)
-        ]
-    types = [
-        (type_name(name), _WHAT_TYPES_ARE[name]) for name in study.types if name in _WHAT_TYPES_ARE
-    ]
+    types = [name for name in study.variants if name in TYPE_NAMES]
+    differential = [name for name, variant in variants_of(study).items() if variant.role == "type"]
     return {
         "prefix": prefix,
+        "verdict": _verdict(study),
         "lead": _lead(study),
-        "statement": statement(study),
+        "statement": "" if study.foreign_protocol else statement(study),
         "gaps": study.gaps,
-        "types": types,
-        "models": models_table(study),
-        "losses": loss_table(study),
-        "differences": difference_table(study),
+        "results": results_table(study),
+        "verdicts": verdict_table(study),
+        "others": other_tables(study),
+        "each_run": [runs_table(study), pairs_table(study)],
         "difference_chart": difference_chart(study, f"{prefix}chart-differences"),
-        "curves": curves,
+        "curves": _curves(study, prefix) if is_whole else None,
+        "parts": parts_section(study, f"{prefix}chart-"),
+        "rates": rates_section(study, f"{prefix}chart-rates"),
+        "matching": matching_table(study),
+        "types": [(type_name(name), _WHAT_TYPES_ARE[name]) for name in types],
+        "models": models_table(study),
         "costs": cost_table(study),
-        "lambda_charts": lambda_charts,
+        "lambda_charts": [
+            lambda_chart(study, name, f"{prefix}chart-lambda-{index}")
+            for index, name in enumerate(differential)
+            if is_whole
+        ],
         "lambdas": lambda_table(study),
         "maps": attention_maps(study, f"{prefix}map-"),
-        "provenance": provenance(study),
+        "provenance": provenance(replace(study, runs=study.all_runs)),
         "all_records": study.all_records,
     }
 
 
-def published_study(study: Study, published: Study) -> dict[str, Any]:
-    """Another study beside the user's, with its own provenance."""
+def published_study(study: TextStudy, published: TextStudy | None) -> dict[str, Any]:
+    """Another study beside the user's, with its own provenance.
+
+    Args:
+        study: The user's.
+        published: The other; ``None`` if it is of a protocol version that is not shown.
+    """
+    if published is None:
+        lead = f"{OLDER_PROTOCOL} It is not shown beside this one."
+        return {"lead": lead, "together": None, "study": None}
     first = published.runs[0].record if published.runs else None
     where = (first.hardware.get("processor") if first else None) or "an unrecorded machine"
     commit = ((first.commit if first else None) or "not recorded")[:12]
@@ -107,10 +140,44 @@ def published_study(study: Study, published: Study) -> dict[str, Any]:
     return {"lead": lead, "together": together, "study": study_page(published, "published-")}
 
 
-def _lead(study: Study) -> str:
+def _verdict(study: TextStudy) -> dict[str, Any]:
+    """The sentence that a page starts with, whether it says something, and why not."""
+    if study.foreign_protocol:
+        sentence = f"No verdict. {OLDER_PROTOCOL}"
+        return {"sentence": sentence, "informative": False, "reasons": []}
+    if study.results is None:
+        sentence = "No verdict yet: the study has not finished."
+        return {"sentence": sentence, "informative": False, "reasons": []}
+    recorded = study.results.get("verdict")
+    if not recorded:
+        sentence = "No verdict was recorded."
+        return {"sentence": sentence, "informative": False, "reasons": []}
+    return {
+        "sentence": recorded["sentence"],
+        "informative": recorded["informative"],
+        "reasons": recorded.get("reasons", []),
+    }
+
+
+def _curves(study: TextStudy, prefix: str) -> dict[str, Any]:
+    """Losses over steps, and the validation loss against what was spent."""
+    titles = {LOSS: "validation loss", "train_loss": "training loss"}
+    whole: Sequence[Chart | str] = [
+        loss_chart(study, metric, f"{title}, nats per token", f"{prefix}chart-{metric}")
+        for metric, title in titles.items()
+    ]
+    budgets = [
+        budget_chart(study, budget, f"{prefix}chart-{budget}") for budget in ("flops", "seconds")
+    ]
+    return {"validation": whole[0], "train": whole[1], "budgets": budgets}
+
+
+def _lead(study: TextStudy) -> str:
     """What was compared, on what, and with how many seeds."""
     info, train = study.info, study.info["config"].get("train") or {}
-    names = listing(type_name(name) for name in study.types)
+    every = variants_of(study)
+    names = listing(type_name(name) for name, v in every.items() if v.role in COMPARED)
+    beside = sum(variant.role not in COMPARED for variant in every.values())
     steps, batch = train.get("num_steps"), train.get("batch_tokens")
     budget = MISSING
     if isinstance(steps, int) and isinstance(batch, int):
@@ -121,11 +188,13 @@ def _lead(study: Study) -> str:
         for key, word in (("num_hidden_layers", "layers"), ("hidden_size", "channels"))
         if key in size
     )
-    match = _MATCHES.get(str(info.get("match")), str(info.get("match")))
+    match = _MATCHES.get(str(info.get("match", "params")), str(info.get("match")))
     return (
-        f"Compared: language models that are alike but for their attention ({names}). Each "
+        f"Compared: language models that are alike but for their attention ({names}"
+        f"{f'; beside them {plural(beside, _OTHER)}' if beside else ''}). Each "
         f"learned from the same data in the same order, {budget} of {_source(info)}, with "
-        f"{plural(len(info['seeds']), 'seed')}. Their sizes{f' ({shared})' if shared else ''} "
+        f"{plural(len(info['seeds']), 'seed')}. Unless said otherwise, their sizes"
+        f"{f' ({shared})' if shared else ''} "
         f"are chosen to give {match}, as nearly as whole heads and channels allow."
     )
 
@@ -134,8 +203,8 @@ def _source(info: dict[str, Any]) -> str:
     """Where the text came from, in words."""
     data = info.get("data") or {}
     source = str(data.get("source"))
-    if source == "stdlib":
-        source = f"Python {data.get('python')} standard-library source code"
+    if source in _SOURCES:
+        source = _SOURCES[source].format(data.get("python"))
     tokens = data.get("train_tokens")
     if not isinstance(tokens, int):
         return source

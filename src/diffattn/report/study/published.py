@@ -7,15 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any, TypedDict
 
+from diffattn.errors import CheckpointError
 from diffattn.records.io import write_json
 from diffattn.records.run import SCHEMA_VERSION, RunRecord
-from diffattn.report.page.runs import Study, StudyRun, read_checked, require_attention_type
-from diffattn.report.study.files import (
-    StudyInfo,
-    StudyResults,
-    read_study,
-    require_one_run_per_value,
-)
+from diffattn.report.page.runs import StudyRun, read_checked, require_attention_type
+from diffattn.report.study.fields import StudyInfo
+from diffattn.report.study.files import TextStudy, assembled, checked_results, read_study
+from diffattn.report.study.summary import LOSS, shown_in_charts
 
 PUBLISHED = Path(__file__).parents[1] / "published" / "text.json"
 ALL_RECORDS = "published/text"
@@ -23,6 +21,7 @@ ALL_RECORDS = "published/text"
 _SHAPE = ("attention_type", "num_heads", "num_kv_heads", "head_dim", "intermediate_size")
 _RESULTS = ("validation_loss", "validation_bits_per_byte", "lam")
 _COSTS = ("tokens_per_second", "peak_bytes", "wall_seconds")
+_GROUP = ("learning_rate", "runs", LOSS)
 
 
 class _PublishedRun(TypedDict):
@@ -34,63 +33,93 @@ class _PublishedRun(TypedDict):
 class _Published(TypedDict):
     all_records: str
     study: StudyInfo
-    results: StudyResults
+    results: dict[str, Any]
     runs: list[_PublishedRun]
 
 
 def study_summary(folder: Path) -> dict[str, Any]:
     """What a page shows beside another study: models, losses, differences, costs, provenance.
 
+    Losses of parts of the tokens, the sweep and the runs of controls stay in the folder.
+
     Args:
         folder: A study folder; every run must have finished.
 
     Returns:
         Contents of a JSON file that :func:`read_published` reads.
+
+    Raises:
+        CheckpointError: The study has not finished, or is of a protocol version that is not shown.
     """
     study = read_study(folder)
-    runs = []
-    for run in study.runs:
-        record = vars(run.record)
-        # The rest of a model's shape is that of the study's config.
-        shape = {key: record["config"]["model"][key] for key in _SHAPE}
-        runs.append(
-            {
-                "record": record | {"config": {"model": shape}},
-                "results": {key: run.result(key) for key in _RESULTS},
-                "costs": {key: (run.costs or {}).get(key) for key in _COSTS},
-            }
+    if study.results is None:
+        raise CheckpointError(
+            f"{folder}: must hold the results of a finished study, of the protocol version that "
+            "is shown, got none."
         )
+    runs = []
+    for name in shown_in_charts(study):
+        for run in study.runs_of(name):
+            record = vars(run.record)
+            # The rest of a model's shape is that of the study's config.
+            shape = {key: record["config"]["model"][key] for key in _SHAPE}
+            runs.append(
+                {
+                    "record": record | {"config": {"model": shape}},
+                    "results": {key: run.result(key) for key in _RESULTS},
+                    "costs": {key: (run.costs or {}).get(key) for key in _COSTS},
+                }
+            )
     return {
         "schema": SCHEMA_VERSION,
         "all_records": ALL_RECORDS,
         "study": study.info,
-        "results": study.results,
+        "results": _without_details(study.results),
         "runs": runs,
     }
 
 
-def read_published(path: Path) -> Study:
+def read_published(path: Path) -> TextStudy | None:
     """Read a study that is shown beside another.
 
     Args:
         path: A study folder, or the file of a :func:`study_summary`.
 
+    Returns:
+        The study; ``None`` if it is of a protocol version that is not shown.
+
     Raises:
         CheckpointError: A file is damaged, of another kind or of another schema version.
     """
     if not path.is_file():
-        return read_study(path)
+        whole = read_study(path)
+        return None if whole.foreign_protocol else whole
     value = read_checked(path, _Published)
-    require_one_run_per_value(value["results"], path)
+    results = checked_results(value["results"], path)
+    if results is None:
+        return None
     runs = [StudyRun(**entry) for entry in value["runs"]]
     for run in runs:
         require_attention_type(run.record, path)
-    return Study(
-        info=value["study"],
-        runs=tuple(runs),
-        results=value["results"],
-        all_records=value["all_records"],
-    )
+    return assembled(value["study"], runs, results, path, all_records=value["all_records"])
+
+
+def _without_details(results: dict[str, Any]) -> dict[str, Any]:
+    variants = {
+        name: entry
+        | {
+            "at": {
+                at: {key: group[key] for key in _GROUP if key in group}
+                for at, group in entry["at"].items()
+            }
+        }
+        for name, entry in results["variants"].items()
+    }
+    left_out = ("rates", "count_models", "phase")
+    return {key: value for key, value in results.items() if key not in left_out} | {
+        "variants": variants,
+        "differences": [entry for entry in results["differences"] if entry["metric"] == LOSS],
+    }
 
 
 if __name__ == "__main__":

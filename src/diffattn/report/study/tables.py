@@ -1,11 +1,9 @@
-"""Tables of a study of models on text, for its page and, for a README, in Markdown."""
+"""Tables of a study of models on text, for its page."""
 
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from diffattn.report.page.run_tables import first_model
-from diffattn.report.page.runs import BASELINE, Study, StudyRun, finite_numbers
+from diffattn.report.page.runs import BASELINE, StudyRun, finite_numbers
 from diffattn.report.page.tables import (
     Cell,
     Table,
@@ -19,94 +17,187 @@ from diffattn.report.page.tables import (
 )
 from diffattn.report.page.wording import (
     MISSING,
+    brief_names,
     count,
     ends,
     listing,
-    markdown_row,
     number,
+    plural,
+    ratio,
     type_name,
     verdict,
 )
-from diffattn.report.study.files import read_study
-from diffattn.report.study.summary import Difference, TypeResult, bits_per_byte, differences, losses
+from diffattn.report.study.files import TextStudy
+from diffattn.report.study.names import rate_name
+from diffattn.report.study.summary import (
+    COMPARED,
+    NO_ATTENTION,
+    Difference,
+    Group,
+    Variant,
+    baseline_of,
+    bits_per_byte,
+    difference,
+    differences,
+    group_at,
+    variants_of,
+)
+
+_OTHER_ROLES = {
+    "control": "Controls: what a difference must not be explained by.",
+    "ablation": "Ablations: one part changed at a time.",
+    "match": "The same types, matched in another way.",
+}
+_SHORT = {BASELINE: "Transformer", NO_ATTENTION: "no attention"}
+_NO_PAIR = "no finished pair"
+_MATCHED_BY = {"": "parameters", "_heads": "heads", "_flops": "training FLOPs"}
 
 
-def loss_table(study: Study) -> Table:
-    """Validation loss and bits per byte of every type, with intervals and single runs."""
-    by_type, bytewise = losses(study), bits_per_byte(study)
+def results_table(study: TextStudy) -> Table:
+    """The baseline and the types, at the best rates and at the common one."""
+    every = variants_of(study)
+    shown = [variant for variant in every.values() if variant.role in COMPARED]
+    ats, others = rates_shown(every), _compared_with(every)
     rows = []
-    for name in study.types:
-        if name not in by_type:
-            rows.append(
-                [type_cell(name), *[number_cell(MISSING)] * 4, word_cell("no finished run")]
-            )
-            continue
-        row = [type_cell(name), *_mean_cells(by_type[name])]
-        if name in bytewise:
-            row += _mean_cells(bytewise[name])
-        else:
-            row += [number_cell(MISSING), number_cell(MISSING)]
-        pairs = zip(by_type[name].runs, by_type[name].values, strict=True)
-        row.append(per_run((run, number(value)) for run, value in pairs))
+    for variant in shown:
+        row = [type_cell(variant.name), _size_cell(variant, every)]
+        for at in ats:
+            if at == "best":
+                row.append(_rate_cell(variant.best))
+            row.append(_loss_cell(group_at(variant, at)))
+            row += [_difference_cell(study, variant, other, at) for other in others]
         rows.append(row)
-    level = _level(result.interval.level for result in by_type.values())
-    headers = ["Model", "Loss", level, "Bits per byte", level, "Each run"]
-    caption = "Final validation loss in nats per token, mean over seeds. Lower is better."
+    headers = ["Model", "Parameters, FLOPs per token"]
+    for at in ats:
+        if at == "best":
+            headers.append("Best rate" if len(ats) > 1 else "Learning rate")
+        headers.append(_header("loss", at, ats))
+        headers += [_header(f"minus {_SHORT[other]}", at, ats) for other in others]
+    caption = (
+        f"Validation loss in nats per token, mean over {seeds_in_words(shown)}. Lower is better; "
+        f"below each mean its {level_of(study)} interval. FLOPs relative to the Transformer."
+    )
+    common = ((study.results or {}).get("rates") or {}).get("common")
+    if len(ats) > 1 and common is not None:
+        caption += f" The common rate is {rate_name(common)}."
     return table(caption, headers, rows)
 
 
-def difference_table(study: Study) -> Table:
-    """Paired differences to the baseline and what they show, in words."""
-    every = differences(study)
-    rows = [[type_cell(d.attention_type), *_difference_cells(d)] for d in every]
-    compared = {difference.attention_type for difference in every}
-    for name in study.differential_types:
-        if name not in compared:
-            blank = [number_cell(MISSING)] * 3
-            rows.append([type_cell(name), *blank, word_cell("no finished pair")])
-    headers = ["Model", *_difference_headers(every)]
-    baselines = listing(dict.fromkeys(type_name(d.baseline) for d in every)) or "the baseline"
-    return table(f"Difference to the {baselines}, paired by seed.", headers, rows)
+def verdict_table(study: TextStudy) -> Table:
+    """What each difference shows, in words."""
+    every = variants_of(study)
+    others, with_rate = _compared_with(every), len(rates_shown(every)) > 1
+    rows = []
+    for variant in every.values():
+        if variant.role not in COMPARED or variant.name == BASELINE:
+            continue
+        for at in ["best", "common"] if variant.common is not None else ["best"]:
+            words = (_in_words(difference(study, variant.name, other, at)) for other in others)
+            rate = [word_cell(at)] * with_rate
+            rows.append([type_cell(variant.name), *rate, *map(word_cell, words)])
+    headers = ["Model", *["Rate"] * with_rate, *(f"Minus {_SHORT[other]}" for other in others)]
+    return table("What the differences show.", headers, rows)
 
 
-def side_by_side_table(study: Study, published: Study) -> Table:
+def pairs_table(study: TextStudy) -> Table:
+    """Single pairs behind every difference in validation loss."""
+    rows = [
+        [
+            head_cell(f"{type_name(entry.variant)} − {type_name(entry.baseline)}"),
+            word_cell(entry.at),
+            per_run(
+                (f"{a} − {b}", number(value, signed=True))
+                for (a, b), value in zip(entry.runs, entry.values, strict=True)
+            ),
+        ]
+        for entry in differences(study)
+    ]
+    return table("Every pair behind a difference.", ["Difference", "Rate", "Each pair"], rows)
+
+
+def other_tables(study: TextStudy) -> list[Table]:
+    """Controls, ablations and other matches, each against the model it stands beside."""
+    every = variants_of(study)
+    roles = dict.fromkeys(variant.role for variant in every.values())
+    ordered = [role for role in _OTHER_ROLES if role in roles]
+    ordered += [role for role in roles if role not in (*COMPARED, *_OTHER_ROLES)]
+    return [_role_table(study, role) for role in ordered]
+
+
+def matching_table(study: TextStudy) -> Table | None:
+    """Every type matched by parameters, heads and FLOPs; ``None`` if there is one way only."""
+    every = variants_of(study)
+    rows, several = [], False
+    for name, variant in every.items():
+        if variant.role != "type":
+            continue
+        ways = [(way, every[name + end]) for end, way in _MATCHED_BY.items() if name + end in every]
+        several = several or len(ways) > 1
+        for way, matched in ways:
+            shape = _shape(study, matched.name)
+            rows.append(
+                [
+                    type_cell(name),
+                    word_cell(way),
+                    *(number_cell(count(shape.get(key))) for key in ("num_heads", "head_dim")),
+                    number_cell(count(shape.get("intermediate_size"))),
+                    _size_cell(matched, every),
+                    _rate_cell(matched.best),
+                    _loss_cell(matched.best),
+                    _against_cell(study, matched, BASELINE),
+                    run_cell(brief_names(matched.best.loss.runs) if matched.best else ()),
+                ]
+            )
+    if not several:
+        return None
+    headers = ["Model", "Equal", "Heads", "Head width", "FFN width"]
+    headers += ["Parameters, FLOPs per token", "Rate", "Loss", "Difference", "Runs"]
+    caption = "Each type at equal parameters, heads and training FLOPs, each at its best rate."
+    return table(caption, headers, rows)
+
+
+def runs_table(study: TextStudy) -> Table:
+    """Every run behind the means: its rate, loss and bits per byte."""
+    by_name = {run.name: run for run in study.all_runs}
+    rows = []
+    for name, variant in variants_of(study).items():
+        for group in (variant.best, variant.common):
+            if group is None:
+                continue
+            for run, value in zip(group.loss.runs, group.loss.values, strict=True):
+                whole = bits_per_byte(by_name[run]) if run in by_name else None
+                cells = [rate_name(group.learning_rate), number(value), number(whole)]
+                rows.append([type_cell(name), word_cell(run), *map(number_cell, cells)])
+    headers = ["Model", "Run", "Learning rate", "Validation loss", "Bits per byte"]
+    return table("Every run that counts.", headers, rows)
+
+
+def side_by_side_table(study: TextStudy, published: TextStudy) -> Table:
     """Differences of two studies of one protocol version, next to each other."""
     both = [
-        (difference, where)
+        (entry, where)
         for source, where in ((study, "this study"), (published, "published"))
-        for difference in differences(source)
+        for entry in differences(source)
+        if (entry.baseline, entry.at) == (BASELINE, "best")
+        and entry.variant in variants_of(source)
+        and variants_of(source)[entry.variant].role in COMPARED
     ]
     order = list(dict.fromkeys(study.types + published.types))
-    both.sort(key=lambda pair: [pair[0].attention_type == name for name in order], reverse=True)
+    both.sort(key=lambda pair: order.index(pair[0].variant))
     rows = [
-        [type_cell(difference.attention_type), word_cell(where), *_difference_cells(difference)]
-        for difference, where in both
+        [type_cell(entry.variant), word_cell(where), *_difference_cells(entry)]
+        for entry, where in both
     ]
-    headers = ["Model", "Study", *_difference_headers([difference for difference, _ in both])]
-    caption = "Difference in validation loss to the Transformer, in both studies."
+    level = interval_header(entry.interval.level for entry, _ in both)
+    headers = ["Model", "Study", "Difference", level, "Verdict", "Each pair"]
+    caption = "Difference in validation loss to the Transformer at the best rates, in both studies."
     return table(caption, headers, rows)
 
 
-def _difference_headers(every: Iterable[Difference]) -> list[str]:
-    level = _level(difference.interval.level for difference in every)
-    return ["Difference", level, "Verdict", "Each pair"]
-
-
-def _difference_cells(difference: Difference) -> list[Cell]:
-    names = [run for pair in difference.runs for run in pair]
-    pairs = zip(difference.runs, difference.values, strict=True)
-    return [
-        number_cell(number(difference.interval.mean, signed=True), names),
-        number_cell(ends(difference.interval, signed=True), names),
-        word_cell(verdict(difference.interval)),
-        per_run((f"{a} − {b}", number(value, signed=True)) for (a, b), value in pairs),
-    ]
-
-
-def lambda_table(study: Study) -> Table | None:
+def lambda_table(study: TextStudy) -> Table | None:
     """λ of every layer at the end of training; ``None`` if no run recorded any."""
     columns = {}
-    for name in study.differential_types:
+    for name in study.variants:
         runs = [run for run in study.runs_of(name) if _lam(run)]
         if runs:
             columns[name] = runs
@@ -123,66 +214,137 @@ def lambda_table(study: Study) -> Table | None:
                 spread = f"{number(min(values), 3)} to {number(max(values), 3)}"
             row.append(number_cell(text, [run.name for run in runs], note=spread))
         rows.append(row)
-    used = [run_cell([run.name for run in runs]) for runs in columns.values()]
+    used = [run_cell(brief_names(run.name for run in runs)) for runs in columns.values()]
     rows.append([head_cell("runs"), *used])
     caption = "λ at the end of training: mean over seeds, and the range of single runs."
-    if "diff_v2" in columns:
+    if any(runs[0].attention_type == "diff_v2" for runs in columns.values()):
         caption += f" For {type_name('diff_v2')} the mean of σ(λ) over tokens and heads."
     return table(caption, ["", *map(type_name, columns)], rows)
 
 
-def study_markdown(folder: Path) -> str:
-    """Results of a study as a Markdown table that names its runs.
-
-    Args:
-        folder: Study folder.
-
-    Returns:
-        One row per attention type, ending in a newline.
-
-    Raises:
-        CheckpointError: A file of the study is damaged or foreign.
-    """
-    study = read_study(folder)
-    by_type = losses(study)
-    to_baseline = {d.attention_type: d for d in differences(study)}
-    level = _level(result.interval.level for result in by_type.values())
-    lines = [
-        f"| Model | Parameters | Validation loss | {level} | To the Transformer | {level} "
-        "| Verdict | Runs |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | --- | --- |",
-    ]
-    for name in study.types:
-        cells = [type_name(name), count(first_model(study, name).get("parameters"))]
-        if name in by_type:
-            interval = by_type[name].interval
-            cells += [number(interval.mean), ends(interval)]
-        else:
-            cells += [MISSING, MISSING]
-        cells += _markdown_difference(to_baseline.get(name), name)
-        cells.append(", ".join(by_type[name].runs) if name in by_type else "no finished run")
-        lines.append(markdown_row(cells))
-    return "\n".join(lines) + "\n"
+def rates_shown(every: dict[str, Variant]) -> list[str]:
+    """``"best"``, and ``"common"`` where the rates differ."""
+    return ["best", "common"] if any(v.common is not None for v in every.values()) else ["best"]
 
 
-def _markdown_difference(difference: Difference | None, name: str) -> list[str]:
-    if difference is None:
-        return [MISSING, MISSING, "baseline" if name == BASELINE else MISSING]
-    interval = difference.interval
-    return [number(interval.mean, signed=True), ends(interval, signed=True), verdict(interval)]
+def seeds_in_words(shown: Iterable[Variant]) -> str:
+    """How many runs each mean is of."""
+    sizes = {len(variant.best.loss.runs) for variant in shown if variant.best is not None}
+    if len(sizes) == 1:
+        return plural(sizes.pop(), "seed")
+    return f"{min(sizes)} to {max(sizes)} seeds" if sizes else "seeds"
 
 
-def _mean_cells(result: TypeResult) -> list[Cell]:
-    return [
-        number_cell(number(result.interval.mean), result.runs),
-        number_cell(ends(result.interval), result.runs),
-    ]
+def level_of(study: TextStudy) -> str:
+    """Coverage of the intervals."""
+    levels = {
+        group.loss.interval.level
+        for variant in variants_of(study).values()
+        for group in (variant.best, variant.common)
+        if group is not None
+    }
+    return listing(f"{100 * level:g} %" for level in sorted(levels)) or "95 %"
 
 
-def _level(levels: Iterable[float]) -> str:
+def interval_header(levels: Iterable[float]) -> str:
     """Header of an interval column."""
-    return f"{listing(f'{100 * x:g} %' for x in sorted(set(levels))) or '95 %'} interval"
+    return f"{listing(f'{100 * level:g} %' for level in sorted(set(levels))) or '95 %'} interval"
 
 
-def _lam(run: StudyRun) -> list[float]:
+def _role_table(study: TextStudy, role: str) -> Table:
+    every = variants_of(study)
+    shown = [variant for variant in every.values() if variant.role == role]
+    ats = rates_shown({variant.name: variant for variant in shown})
+    rows = []
+    for variant in shown:
+        baseline = baseline_of(study, variant.name)
+        entry = None if baseline is None else difference(study, variant.name, baseline)
+        rows.append(
+            [
+                type_cell(variant.name),
+                word_cell(variant.what or MISSING),
+                _size_cell(variant, every),
+                _rate_cell(variant.best),
+                _loss_cell(variant.best),
+                word_cell(type_name(baseline) if baseline else MISSING),
+                *(_difference_cell(study, variant, baseline, at) for at in ats),
+                word_cell(_in_words(entry)),
+            ]
+        )
+    headers = ["Model", "What it separates", "Parameters, FLOPs per token", "Rate", "Loss"]
+    headers += ["Compared with", *(_header("difference", at, ats) for at in ats), "Verdict"]
+    return table(_OTHER_ROLES.get(role, f"{role.capitalize()}."), headers, rows)
+
+
+def _in_words(entry: Difference | None) -> str:
+    if entry is None:
+        return _NO_PAIR
+    return verdict(entry.interval).removeprefix("interval includes 0: ")
+
+
+def _compared_with(every: dict[str, Variant]) -> list[str]:
+    """What the types are compared with."""
+    return [BASELINE, *(name for name in (NO_ATTENTION,) if name in every)]
+
+
+def _header(text: str, at: str, ats: Sequence[str]) -> str:
+    """With the learning rate in front where there are two."""
+    text = f"{at} rate: {text}" if len(ats) > 1 else text
+    return text[:1].upper() + text[1:]
+
+
+def _size_cell(variant: Variant, every: dict[str, Variant]) -> Cell:
+    """Parameters, and below them FLOPs per token as a factor of the baseline's."""
+    base = every.get(BASELINE)
+    flops = ratio(variant.train_flops_per_token, base.train_flops_per_token if base else None)
+    return number_cell(count(variant.parameters), note=flops)
+
+
+def _rate_cell(group: Group | None) -> Cell:
+    return number_cell(rate_name(group.learning_rate if group else None))
+
+
+def _loss_cell(group: Group | None) -> Cell:
+    if group is None:
+        return number_cell(MISSING, note="no finished run")
+    interval = group.loss.interval
+    return number_cell(number(interval.mean), group.loss.runs, note=ends(interval))
+
+
+def _difference_cell(study: TextStudy, variant: Variant, other: str | None, at: str) -> Cell:
+    entry = None if other is None else difference(study, variant.name, other, at)
+    if entry is None:
+        return number_cell(MISSING)
+    names = [run for pair in entry.runs for run in pair]
+    text = number(entry.interval.mean, signed=True)
+    return number_cell(text, names, note=ends(entry.interval, signed=True))
+
+
+def _against_cell(study: TextStudy, variant: Variant, preferred: str) -> Cell:
+    """The difference to ``preferred`` or, where that is not recorded, to what is."""
+    for other in (preferred, baseline_of(study, variant.name)):
+        entry = None if other is None else difference(study, variant.name, other)
+        if other is not None and entry is not None:
+            text = f"{number(entry.interval.mean, signed=True)} to {type_name(other)}"
+            return number_cell(text, note=ends(entry.interval, signed=True))
+    return number_cell(MISSING)
+
+
+def _difference_cells(entry: Difference) -> list[Cell]:
+    names = [run for pair in entry.runs for run in pair]
+    pairs = zip(entry.runs, entry.values, strict=True)
+    return [
+        number_cell(number(entry.interval.mean, signed=True), names),
+        number_cell(ends(entry.interval, signed=True), names),
+        word_cell(verdict(entry.interval)),
+        per_run((f"{a} − {b}", number(value, signed=True)) for (a, b), value in pairs),
+    ]
+
+
+def _shape(study: TextStudy, name: str) -> dict[str, object]:
+    runs = study.runs_of(name)
+    return runs[0].record.config["model"] if runs else {}
+
+
+def _lam(run: StudyRun) -> Sequence[float]:
     return finite_numbers(run.result("lam"))

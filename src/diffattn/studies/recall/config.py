@@ -1,40 +1,51 @@
-"""What a recall study runs: a learning-rate sweep, then trials at the rate each type has earned."""
+"""What a recall study runs: a sweep of learning rates, trials at the chosen ones, and controls."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.known_names import check_known
-from diffattn.models.twins import MATCHES, Twin
+from diffattn.models.twins import MATCHES
+from diffattn.studies.recall.controls import CONTROLS
 from diffattn.studies.workers import Member
 from diffattn.training.recall_config import RecallConfig
 
 RecallMember = Member[RecallConfig]
-Rates = Mapping[tuple[str, str], float]
-"""Task and attention type to the learning rate chosen for them."""
+Group = tuple[str, str]
+"""A task, and an attention type or a control."""
+Rates = Mapping[Group, float]
+"""The learning rate chosen for every task and type."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecallStudyConfig:
-    """What is compared. All types read the same sequences at the same seed and step."""
+    """What is compared. All members read the same sequences at the same seed and step."""
 
     scale: str
     tasks: tuple[RecallConfig, ...]
     """The softmax run of every task; the others are its twins."""
     learning_rates: tuple[float, ...]
-    """Peak rates of the sweep; the final rate keeps its share of the peak."""
+    """Peak rates of the sweep, rising; the final rate keeps its share of the peak. With a single
+    one nothing is chosen, and no sweep is run."""
+    extensions: int = 3
+    """How often a sweep whose best rate is at its edge is extended by a factor of 2."""
     sweep_seeds: tuple[int, ...] = (100,)
     """Seeds that the rate is chosen on, none of them a trial's."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of the trials."""
     types: tuple[str, ...] = ATTENTION_TYPES
+    controls: tuple[str, ...] = tuple(CONTROLS)
+    control_seeds: int = 1
+    """Seeds of the controls: so many of the trials', from the first."""
     match: str = "params"
     """What the twins keep equal: ``"params"``, ``"heads"`` or ``"attention_flops"``."""
 
     def __post_init__(self) -> None:
         check_known("RecallStudyConfig", "match", self.match, MATCHES)
+        for name in self.controls:
+            check_known("RecallStudyConfig", "control", name, CONTROLS)
         for name in ("tasks", "learning_rates", "sweep_seeds", "seeds", "types"):
             values = getattr(self, name)
             values = [task.task_name for task in values] if name == "tasks" else list(values)
@@ -42,11 +53,20 @@ class RecallStudyConfig:
                 raise ConfigError(
                     f"RecallStudyConfig: {name} must be distinct, one or more, got {values}."
                 )
+        if list(self.learning_rates) != sorted(self.learning_rates):
+            raise ConfigError(
+                f"RecallStudyConfig: learning_rates must rise, got {list(self.learning_rates)}."
+            )
         shared = sorted(set(self.seeds) & set(self.sweep_seeds))
         if shared:
             raise ConfigError(
                 f"RecallStudyConfig: seeds must not be those of the sweep, got {shared} in both."
             )
+        for name, least in (("extensions", 0), ("control_seeds", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"RecallStudyConfig: {name} must be {least} or more, got {getattr(self, name)}."
+                )
         for task in self.tasks:
             if task.model.attention_type != "softmax":
                 raise ConfigError(
@@ -56,31 +76,55 @@ class RecallStudyConfig:
         for seed in (*self.seeds, *self.sweep_seeds):
             replace(self.tasks[0].train, seed=seed, data_seed=seed)  # a wrong one is wrong now
 
-    def sweep(self) -> list[RecallMember]:
-        """The runs that choose the learning rates."""
-        twins = self._twins()
+    def sweep(self, tried: Mapping[Group, Sequence[float]]) -> list[RecallMember]:
+        """The runs that a learning rate is chosen from.
+
+        Args:
+            tried: Rates to run, by task and type.
+        """
         return [
-            _member(task, twins[task.task_name, name], seed, rate, f"-lr{rate:g}")
+            self._member(task, name, seed, rate, swept_run(task.task_name, name, rate, seed))
             for seed in self.sweep_seeds
-            for rate in self.learning_rates
             for task in self.tasks
             for name in self.types
+            for rate in tried.get((task.task_name, name), ())
         ]
 
     def trials(self, rates: Rates) -> list[RecallMember]:
         """The runs that count, seed by seed, so that an early stop leaves whole groups."""
-        twins = self._twins()
+        groups = self.groups(rates)
         return [
-            _member(task, twins[task.task_name, name], seed, rates[task.task_name, name], "")
-            for seed in self.seeds
+            groups[task.task_name, name][i]
+            for i in range(len(self.seeds))
             for task in self.tasks
-            for name in self.types
+            for name in (*self.types, *self.controls)
+            if i < len(groups[task.task_name, name])
         ]
 
+    def groups(self, rates: Rates) -> dict[Group, list[RecallMember]]:
+        """The trials of every task and type or control, in the order of their seeds."""
+        of_types = {
+            (task.task_name, name): [
+                self._member(task, name, seed, rates[task.task_name, name]) for seed in self.seeds
+            ]
+            for task in self.tasks
+            for name in self.types
+        }
+        of_controls = {
+            (task.task_name, name): [
+                self._member(task, name, seed, rates[task.task_name, CONTROLS[name].like])
+                for seed in self.seeds[: self.control_seeds]
+            ]
+            for task in self.tasks
+            for name in self.controls
+        }
+        return of_types | of_controls
+
     def num_runs(self) -> int:
-        """Runs of sweep and trials together."""
-        per_seed = len(self.tasks) * len(self.types)
-        return per_seed * (len(self.sweep_seeds) * len(self.learning_rates) + len(self.seeds))
+        """Runs of sweep, trials and controls together, if no sweep is extended."""
+        swept = len(self.learning_rates) * len(self.sweep_seeds) * (len(self.learning_rates) > 1)
+        controls = len(self.controls) * len(self.seeds[: self.control_seeds])
+        return len(self.tasks) * (len(self.types) * (swept + len(self.seeds)) + controls)
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""
@@ -90,54 +134,35 @@ class RecallStudyConfig:
             "seeds": list(self.seeds),
             "sweep_seeds": list(self.sweep_seeds),
             "learning_rates": list(self.learning_rates),
+            "extensions": self.extensions,
+            "controls": {name: CONTROLS[name].resolved() for name in self.controls},
+            "control_seeds": self.control_seeds,
             "match": self.match,
             "tasks": {task.task_name: task.resolved() for task in self.tasks},
         }
 
-    def _twins(self) -> dict[tuple[str, str], Twin]:
-        """The matched model of every task and type."""
-        return {
-            (task.task_name, name): task.model.twin(name, self.match)
-            for task in self.tasks
-            for name in self.types
-        }
-
-
-def _member(task: RecallConfig, twin: Twin, seed: int, rate: float, infix: str) -> RecallMember:
-    floor = task.train.final_learning_rate / task.train.learning_rate
-    train = replace(
-        task.train,
-        learning_rate=rate,
-        final_learning_rate=rate * floor,
-        seed=seed,
-        data_seed=seed,
-    )
-    name = f"{task.task_name}-{twin.config.attention_type}{infix}-seed{seed}"
-    return RecallMember.of(replace(task, name=name, model=twin.config, train=train), twin)
-
-
-def choose_learning_rates(
-    config: RecallStudyConfig, results: Mapping[str, Mapping[str, Any]]
-) -> dict[tuple[str, str], float]:
-    """The rate of every task and type, by one rule.
-
-    The rate with the most solved sweep runs; among equals the fewest steps in total (a run that
-    is not solved counts all of its steps); then the smallest summed validation loss.
-
-    Args:
-        config: The study.
-        results: Name of a sweep run to what its ``results.json`` holds.
-    """
-    scores: dict[tuple[str, str], dict[float, tuple[int, int, float]]] = {}
-    for member in config.sweep():
-        run = results[member.config.name]
-        steps = run["solved_step"] if run["solved"] else member.config.train.num_steps
-        key = (member.config.task_name, member.config.model.attention_type)
-        rate = member.config.train.learning_rate
-        unsolved, spent, loss = scores.setdefault(key, {}).get(rate, (0, 0, 0.0))
-        scores[key][rate] = (
-            unsolved + (not run["solved"]),
-            spent + steps,
-            loss + run["validation_loss"],
+    def _member(
+        self, task: RecallConfig, name: str, seed: int, rate: float, run: str | None = None
+    ) -> RecallMember:
+        """One run of a type or a control; without ``run`` it is named as a trial."""
+        control = CONTROLS.get(name) if name in self.controls else None
+        if control is None:
+            twin = task.model.twin(name, self.match)
+        else:
+            match = control.match or self.match
+            twin = task.model.twin(control.attention_type, match, **control.changes)
+        floor = task.train.final_learning_rate / task.train.learning_rate
+        train = replace(
+            task.train,
+            learning_rate=rate,
+            final_learning_rate=rate * floor,
+            seed=seed,
+            data_seed=seed,
         )
-    return {key: min(of_rate, key=of_rate.__getitem__) for key, of_rate in scores.items()}
+        run = run or f"{task.task_name}-{name}-seed{seed}"
+        return RecallMember.of(replace(task, name=run, model=twin.config, train=train), twin)
+
+
+def swept_run(task: str, name: str, rate: float, seed: int) -> str:
+    """Name of a run of the sweep."""
+    return f"{task}-{name}-lr{rate:g}-seed{seed}"

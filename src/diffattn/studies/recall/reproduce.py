@@ -8,12 +8,9 @@ from diffattn.models.known_names import check_known
 from diffattn.records.io import read_json, write_json
 from diffattn.records.lock import sole_writer
 from diffattn.report.build import build_report
-from diffattn.studies.recall.config import (
-    RecallMember,
-    RecallStudyConfig,
-    choose_learning_rates,
-)
+from diffattn.studies.recall.config import RecallMember, RecallStudyConfig
 from diffattn.studies.recall.summary import recall_results
+from diffattn.studies.recall.sweep import choices, wanted_runs
 from diffattn.studies.study_folder import begin_study, recorded_study
 from diffattn.studies.workers import OnMessage, OnProgress, run_members, unfinished, worker_count
 
@@ -28,7 +25,7 @@ def reproduce_recall(
     on_message: OnMessage = print,
     on_progress: OnProgress = lambda name, event: None,
 ) -> Path:
-    """Train four attention types on recall tasks, and count which of them are solved.
+    """Train four attention types and controls on recall tasks, and count which are solved.
 
     A sweep chooses each type's learning rate by one rule, on seeds of its own; the trials at that
     rate count. The same call again continues what was interrupted.
@@ -83,9 +80,11 @@ def _run_study(
         names = [member.config.name for member in members]
         return {name: read_json(folder / "runs" / name / "results.json") for name in names}
 
-    results = train(config.sweep(), "learning rates")
-    trials = config.trials(choose_learning_rates(config, results))
-    results |= train(trials, "trials")
+    results: dict[str, Any] = {}
+    while wanted := wanted_runs(config, results):
+        results |= train(wanted, "learning rates")
+    rates = {group: choice.rate for group, choice in choices(config, results).items()}
+    results |= train(config.trials(rates), "trials")
     costs = {name: read_json(folder / "runs" / name / "costs.json") for name in results}
     write_json(folder / "results.json", recall_results(config, results))
     write_json(folder / "costs.json", {"schema": 1, "runs": costs})

@@ -1,108 +1,104 @@
 """From finished runs to the recall study's results and plain words."""
 
-from collections.abc import Mapping
-from itertools import combinations
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from diffattn.data.recall_tasks import guessing_ceilings
-from diffattn.stats.proportions import fisher_exact, wilson_interval
-from diffattn.stats.survival import log_rank
-from diffattn.studies.recall.config import (
-    RecallMember,
-    RecallStudyConfig,
-    choose_learning_rates,
-)
-from diffattn.training.recall_config import RecallConfig
+from diffattn.report.page.wording import plural
+from diffattn.report.recall.tables import task_name
+from diffattn.stats.proportions import wilson_interval
+from diffattn.studies.recall.config import RecallMember, RecallStudyConfig
+from diffattn.studies.recall.controls import CONTROLS
+from diffattn.studies.recall.sweep import Choice, Results, choices
+from diffattn.studies.recall.verdicts import claims, leak, pair_tests
 
+PROTOCOL = {"name": "recall_study", "version": 2}
 # The papers' models have 8 DIFF heads or more.
 SMALLEST_TESTED_HEADS = 8
 
 
-def recall_results(
-    config: RecallStudyConfig, results: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Solved shares, steps and accuracies per task and type, and two-sided tests between types.
+def recall_results(config: RecallStudyConfig, results: Results) -> dict[str, Any]:
+    """Solved shares, steps and accuracies per task and member, tests between them, and verdicts.
 
     Args:
         config: The study.
         results: Name of every run to what its ``results.json`` holds.
     """
-    rates = choose_learning_rates(config, results)
-    sweep, trials = _grouped(config.sweep()), _grouped(config.trials(rates))
-    tasks = {}
+    chosen = choices(config, results)
+    groups = config.groups({group: choice.rate for group, choice in chosen.items()})
+    tasks: dict[str, dict[str, Any]] = {}
     for task in config.tasks:
         types = {
-            name: _type(
-                results,
-                rates[task.task_name, name],
-                sweep[task.task_name, name],
-                trials[task.task_name, name],
-            )
+            name: _of_type(config, task.task_name, name, chosen[task.task_name, name], results)
+            | _counts(groups[task.task_name, name], results)
             for name in config.types
+        }
+        controls = {
+            name: {
+                "like": CONTROLS[name].like,
+                "learning_rate": chosen[task.task_name, CONTROLS[name].like].rate,
+            }
+            | _counts(groups[task.task_name, name], results)
+            for name in config.controls
         }
         tasks[task.task_name] = {
             "num_steps": task.train.num_steps,
             "ceilings": guessing_ceilings(task.task),
             "types": types,
-            "tests": [
-                _test(pair, types, task.train.num_steps) for pair in combinations(config.types, 2)
-            ],
+            "controls": controls,
         }
+    tests = pair_tests(
+        {
+            name: (entry["types"], entry["controls"], entry["num_steps"])
+            for name, entry in tasks.items()
+        }
+    )
+    for name, entry in tasks.items():
+        entry |= tests[name]
+        sequences = results[next(iter(entry["types"].values()))["runs"][0]]["test_sequences"]
+        entry["leak"] = leak(entry["controls"], entry["ceilings"], sequences)
+        entry |= claims(entry["types"], tests[name], entry["leak"])
     return {
         "schema": 1,
         "kind": "recall",
-        "protocol": {"name": "recall_study", "version": 1},
+        "protocol": PROTOCOL,
         "scale": config.scale,
         "tasks": tasks,
-        "statement": statement(config),
+        "statement": statement(config, tasks),
         "complete": True,
     }
 
 
-def _test(pair: tuple[str, str], types: dict[str, Any], num_steps: int) -> dict[str, Any]:
-    """Both tests of two types: of what share is solved, and of how soon."""
-    first, second = (types[name] for name in pair)
-    return {
-        "types": list(pair),
-        "fisher_exact": fisher_exact(
-            first["solved"], first["trials"], second["solved"], second["trials"]
-        ),
-        "log_rank": log_rank(first["solved_steps"], second["solved_steps"], num_steps),
-    }
-
-
-def _grouped(members: list[RecallMember]) -> dict[tuple[str, str], list[RecallConfig]]:
-    """The runs of every task and type, in their order."""
-    groups: dict[tuple[str, str], list[RecallConfig]] = {}
-    for member in members:
-        run = member.config
-        groups.setdefault((run.task_name, run.model.attention_type), []).append(run)
-    return groups
-
-
-def _type(
-    results: Mapping[str, Mapping[str, Any]],
-    rate: float,
-    swept: list[RecallConfig],
-    tried: list[RecallConfig],
+def _of_type(
+    config: RecallStudyConfig, task: str, name: str, choice: Choice, results: Results
 ) -> dict[str, Any]:
-    trials = [results[run.name] for run in tried]
-    solved = sum(run["solved"] for run in trials)
-    share = wilson_interval(solved, len(trials))
-    summary: dict[str, Any] = {
-        "learning_rate": rate,
+    """The learning rate of a type, and every try that led to it."""
+    swept = config.sweep({(task, name): choice.tried})
+    return {
+        "learning_rate": choice.rate,
+        "inside": choice.inside,
         "sweep": [
             {
-                "run": run.name,
-                "learning_rate": run.train.learning_rate,
+                "run": member.config.name,
+                "learning_rate": member.config.train.learning_rate,
                 **{
-                    key: results[run.name][key]
+                    key: results[member.config.name][key]
                     for key in ("solved_step", "steps", "validation_loss", "test_accuracy")
                 },
             }
-            for run in swept
+            for member in swept
         ],
+    }
+
+
+def _counts(members: Sequence[RecallMember], results: Results) -> dict[str, Any]:
+    """What the trials of a type or a control came to."""
+    trials = [results[member.config.name] for member in members]
+    solved = sum(run["solved"] for run in trials)
+    share = wilson_interval(solved, len(trials))
+    summary: dict[str, Any] = {
+        "parameter_difference": members[0].facts["parameter_difference"],
         "runs": [run["run"] for run in trials],
         "trials": len(trials),
         "solved": solved,
@@ -116,9 +112,8 @@ def _type(
         "solved_steps": [run["solved_step"] for run in trials],
         "steps": [run["steps"] for run in trials],
         "test_accuracy": [run["test_accuracy"] for run in trials],
-        "test_by_query": [
-            fmean(column) for column in zip(*(run["test_by_query"] for run in trials), strict=True)
-        ],
+        "test_by_query": _means([run["test_by_query"] for run in trials]),
+        "largest_write": max(run["largest_write"] for run in trials),
     }
     if "test_by_depth" in trials[0]:
         summary["test_by_depth"] = {
@@ -128,12 +123,22 @@ def _type(
     return summary
 
 
-def statement(config: RecallStudyConfig) -> str:
-    """What this study can and cannot show, in plain words."""
+def _means(rows: Sequence[Sequence[float]]) -> list[float]:
+    return [fmean(column) for column in zip(*rows, strict=True)]
+
+
+def statement(config: RecallStudyConfig, tasks: Mapping[str, Mapping[str, Any]]) -> str:
+    """What this study shows of each claim, and what it cannot show, in plain words."""
+    found = " ".join(
+        f"{task_name(task)}. Can it be learned? {entry['can']['sentence']} Is it learned sooner? "
+        f"{entry['sooner']['sentence']}"
+        for task, entry in tasks.items()
+    )
     heads = min(
-        m.config.model.num_heads
-        for m in config.sweep()
-        if m.config.model.attention_type != "softmax" or len(config.types) == 1
+        task.model.twin(name, config.match).config.num_heads
+        for task in config.tasks
+        for name in config.types
+        if name != "softmax" or len(config.types) == 1
     )
     size = (
         f"{heads} DIFF heads are fewer than the papers' {SMALLEST_TESTED_HEADS} or more. "
@@ -141,16 +146,18 @@ def statement(config: RecallStudyConfig) -> str:
         else ""
     )
     seeds, sweeps = len(config.seeds), len(config.sweep_seeds)
-    return (
-        f"{size}Learning to recall is a sudden change, so what counts is the share of "
-        f"{_plural(seeds, 'seed')} that get there within the steps given, and when. A run that did "
-        "not may have with more steps. Only large differences between shares of so few can be told "
-        f"from chance. Each type's learning rate was chosen by one rule from "
-        f"{_plural(len(config.learning_rates), 'rate')} on {_plural(sweeps, 'other seed')}, so it "
-        "need not be its best. Models and sequences are tiny: they show what is learned sooner "
-        "here, not what the papers' models can do."
+    rates = (
+        f"Each type's learning rate was chosen by one rule from {len(config.learning_rates)} rates "
+        f"or more on {plural(sweeps, 'other seed')}, so it need not be its best"
+        if len(config.learning_rates) > 1
+        else "All types share one learning rate, so it need not be the best of any"
     )
-
-
-def _plural(quantity: int, noun: str) -> str:
-    return f"{quantity} {noun}{'' if quantity == 1 else 's'}"
+    controls = len(config.seeds[: config.control_seeds])
+    return (
+        f"{found} {size}Learning to recall is a sudden change, so what counts is how many of "
+        f"{plural(seeds, 'seed')} get there within the steps given, and when; controls have "
+        f"{plural(controls, 'seed')} each. A run that did not may have with more steps. Only large "
+        f"differences between so few can be told from chance. {rates}; controls use the rate of "
+        "what they are compared with. Models and sequences are small: they show what is learned "
+        "sooner here, not what the papers' models can do."
+    )

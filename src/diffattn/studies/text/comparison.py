@@ -1,14 +1,18 @@
-"""Matched models, one per attention type and seed, on the same tokens in the same order."""
+"""Matched models on the same tokens in the same order: which runs, and at which learning rates."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.known_names import check_known
 from diffattn.models.twins import MATCHES
+from diffattn.studies.text.variants import BASELINE, SWEPT, VARIANTS, Variant, rate_owner
 from diffattn.studies.workers import Member
 from diffattn.training.config import RunConfig
+
+_EXTENSIONS = 3
+"""Times that a sweep grows by a factor of 2 while its best rate lies at its edge."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,46 +22,189 @@ class ComparisonConfig:
     scale: str
     base: RunConfig
     """The softmax run; the others are its twins."""
+    variants: tuple[str, ...] = SWEPT
+    """Names from :data:`diffattn.studies.text.variants.VARIANTS`."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    types: tuple[str, ...] = ATTENTION_TYPES
+    """Of initial weights and data order."""
+    fewer_seeds: int = 2
+    """How many of them variants get that have no sweep of their own."""
     match: str = "params"
-    """What the twins keep equal: ``"params"``, ``"heads"`` or ``"attention_flops"``."""
+    """What the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
+    learning_rates: tuple[float, ...] = ()
+    """Peak rates of the sweep. Empty: one rate for all, the base's."""
+    sweep_seed: int = 1_000
+    """None of ``seeds``."""
+    sweep_share: float = 0.25
+    """Steps of a sweep run as a share of a whole run's; the schedule is shortened with them."""
 
     def __post_init__(self) -> None:
+        where = type(self).__name__
         if self.base.model.attention_type != "softmax":
             raise ConfigError(
-                "ComparisonConfig: base must be a softmax model, whose twins are compared, "
+                f"{where}: base must be a softmax model, whose twins are compared, "
                 f"got {self.base.model.attention_type!r}."
             )
-        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
-            raise ConfigError(
-                f"ComparisonConfig: seeds must be distinct whole numbers, one or more, "
-                f"got {list(self.seeds)}."
-            )
-        check_known("ComparisonConfig", "match", self.match, MATCHES)
-        self.members()  # whatever is wrong with one of them is wrong now
-
-    def members(self) -> list[Member[RunConfig]]:
-        """The runs, seed by seed, so that an early stop leaves whole pairs."""
-        members = []
-        twins = {name: self.base.model.twin(name, self.match) for name in self.types}
-        for seed in self.seeds:
-            for name, twin in twins.items():
-                run = replace(
-                    self.base,
-                    name=f"{name}-seed{seed}",
-                    model=twin.config,
-                    train=replace(self.base.train, seed=seed, data_seed=seed),
+        check_known(where, "match", self.match, MATCHES)
+        for name in self.variants:
+            check_known(where, "variant", name, VARIANTS)
+        for name in ("variants", "seeds", "learning_rates"):
+            values = getattr(self, name)
+            if len(set(values)) != len(values) or (not values and name != "learning_rates"):
+                raise ConfigError(
+                    f"{where}: {name} must be distinct, one or more, got {list(values)}."
                 )
-                members.append(Member.of(run, twin))
-        return members
+        if BASELINE not in self.variants:
+            raise ConfigError(
+                f"{where}: variants must include {BASELINE!r}, got {list(self.variants)}."
+            )
+        missing = {rate_owner(name) for name in self.variants} - set(self.variants)
+        if self.learning_rates and missing:
+            raise ConfigError(
+                f"{where}: variants must include those that decide rates, got no "
+                f"{', '.join(sorted(missing))}."
+            )
+        if self.sweep_seed in self.seeds:
+            raise ConfigError(
+                f"{where}: sweep_seed must be none of the seeds, got {self.sweep_seed}."
+            )
+        if not (0 < self.sweep_share <= 1 and self.fewer_seeds >= 1):
+            raise ConfigError(
+                f"{where}: sweep_share must be above 0 and at most 1, and fewer_seeds 1 or more, "
+                f"got {self.sweep_share} and {self.fewer_seeds}."
+            )
+        self.trials(self.base_rates())  # whatever is wrong with one of them is wrong now
+        self.sweep_members(self.learning_rates)
+
+    def swept(self) -> list[Variant]:
+        """The variants that get a rate of their own."""
+        return [VARIANTS[name] for name in self.variants if name in SWEPT]
+
+    def base_rates(self) -> dict[str, float]:
+        """The base's rate for every variant: the rates where there is no sweep."""
+        return dict.fromkeys(self.variants, self.base.train.learning_rate)
+
+    def seeds_of(self, name: str) -> tuple[int, ...]:
+        """The seeds of one variant."""
+        return self.seeds if name in SWEPT else self.seeds[: self.fewer_seeds]
+
+    def sweep_members(
+        self, rates: Sequence[float], names: Sequence[str] | None = None
+    ) -> list[Member[RunConfig]]:
+        """Runs of the sweep at ``rates``, of the named variants or all that are swept."""
+        steps = self._sweep_steps()
+        warmup = round(self.sweep_share * self.base.train.warmup_steps)
+        changes = {"num_steps": steps, "warmup_steps": min(warmup, steps - 1)}
+        return [
+            self._member(variant, sweep_name(variant.name, rate, self.sweep_seed),
+                         self.sweep_seed, rate, **changes)
+            for rate in rates
+            for variant in self.swept()
+            if names is None or variant.name in names
+        ]  # fmt: skip
+
+    def trials(self, rates: Mapping[str, float]) -> list[Member[RunConfig]]:
+        """The runs that count, seed by seed, so that an early stop leaves whole groups.
+
+        Those with a sweep of their own come first.
+
+        Args:
+            rates: Variant to its best learning rate. The common one is the baseline's.
+        """
+        swept = [name for name in self.variants if name in SWEPT]
+        others = [name for name in self.variants if name not in SWEPT]
+        return [
+            self._member(VARIANTS[name], trial_name(name, seed, common=at_common), seed, rate)
+            for group in (swept, others)
+            for seed in self.seeds
+            for name in group
+            if seed in self.seeds_of(name)
+            for at_common, rate in ((False, rates[name]), (True, rates[BASELINE]))
+            if not at_common or (name in SWEPT and rates[name] != rates[BASELINE])
+        ]
+
+    def steps_of(self, run: str) -> int:
+        """Steps of a run, by its name."""
+        steps = self.base.train.num_steps
+        return self._sweep_steps() if run.endswith(f"-sweep{self.sweep_seed}") else steps
+
+    def total_steps(self) -> int:
+        """Steps of all runs, if no sweep has to grow and all have one best rate."""
+        members = self.trials(self.base_rates()) + self.sweep_members(self.learning_rates)
+        return sum(member.config.train.num_steps for member in members)
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""
         return {
             "scale": self.scale,
-            "types": list(self.types),
+            "variants": list(self.variants),
             "seeds": list(self.seeds),
+            "fewer_seeds": self.fewer_seeds,
             "match": self.match,
+            "learning_rates": list(self.learning_rates),
+            "sweep_seed": self.sweep_seed,
+            "sweep_share": self.sweep_share,
             "config": self.base.resolved(),
         }
+
+    def _sweep_steps(self) -> int:
+        return max(1, round(self.sweep_share * self.base.train.num_steps))
+
+    def _member(
+        self, variant: Variant, name: str, seed: int, rate: float, **changes: Any
+    ) -> Member[RunConfig]:
+        twin = variant.twin(self.base.model, self.match)
+        floor = self.base.train.final_learning_rate / self.base.train.learning_rate
+        train = replace(
+            self.base.train, learning_rate=rate, final_learning_rate=rate * floor, seed=seed,
+            data_seed=seed, **changes,
+        )  # fmt: skip
+        return Member.of(replace(self.base, name=name, model=twin.config, train=train), twin)
+
+
+def trial_name(variant: str, seed: int, *, common: bool = False) -> str:
+    """The name of a run that counts: at its variant's best rate, or at the common one."""
+    return f"{variant}{'-common' if common else ''}-seed{seed}"
+
+
+def sweep_name(variant: str, rate: float, seed: int) -> str:
+    """The name of a run of the sweep."""
+    return f"{variant}-lr{rate:g}-sweep{seed}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sweep:
+    """What one variant has tried, and what that says."""
+
+    tried: tuple[tuple[float, float], ...]
+    """Learning rate and validation loss, by rate."""
+
+    @property
+    def best(self) -> float:
+        """The rate of the lowest loss; of equal ones the smallest."""
+        return min(self.tried, key=lambda pair: pair[1])[0]
+
+    @property
+    def inside(self) -> bool:
+        """Whether a lower and a higher rate were tried and are worse."""
+        return self.best not in (self.tried[0][0], self.tried[-1][0])
+
+    @property
+    def next_rate(self) -> float:
+        """What to try next where the best lies at the edge: twice, or half of it."""
+        return self.best * 2 if self.best == self.tried[-1][0] else self.best / 2
+
+
+def rates_to_try(
+    config: ComparisonConfig, sweeps: Mapping[str, Sweep]
+) -> Iterator[tuple[str, float]]:
+    """Variants whose best rate lies at the edge, and the rate beyond, until enough were tried."""
+    for name, sweep in sweeps.items():
+        if not sweep.inside and len(sweep.tried) < len(config.learning_rates) + _EXTENSIONS:
+            yield name, sweep.next_rate
+
+
+def best_rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep]) -> dict[str, float]:
+    """The learning rate of every variant: its own best one, or that of what it is compared with."""
+    if not sweeps:
+        return config.base_rates()
+    return {name: sweeps[rate_owner(name)].best for name in config.variants}

@@ -1,6 +1,7 @@
 """The main job: train matched models on real text, compare them, write a report."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +9,37 @@ from diffattn.data.corpora import corpus_hash, load_corpus
 from diffattn.errors import ConfigError
 from diffattn.models.known_names import check_known
 from diffattn.recipes.catalog import SCALES, recipe
-from diffattn.records.io import read_json
+from diffattn.records.io import read_json, write_json
 from diffattn.records.lock import sole_writer
 from diffattn.records.run import package_versions, require_schema
 from diffattn.report.build import build_report
+from diffattn.report.claims.tables import committed_claims
 from diffattn.report.study.published import PUBLISHED
 from diffattn.studies.study_folder import begin_study, recorded_study
-from diffattn.studies.text.comparison import ComparisonConfig
-from diffattn.studies.workers import OnMessage, OnProgress
+from diffattn.studies.text.comparison import (
+    ComparisonConfig,
+    Sweep,
+    best_rates,
+    rates_to_try,
+    sweep_name,
+)
+from diffattn.studies.text.count_models import count_model_results
+from diffattn.studies.text.variants import SWEPT, VARIANTS, WITH_CONTROLS
+from diffattn.studies.workers import Member, OnMessage, OnProgress
+from diffattn.training.config import RunConfig
+from diffattn.training.prepare import PreparedData, prepare_data
 
-_DEFAULT_SEEDS = {"smoke": (0,), "laptop": (0, 1, 2), "study": (0, 1, 2)}
+_COUNTS = "counts.json"
+_SCALES: dict[str, dict[str, Any]] = {
+    "smoke": {"seeds": (0,), "variants": SWEPT},
+    "laptop": {"seeds": (0,), "variants": WITH_CONTROLS},
+    "study": {
+        "seeds": (0, 1, 2, 3, 4),
+        "variants": tuple(VARIANTS),
+        "learning_rates": (1e-3, 2e-3, 4e-3, 8e-3),
+    },
+}
+"""What each scale compares besides its recipe."""
 
 
 def reproduce(
@@ -33,12 +55,14 @@ def reproduce(
 ) -> Path:
     """Train softmax, DIFF V1, DIFF V2 and Shared DIFF models on the same data, and compare them.
 
-    The same call again continues what was interrupted.
+    Beside them the controls: models that lack what may explain a difference, first of all
+    attention. At study scale a sweep on a seed of its own chooses each type's learning rate. The
+    same call again continues what was interrupted.
 
     Args:
         scale: ``"smoke"`` (a minute), ``"laptop"`` (under ten minutes) or ``"study"`` (hours).
         out: Study folder. Default: ``runs/<scale>``.
-        seeds: Seeds of initial weights and data order. Default: 0, 1, 2; for smoke 0.
+        seeds: Seeds of initial weights and data order. Default: 0; for study 0 to 4.
         settings: Changes such as ``"train.num_steps=500"`` or ``"data.source=my_texts"``.
         match: What the models keep equal; see :func:`diffattn.models.twins.twin`.
         workers: One-thread processes side by side. Default: CPU cores, at most 2; 1 on a GPU.
@@ -47,7 +71,7 @@ def reproduce(
 
     Returns:
         The path of ``report.html``; beside it lie ``study.json``, ``results.json``,
-        ``costs.json``, ``maps.json``, ``data/`` and ``runs/``.
+        ``costs.json``, ``counts.json``, ``maps.json``, ``data/`` and ``runs/``.
 
     Raises:
         ConfigError: An unknown scale or setting, or ``out`` holds another configuration.
@@ -57,31 +81,78 @@ def reproduce(
     from diffattn.studies.text.summary import summarise
     from diffattn.studies.workers import run_members, unfinished, worker_count
     from diffattn.training.memory import require_run_memory
-    from diffattn.training.prepare import prepare_data
-    from diffattn.training.trainer import require_enough
+    from diffattn.training.trainer import RESULTS, require_enough
 
     config = comparison(scale, seeds=seeds, settings=settings, match=match)
     workers = worker_count(workers)
     folder = Path(out) if out is not None else Path("runs") / scale
-    members = config.members()
-    for member in members:
-        require_run_memory(member.config, side_by_side=min(workers, len(members)))
+    trials = config.trials(config.base_rates())
+    for member in trials:
+        require_run_memory(member.config, side_by_side=min(workers, len(trials)))
     with sole_writer(folder):
         _check_claim(folder, config)
         data = prepare_data(config.base.data, folder / "data", on_message=on_message)
         require_enough(config.base, data)
         _claim(folder, config, data.facts())
-        waiting = unfinished(members, folder / "runs")
-        if waiting:
-            on_message(
-                f"training {len(waiting)} models of {config.base.train.num_steps:,} steps each"
+
+        def train(members: Sequence[Member[RunConfig]], what: str) -> dict[str, float]:
+            waiting = unfinished(members, folder / "runs")
+            if waiting:
+                on_message(f"{what}: training {len(waiting)} of {len(members)} models")
+            run_members(
+                waiting, data.folder, folder / "runs", workers=workers, on_progress=on_progress
             )
-        run_members(waiting, data.folder, folder / "runs", workers=workers, on_progress=on_progress)
+            names = [member.config.name for member in members]
+            return {n: read_json(folder / "runs" / n / RESULTS)["validation_loss"] for n in names}
+
+        sweeps = _sweep(config, train)
+        train(config.trials(best_rates(config, sweeps)), "comparison")
+        counts = _counts(config, data, folder / _COUNTS, on_message)
         on_message("comparing")
-        summarise(config, data, folder)
+        summarise(config, sweeps, counts, data, folder)
         return build_report(
-            folder, published=published_beside(folder), benchmarks=committed_benchmarks()
+            folder,
+            published=published_beside(folder),
+            benchmarks=committed_benchmarks(),
+            claims=committed_claims(),
         )
+
+
+def _sweep(
+    config: ComparisonConfig, train: Callable[[Sequence[Member[RunConfig]], str], dict[str, float]]
+) -> dict[str, Sweep]:
+    """Try the rates, and further ones where the best lies at the edge."""
+    tried: dict[str, dict[float, float]] = {}
+
+    def add(wanted: Sequence[tuple[str, float]]) -> dict[str, Sweep]:
+        losses = train(
+            [m for name, rate in wanted for m in config.sweep_members([rate], [name])],
+            "learning rates",
+        )
+        for name, rate in wanted:
+            run = sweep_name(name, rate, config.sweep_seed)
+            tried.setdefault(name, {})[rate] = losses[run]
+        return {name: Sweep(tried=tuple(sorted(of.items()))) for name, of in tried.items()}
+
+    wanted = [(variant.name, rate) for rate in config.learning_rates for variant in config.swept()]
+    sweeps: dict[str, Sweep] = {}
+    while wanted:
+        sweeps = add(wanted)
+        wanted = list(rates_to_try(config, sweeps))
+    return sweeps
+
+
+def _counts(
+    config: ComparisonConfig, data: PreparedData, path: Path, on_message: OnMessage
+) -> dict[str, Any]:
+    """Losses of models that only count, on the tokens that the runs of the first seed read."""
+    if not path.exists():
+        on_message("counting what unigrams, bigrams and copies predict")
+        seed = config.seeds[0]
+        train = replace(config.base.train, seed=seed, data_seed=seed)
+        write_json(path, {"schema": 1, "models": count_model_results(train, data)})
+    models: dict[str, Any] = read_json(path)["models"]
+    return models
 
 
 def comparison(
@@ -102,8 +173,8 @@ def comparison(
     return ComparisonConfig(
         scale=scale,
         base=apply_settings(recipe(scale), settings),
-        seeds=tuple(_DEFAULT_SEEDS[scale] if seeds is None else seeds),
         match=match,
+        **(_SCALES[scale] | ({} if seeds is None else {"seeds": tuple(seeds)})),
     )
 
 
@@ -112,7 +183,8 @@ def published_beside(study: Path) -> Path | None:
     path = Path(study) / "study.json"
     recorded = read_json(path)
     require_schema(recorded, path)
-    return None if recorded.get("scale") == "study" else PUBLISHED
+    published = read_json(PUBLISHED)["study"]
+    return None if recorded.get("config_hash") == published["config_hash"] else PUBLISHED
 
 
 def committed_benchmarks() -> list[Path]:

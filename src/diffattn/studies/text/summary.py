@@ -1,7 +1,6 @@
 """From finished runs to the comparison's results, costs, example maps and plain words."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,94 +8,113 @@ import torch
 
 from diffattn.models.loading import load_model
 from diffattn.probes.attention_rows import example_maps
-from diffattn.records.io import read_json, write_json
-from diffattn.stats.intervals import Interval, mean_interval
-from diffattn.stats.paired import paired_difference
-from diffattn.studies.text.comparison import ComparisonConfig
+from diffattn.records.io import read_json, read_jsonl, write_json
+from diffattn.studies.text.comparison import (
+    ComparisonConfig,
+    Sweep,
+    best_rates,
+    sweep_name,
+    trial_name,
+)
+from diffattn.studies.text.phase import phase_step
+from diffattn.studies.text.results import comparison_results
+from diffattn.studies.text.variants import VARIANTS
+from diffattn.studies.text.verdict import verdict
 from diffattn.training.prepare import PreparedData
 
 EXAMPLE_TOKENS = 48
 # The papers' models have 8 DIFF heads or more and see 10 billion tokens or more.
 SMALLEST_TESTED_HEADS = 8
 FEWEST_TESTED_TOKENS = 10_000_000_000
+PHASE_GAIN = 1.0
+"""Nats by which a model must beat bigram counts on repeated bigrams."""
+_PHASE = (
+    f"loss on repeated bigrams at least {PHASE_GAIN:g} nat below that of bigram counts: what stood "
+    "in the context is used"
+)
 
 
-def summarise(config: ComparisonConfig, data: PreparedData, folder: Path) -> None:
+def summarise(
+    config: ComparisonConfig,
+    sweeps: Mapping[str, Sweep],
+    counts: Mapping[str, Any],
+    data: PreparedData,
+    folder: Path,
+) -> None:
     """Write ``results.json``, ``costs.json`` and ``maps.json`` of a finished comparison.
 
     Args:
         config: The comparison.
+        sweeps: Swept variant to its sweep; empty if there was none.
+        counts: Count model to its loss and its loss by part.
         data: Its tokens.
         folder: Study folder with ``runs/``.
 
     Raises:
         CheckpointError: A run's records are missing or damaged.
     """
-    names = [member.config.name for member in config.members()]
-    results = {name: read_json(folder / "runs" / name / "results.json") for name in names}
+    names = _run_names(config, sweeps)
     costs = {name: read_json(folder / "runs" / name / "costs.json") for name in names}
-    write_json(folder / "results.json", comparison_results(config, results))
+    write_json(folder / "results.json", study_results(config, sweeps, counts, folder))
     write_json(folder / "costs.json", {"schema": 1, "runs": costs})
     write_json(folder / "maps.json", _maps(config, data, folder))
 
 
-def comparison_results(
-    config: ComparisonConfig, results: dict[str, dict[str, Any]]
+def study_results(
+    config: ComparisonConfig,
+    sweeps: Mapping[str, Sweep],
+    counts: Mapping[str, Any],
+    folder: Path,
 ) -> dict[str, Any]:
-    """Losses per type and paired differences to softmax, each with its runs and interval.
+    """What ``results.json`` holds: everything that follows from the records of the runs.
 
     Args:
         config: The comparison.
-        results: Run name to what its ``results.json`` holds.
+        sweeps: Swept variant to its sweep; empty if there was none.
+        counts: Count model to its loss and its loss by part.
+        folder: Study folder with ``runs/``.
+
+    Raises:
+        CheckpointError: A run's records are missing or damaged.
     """
-    runs = {name: [f"{name}-seed{seed}" for seed in config.seeds] for name in config.types}
-    losses = {
-        name: [results[run]["validation_loss"] for run in members] for name, members in runs.items()
+    names = _run_names(config, sweeps)
+    runs = {name: read_json(folder / "runs" / name / "results.json") for name in names}
+    threshold = counts["bigram"]["parts"]["repeated_bigram"] - PHASE_GAIN
+    phases = {
+        name: phase_step(
+            read_jsonl(folder / "runs" / name / "metrics.jsonl", recorded=runs[name]["metrics"]),
+            threshold,
+        )
+        for name in names
     }
-    differences = [
-        {
-            "type": name,
-            "baseline": "softmax",
-            "metric": "validation_loss",
-            "runs": [list(pair) for pair in zip(runs[name], runs["softmax"], strict=True)],
-            "values": [a - b for a, b in zip(losses[name], losses["softmax"], strict=True)],
-            **_interval(paired_difference(losses[name], losses["softmax"])),
-        }
-        for name in config.types
-        if name != "softmax" and "softmax" in runs
-    ]
-    return {
-        "schema": 1,
-        "protocol": {"name": "matched_comparison", "version": 1},
-        "scale": config.scale,
-        "types": {
-            name: {
-                "runs": runs[name],
-                "validation_loss": {
-                    "values": losses[name],
-                    **_interval(mean_interval(losses[name])),
-                },
-            }
-            for name in config.types
-        },
-        "differences": differences,
+    results = comparison_results(config, sweeps, runs, phases)
+    return results | {
+        "count_models": counts,
+        "phase": {"threshold": threshold, "what": _PHASE},
+        "verdict": verdict(results),
         "statement": statement(config),
-        "complete": True,
     }
+
+
+def _run_names(config: ComparisonConfig, sweeps: Mapping[str, Sweep]) -> list[str]:
+    """Runs of the sweep, then those that count."""
+    swept = [
+        sweep_name(name, rate, config.sweep_seed)
+        for name, sweep in sweeps.items()
+        for rate, _ in sweep.tried
+    ]
+    trials = config.trials(best_rates(config, sweeps))
+    return swept + [member.config.name for member in trials]
 
 
 def statement(config: ComparisonConfig) -> str:
     """What this scale can and cannot show, in plain words."""
     train = config.base.train
     tokens = train.num_steps * train.batch_tokens
-    heads = min(
-        (
-            member.config.model.num_heads
-            for member in config.members()
-            if member.config.model.attention.lambda_vectors
-        ),
-        default=None,
-    )
+    models = [
+        VARIANTS[name].twin(config.base.model, config.match).config for name in config.variants
+    ]
+    heads = min((m.num_heads for m in models if m.attention.lambda_vectors), default=None)
     below = []
     if heads is not None and heads < SMALLEST_TESTED_HEADS:
         below.append(f"{heads} DIFF heads (the papers use {SMALLEST_TESTED_HEADS} or more)")
@@ -116,16 +134,15 @@ def statement(config: ComparisonConfig) -> str:
     spread = (
         "With one seed there is no interval: a difference here may be chance."
         if seeds == 1
-        else f"Intervals are over {seeds} seeds of initial weights and data order; one learning "
-        "rate is used for all types, tuned for none."
+        else f"Intervals are over {seeds} seeds of initial weights and data order."
     )
-    return f"{limits} {shows} {spread}"
-
-
-def _interval(interval: Interval) -> dict[str, Any]:
-    values = asdict(interval)
-    values.pop("method")
-    return values
+    rates = (
+        f"Each type's learning rate was chosen by one rule from {len(config.learning_rates)} or "
+        f"more, on another seed, in runs of {config.sweep_share:.0%} of the steps."
+        if config.learning_rates
+        else "One learning rate is used for all types, tuned for none."
+    )
+    return f"{limits} {shows} {spread} {rates}"
 
 
 def _maps(config: ComparisonConfig, data: PreparedData, folder: Path) -> dict[str, Any]:
@@ -134,8 +151,10 @@ def _maps(config: ComparisonConfig, data: PreparedData, folder: Path) -> dict[st
     ids = torch.tensor(data.validation.tokens[:length].tolist())
     layer = config.base.model.num_hidden_layers // 2
     layers: dict[str, Any] = {}
-    for name in config.types:
-        run = f"{name}-seed{config.seeds[0]}"
+    for name in config.variants:
+        if VARIANTS[name].role not in ("baseline", "type"):
+            continue
+        run = trial_name(name, config.seeds[0])
         model, _ = load_model(str(folder / "runs" / run / "model"))
         maps = example_maps(model, ids[None], layer=layer, head=0)
         entry: dict[str, Any] = {"run": run, "layer": layer, "head": 0}

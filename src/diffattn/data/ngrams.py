@@ -1,0 +1,93 @@
+"""Repeated n-grams: where a context repeats one, and how often training saw it. Exact."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from diffattn.errors import ConfigError
+
+
+def ngram_keys(tokens: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
+    """One int64 per n-gram of a row, different n-grams never sharing one.
+
+    Args:
+        tokens: ``[..., length]``, ids below ``vocab_size``.
+        n: 1 or more.
+        vocab_size: Ids there are.
+
+    Returns:
+        int64 ``[..., length - n + 1]``; entry i stands for tokens i to i + n - 1. Empty if the
+        rows are shorter than n.
+
+    Raises:
+        ConfigError: So many ids that the n-grams do not fit 63 bits.
+    """
+    if vocab_size**n >= 2**63:
+        raise ConfigError(
+            f"ngram_keys: {n}-grams of {vocab_size} ids must fit 63 bits, got more. Use fewer n."
+        )
+    size = max(0, tokens.shape[-1] - n + 1)
+    keys = np.zeros((*tokens.shape[:-1], size), dtype=np.int64)
+    for i in range(n):
+        keys = keys * vocab_size + tokens[..., i : i + size].astype(np.int64)
+    return keys
+
+
+def gaps(keys: np.ndarray) -> np.ndarray:
+    """How many places ago each key stood last, int64 like ``keys``; 0 where it is new."""
+    order = np.argsort(keys, kind="stable")
+    again = np.flatnonzero(keys[order][1:] == keys[order][:-1]) + 1
+    distances = np.zeros(len(keys), dtype=np.int64)
+    distances[order[again]] = order[again] - order[again - 1]
+    return distances
+
+
+def earlier_counts(keys: np.ndarray) -> np.ndarray:
+    """How often each key stands earlier in its row, int64 ``[n, length]`` like ``keys``."""
+    order = np.argsort(keys, axis=1, kind="stable")  # equal keys stay in the order of the row
+    ranked = np.take_along_axis(keys, order, axis=1)
+    places = np.broadcast_to(np.arange(keys.shape[1]), keys.shape)
+    is_first = np.ones(keys.shape, dtype=bool)
+    is_first[:, 1:] = ranked[:, 1:] != ranked[:, :-1]
+    firsts = np.maximum.accumulate(np.where(is_first, places, 0), axis=1)
+    counts = np.empty(keys.shape, dtype=np.int64)
+    np.put_along_axis(counts, order, places - firsts, axis=1)
+    return counts
+
+
+class NgramCounts:
+    """Exact counts of chosen n-grams in a stream of any length, in memory of the chosen ones.
+
+    Only n-grams that a text to be evaluated holds are ever asked for, so only they are counted.
+
+    Args:
+        chosen: Keys of the n-grams to count, any order, repeats allowed.
+        n: Tokens of one.
+        vocab_size: As the keys were made with.
+    """
+
+    def __init__(self, chosen: np.ndarray, n: int, vocab_size: int) -> None:
+        self.keys = np.unique(chosen)
+        self.counts = np.zeros(len(self.keys), dtype=np.int64)
+        self.n, self.vocab_size = n, vocab_size
+
+    def add(self, pieces: Iterable[np.ndarray]) -> None:
+        """Count a stream of tokens that comes in pieces; n-grams may cross their borders."""
+        tail = np.zeros(0, dtype=np.int64)
+        for piece in pieces:
+            tokens = np.concatenate([tail, piece.astype(np.int64)])
+            self._add(ngram_keys(tokens, self.n, self.vocab_size))
+            tail = tokens[max(0, len(tokens) - self.n + 1) :]
+
+    def of(self, keys: np.ndarray) -> np.ndarray:
+        """Counts int64 of chosen keys, in their order."""
+        return self.counts[np.searchsorted(self.keys, keys)]
+
+    def _add(self, keys: np.ndarray) -> None:
+        if not len(self.keys):
+            return
+        # Sorted keys are looked up far faster.
+        distinct, counts = np.unique(keys, return_counts=True)
+        at = np.minimum(np.searchsorted(self.keys, distinct), len(self.keys) - 1)
+        chosen = self.keys[at] == distinct
+        self.counts[at[chosen]] += counts[chosen]

@@ -1,0 +1,58 @@
+"""What a model's blocks write into the residual stream, and what the stream holds."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+
+@torch.no_grad()
+def residual_writes(model: DiffTransformerForCausalLM, input_ids: Tensor) -> list[dict[str, float]]:
+    r"""Root mean squares over tokens and channels, one row per layer.
+
+    A block that writes more than the stream holds drowns what the token was: before anything is
+    learned, attention is nearly uniform and writes about the same to every token.
+
+    Args:
+        model: A causal language model of ours; its mode is kept.
+        input_ids: int64 ``[B, T]``.
+
+    Returns:
+        Per layer ``stream``, what it reads; ``attention``, what its attention adds; ``between``,
+        their sum; and ``feed_forward``, what its FFN adds to that.
+    """
+    rows: list[dict[str, float]] = []
+
+    def rms(x: Tensor) -> float:
+        return float(x.float().square().mean().sqrt())
+
+    def read(name: str, *, of_input: bool) -> Any:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            if name == "stream":
+                rows.append({})
+            rows[-1][name] = rms(inputs[0] if of_input else output)
+
+        return hook
+
+    # The norms read the stream before each write, in this order.
+    blocks: list[Any] = list(model.model.layers)
+    hooks = [
+        module.register_forward_hook(read(name, of_input=of_input))
+        for block in blocks
+        for name, module, of_input in (
+            ("stream", block.input_layernorm, True),
+            ("attention", block.self_attn, False),
+            ("between", block.post_attention_layernorm, True),
+            ("feed_forward", block.mlp, False),
+        )
+    ]
+    was_training = model.training
+    try:
+        model.eval()(input_ids.to(model.device), use_cache=False)
+    finally:
+        model.train(was_training)
+        for hook in hooks:
+            hook.remove()
+    return rows

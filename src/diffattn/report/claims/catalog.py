@@ -1,0 +1,312 @@
+"""The claims of the papers: what they print, what we measure, and what the effect would be."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from diffattn.report.claims import commands
+from diffattn.report.claims.commands import Commands
+from diffattn.report.claims.from_models import evaluated, time_ratio
+from diffattn.report.claims.from_studies import (
+    gradient_ratio,
+    recall_share,
+    recall_steps,
+    stability_difference,
+)
+from diffattn.report.claims.from_text import loss_difference, size_ratio, token_ratio
+from diffattn.report.claims.measured import Measure, Measured
+from diffattn.report.claims.records import (
+    BENCHMARKS,
+    EVALUATIONS,
+    RECALL,
+    SIZES,
+    STABILITY,
+    TEXT,
+    ClaimRecords,
+)
+
+V1, SHARED, V2 = "arXiv:2410.05258v2", "arXiv:2501.17900", "DIFF V2 note, January 2026"
+NORM_MARGIN = 0.01
+"""Nats within which a head norm counts as making no difference."""
+SAME_MAGNITUDE = 2.0
+"""Factor within which gradients count as alike."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """One claim, how it is tested, and where its record lies."""
+
+    id: str
+    """Short name, unique."""
+    says: str
+    """What the paper says, with its number as printed."""
+    source: str
+    """Paper and table, figure or section."""
+    effect: str
+    """What is measured, in words, with its unit."""
+    expects: Literal["below", "above"]
+    """On which side of ``bound`` the effect lies if the claim holds."""
+    bound: float
+    commands: Commands
+    record: str
+    """Folder of the record under the repository."""
+    measure: Measure
+
+
+def _none(records: ClaimRecords) -> Measured | None:
+    """No command measures it yet, so no record can hold it."""
+    return None
+
+
+_LOSS = "validation loss minus the Transformer's, equal parameters, best rates, nats per token"
+_SCORE = "minus the Transformer's, over seeds of the models"
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        id="loss", expects="below", bound=0.0, source=f"{V1}, Table 6, Fig. 3a",
+        says="At equal size DIFF's loss is lower: 3.062 against 3.087 (1.4B, 10B tokens).",
+        effect=f"DIFF V1's {_LOSS}", commands=commands.TEXT, record=TEXT,
+        measure=loss_difference("diff", "softmax"),
+    ),
+    Claim(
+        id="size", expects="below", bound=1.0, source=f"{V1}, section 3.2, Fig. 3a",
+        says="6.8B parameters do what 11B of the Transformer do: 62.2 %.",
+        effect="parameters over the Transformer's at equal loss, from fits to 4 sizes or more",
+        commands=commands.SIZES, record=SIZES, measure=size_ratio("diff"),
+    ),
+    Claim(
+        id="tokens", expects="below", bound=1.0, source=f"{V1}, section 3.2, Fig. 3b",
+        says="160B tokens do what 251B of the Transformer do: 63.7 %.",
+        effect="tokens over the Transformer's at the loss where the worse of the two ends",
+        commands=commands.TEXT, record=TEXT, measure=token_ratio("diff"),
+    ),
+    Claim(
+        id="lm-tasks", expects="above", bound=0.0, source=f"{V1}, Table 8",
+        says="Mean zero-shot accuracy on 7 tasks 56.2 against 55.4 % (3B, 350B tokens).",
+        effect=f"mean accuracy {_SCORE}",
+        commands=commands.evaluation(
+            "table8", "lm_tasks", small=("lm_tasks.data=LM_EVAL",), whole=("lm_tasks.data=LM_EVAL",)
+        ),
+        record=EVALUATIONS, measure=evaluated("lm_tasks", "average", "diff"),
+    ),
+    Claim(
+        id="long-context", expects="below", bound=0.0, source=f"{V1}, section 3.3, Fig. 4",
+        says="The average loss up to 64K tokens is lower at every position (no numbers printed).",
+        effect="loss on the last quarter of the context minus the Transformer's, nats per token",
+        commands=commands.TEXT, record=TEXT,
+        measure=loss_difference("diff", "softmax", part="quarter_4"),
+    ),
+    Claim(
+        id="context-recall", expects="below", bound=0.0, source=f"{V1}, Table 6",
+        says="Loss on n-grams repeated in the context 0.880 against 0.898.",
+        effect="loss on repeated bigrams minus the Transformer's, nats per token",
+        commands=commands.TEXT, record=TEXT,
+        measure=loss_difference("diff", "softmax", part="repeated_bigram"),
+    ),
+    Claim(
+        id="needles", expects="above", bound=0.0, source=f"{V1}, Table 2",
+        says="Of 6 needles 2 asked for, recall 0.85 against 0.55 (3B, 4K).",
+        effect=f"mean recall {_SCORE}",
+        commands=commands.evaluation(
+            "table2", "needle",
+            small=("needle.lengths=[256]", "needle.tasks=[[1,1],[2,1]]"),
+            whole=("needle.haystack=BOOKS",),
+        ),
+        record=EVALUATIONS, measure=evaluated("needle", "recall", "diff"),
+    ),
+    Claim(
+        id="recall-can", expects="above", bound=0.0, source=f"{V1}, Table 2 (our small version)",
+        says="DIFF retrieves among noise what the Transformer does not: 0.85 against 0.55.",
+        effect="share of seeds that learn noisy recall, minus the Transformer's",
+        commands=commands.RECALL, record=RECALL, measure=recall_share("noisy_recall", "diff"),
+    ),
+    Claim(
+        id="recall-sooner", expects="below", bound=0.0, source="ours, after Table 2",
+        says="DIFF learns to retrieve among noise sooner (not printed: ours).",
+        effect="steps until noisy recall is learned, minus the Transformer's",
+        commands=commands.RECALL, record=RECALL, measure=recall_steps("noisy_recall", "diff"),
+    ),
+    Claim(
+        id="answer-attention", expects="above", bound=0.0, source=f"{V1}, Table 3",
+        says="Attention on the answer 0.27 to 0.40 against 0.03 to 0.09.",
+        effect=f"share of attention on the answer {_SCORE}",
+        commands=commands.evaluation(
+            "table3", "attention_segments",
+            small=("attention_segments.length=256", "attention_segments.num_needles=2"),
+            whole=("attention_segments.haystack=BOOKS",),
+        ),
+        record=EVALUATIONS, measure=evaluated("attention_segments", "answer", "diff"),
+    ),
+    Claim(
+        id="noise-attention", expects="below", bound=0.0, source=f"{V1}, Table 3",
+        says="Attention on noise 0.01 to 0.02 against 0.49 to 0.54.",
+        effect=f"share of absolute attention on noise {_SCORE} (signed parts could cancel)",
+        commands=commands.evaluation(
+            "table3", "attention_segments",
+            small=("attention_segments.length=256", "attention_segments.num_needles=2"),
+            whole=("attention_segments.haystack=BOOKS",),
+        ),
+        record=EVALUATIONS,
+        measure=evaluated(
+            "attention_segments", "noise", "diff",
+            where={"weights": "absolute", "normalised": "global"},
+        ),
+    ),
+    Claim(
+        id="many-shot", expects="above", bound=0.0, source=f"{V1}, section 3.4, Fig. 6",
+        says="Many-shot classification 5.2 to 21.6 points better (64K).",
+        effect=f"mean accuracy {_SCORE}",
+        commands=commands.evaluation(
+            "fig6", "many_shot", small=("many_shot.data=ICL", "many_shot.shots=[6]"),
+            whole=("many_shot.data=ICL",),
+        ),
+        record=EVALUATIONS, measure=evaluated("many_shot", "accuracy", "diff"),
+    ),
+    Claim(
+        id="order", expects="below", bound=0.0, source=f"{V1}, section 3.4, Fig. 7, 11",
+        says="Best minus worst accuracy over 10 orders 4 against 19 points (TREC).",
+        effect=f"margin over orders {_SCORE}",
+        commands=commands.evaluation(
+            "fig11", "order",
+            small=("order_robustness.data=ICL", "order_robustness.per_class=1"),
+            whole=("order_robustness.data=ICL",),
+        ),
+        record=EVALUATIONS, measure=evaluated("order_robustness", "margin_greedy_trie", "diff"),
+    ),
+    Claim(
+        id="hallucination-summaries", expects="above", bound=0.0, source=f"{V1}, Table 4",
+        says="Summaries without hallucination 0.53, 0.41, 0.61 against 0.44, 0.32, 0.42.",
+        effect=f"share that a judge accepts {_SCORE}; judged by 'diffattn judge'",
+        commands=commands.evaluation(
+            "table4", "hallucination", small=("hallucination.data=ARTICLES",),
+            whole=("hallucination.data=ARTICLES",), then=commands.JUDGE,
+        ),
+        record=EVALUATIONS,
+        measure=evaluated(
+            "hallucination_judge", "accuracy", "diff", parts=("xsum", "cnn_dm", "multi_news")
+        ),
+    ),
+    Claim(
+        id="hallucination-answers", expects="above", bound=0.0, source=f"{V1}, Table 4",
+        says="Answers without hallucination 0.39, 0.46, 0.36 against 0.28, 0.36, 0.29.",
+        effect=f"share that a judge accepts {_SCORE}; judged by 'diffattn judge'",
+        commands=commands.evaluation(
+            "table4", "hallucination",
+            small=("hallucination.data=ARTICLES", "hallucination.dataset=qasper"),
+            whole=("hallucination.data=ARTICLES",), then=commands.JUDGE,
+        ),
+        record=EVALUATIONS,
+        measure=evaluated(
+            "hallucination_judge", "accuracy", "diff", parts=("qasper", "hotpotqa", "2wikimqa")
+        ),
+    ),
+    Claim(
+        id="outliers", expects="below", bound=1.0, source=f"{V1}, Table 5",
+        says="Largest attention logit 38.8 against 318.0, largest hidden state 1688 against 3609.",
+        effect="largest activation over the Transformer's", commands=commands.NONE,
+        record="none yet", measure=_none,
+    ),
+    Claim(
+        id="quantised-logits", expects="above", bound=0.0, source=f"{V1}, Fig. 8",
+        says="With logits of 4 bits HellaSwag falls from 66.2 to 58.8, the Transformer's from 63.4 "
+        "to 33.9 %.",
+        effect=f"change of accuracy by 4-bit logits {_SCORE}",
+        commands=commands.evaluation(
+            "fig8", "quantized_logits", small=("quantized_logits.window_tokens=128",),
+        ),
+        record=EVALUATIONS,
+        measure=evaluated("quantized_logits", "change of acc", "diff", where={"bits": 4}),
+    ),
+    Claim(
+        id="gradients", expects="below", bound=SAME_MAGNITUDE, source=f"{V1}, Appendix G",
+        says="Gradients have the Transformer's magnitude up to a constant, so its hyperparameters "
+        "carry over.",
+        effect="median gradient norm against the Transformer's at the usual rate, as a factor "
+        "from 1 up",
+        commands=commands.STABILITY, record=STABILITY,
+        measure=gradient_ratio("diff", "softmax", SAME_MAGNITUDE),
+    ),
+    Claim(
+        id="head-norm", expects="above", bound=0.0, source=f"{V1}, Table 6",
+        says="Without the head norm V1's loss is 3.122 instead of 3.062.",
+        effect="V1's validation loss without head norm minus with it, nats per token",
+        commands=commands.TEXT, record=TEXT, measure=loss_difference("diff_no_norm", "diff"),
+    ),
+    Claim(
+        id="training-cost", expects="below", bound=1 / 0.88, source=f"{V1}, Table 7",
+        says="Training throughput is 6 to 12 % lower (H100).",
+        effect="time of a training step over the Transformer's by the same technique",
+        commands=commands.bench("models"), record=BENCHMARKS,
+        measure=time_ratio("diff", mode="forward_backward"),
+    ),
+    Claim(
+        id="forward-cost", expects="below", bound=1 / 0.90, source=f"{V1}, Table 7",
+        says="Prefill throughput is 5 to 10 % lower (H100).",
+        effect="time of a forward pass over the Transformer's by the same technique",
+        commands=commands.bench("models"), record=BENCHMARKS,
+        measure=time_ratio("diff", mode="forward"),
+    ),
+    Claim(
+        id="shared-loss", expects="below", bound=0.0, source=f"{SHARED}, as summarised",
+        says="Shared DIFF's loss is lower than the Transformer's at equal size.",
+        effect=f"Shared DIFF's {_LOSS}", commands=commands.TEXT, record=TEXT,
+        measure=loss_difference("shared_diff", "softmax"),
+    ),
+    Claim(
+        id="shared-parameters", expects="below", bound=1.0, source=f"{SHARED}, as summarised",
+        says="Shared DIFF needs 24 to 40 % fewer parameters (a reading of scaling fits at equal "
+        "loss).",
+        effect="parameters over the Transformer's at equal loss, from fits to 4 sizes or more",
+        commands=commands.SIZES, record=SIZES, measure=size_ratio("shared_diff"),
+    ),
+    Claim(
+        id="shared-tokens", expects="below", bound=1.0, source=f"{SHARED}, as summarised",
+        says="Shared DIFF needs 11 to 30 % fewer training tokens.",
+        effect="tokens over the Transformer's at the loss where the worse of the two ends",
+        commands=commands.TEXT, record=TEXT, measure=token_ratio("shared_diff"),
+    ),
+    Claim(
+        id="shared-latency", expects="below", bound=1.0, source=f"{SHARED}, left open there",
+        says="Fewer parameters make Shared DIFF faster than V1 (asked, not answered).",
+        effect="time of Shared DIFF's forward pass over DIFF V1's",
+        commands=commands.bench("models"), record=BENCHMARKS,
+        measure=time_ratio("shared_diff", mode="forward", against="diff", on_gpu=False),
+    ),
+    Claim(
+        id="v2-loss", expects="below", bound=0.0, source=V2,
+        says="V2's loss is 0.02 to 0.03 lower than the Transformer's (1T tokens).",
+        effect=f"DIFF V2's {_LOSS}", commands=commands.TEXT, record=TEXT,
+        measure=loss_difference("diff_v2", "softmax"),
+    ),
+    Claim(
+        id="v2-norm", expects="above", bound=-NORM_MARGIN, source=V2,
+        says="V2 needs no head norm.",
+        effect="V2's validation loss with head norm minus without, nats per token; at least "
+        f"−{NORM_MARGIN:g}",
+        commands=commands.TEXT, record=TEXT,
+        measure=loss_difference("diff_v2_norm", "diff_v2", bound=-NORM_MARGIN),
+    ),
+    Claim(
+        id="v2-gradient-spikes", expects="below", bound=0.0, source=V2,
+        says="V2 has fewer gradient spikes than V1 at large learning rates.",
+        effect="share of steps with a gradient spike, V2 minus V1, mean over rates up to 64 times "
+        "the usual",
+        commands=commands.STABILITY, record=STABILITY,
+        measure=stability_difference("gradient_spike_share", "diff_v2", "diff"),
+    ),
+    Claim(
+        id="v2-loss-spikes", expects="below", bound=0.0, source=V2,
+        says="V2's loss does not spike where V1's does (7B, large learning rate).",
+        effect="share of steps with a loss spike, V2 minus V1, mean over rates up to 64 times the "
+        "usual",
+        commands=commands.STABILITY, record=STABILITY,
+        measure=stability_difference("loss_spike_share", "diff_v2", "diff"),
+    ),
+    Claim(
+        id="v2-decode", expects="below", bound=1.1, source=V2,
+        says="V2 decodes as fast as the Transformer: the same keys and values are read.",
+        effect="time of a decoding step over the Transformer's by the same technique",
+        commands=commands.bench("decode", "--attention v2"), record=BENCHMARKS,
+        measure=time_ratio("", mode="decode", suite="decode", attention="v2"),
+    ),
+)  # fmt: skip
+"""In the order of the papers."""

@@ -1,0 +1,124 @@
+"""Effects from evaluations and benchmarks of models. Pure; ``None`` without a record."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, median
+from typing import Any
+
+from diffattn.records.results import BenchCase
+from diffattn.report.claims.measured import Measure, Measured, paired
+from diffattn.report.claims.records import ClaimRecords
+
+
+def evaluated(
+    protocol: str,
+    metric: str,
+    variant: str,
+    baseline: str = "softmax",
+    *,
+    parts: Sequence[str] = (),
+    where: Mapping[str, Any] | None = None,
+) -> Measure:
+    """A metric of an evaluation, minus the baseline's, by seed of the models.
+
+    Args:
+        protocol: Its name.
+        metric: Its name, or how it begins; where there are several, their mean.
+        variant: Its models are called ``diff-seed0`` and the like.
+        baseline: The same; models of one seed are paired.
+        parts: How names of variants of the protocol begin. Default: all.
+        where: What the metric's place must say. Default: headline metrics.
+    """
+
+    def score(records: ClaimRecords) -> dict[str, float]:
+        found: dict[str, list[float]] = {}
+        for result in records.evaluations:
+            if result.protocol != protocol:
+                continue
+            if parts and not result.variant.startswith(tuple(parts)):
+                continue
+            found.setdefault(str(result.model.get("label")), []).extend(
+                entry.value
+                for entry in result.metrics
+                if entry.name.startswith(metric)
+                and (
+                    entry.headline
+                    if where is None
+                    else all(entry.where.get(key) == value for key, value in where.items())
+                )
+            )
+        return {label: fmean(values) for label, values in found.items() if values}
+
+    def measure(records: ClaimRecords) -> Measured | None:
+        scores = score(records)
+        values = [
+            value - scores[other]
+            for label, value in scores.items()
+            if label.startswith(f"{variant}-seed")
+            and (other := label.replace(variant, baseline, 1)) in scores
+        ]
+        return paired(values, 0.0) if values else None
+
+    return measure
+
+
+def time_ratio(
+    contender: str,
+    *,
+    mode: str,
+    suite: str = "models",
+    against: str | None = None,
+    on_gpu: bool = True,
+    **shape: Any,
+) -> Measure:
+    """Time over another's, side by side: its median over all cases timed, and their range.
+
+    Args:
+        contender: ``"diff"``, ``"diff_v2"`` or ``"shared_diff"``; any of role DIFF if empty.
+        mode: ``"forward"``, ``"forward_backward"`` or ``"decode"``.
+        suite: Of ``diffattn bench``.
+        against: Another contender. Default: the Transformer by the same technique.
+        on_gpu: Whether the claim is about GPUs, so that times of a CPU say nothing about it.
+        **shape: What a case's shape must hold.
+    """
+
+    def measure(records: ClaimRecords) -> Measured | None:
+        cases = [
+            case
+            for result in records.benchmarks
+            for case in result.cases
+            if (case.suite, case.mode) == (suite, mode) and shape.items() <= case.shape.items()
+        ]
+        with_gpu = [case for case in cases if case.device != "cpu"] if on_gpu else []
+        chosen = with_gpu or cases
+        values = sorted(_ratios(chosen, contender, against))
+        if not values:
+            return None
+        kinds = sorted({f"{case.device} {case.dtype}" for case in chosen})
+        why = "timed on a CPU; the claim is about GPUs" if on_gpu and not with_gpu else ""
+        return Measured(
+            effect=median(values), low=values[0], high=values[-1], n=len(values), of="cases",
+            is_range=True, uninformative=why, note=", ".join(kinds),
+        )  # fmt: skip
+
+    return measure
+
+
+def _ratios(cases: Sequence[BenchCase], contender: str, against: str | None) -> Iterator[float]:
+    """One per case: of the fastest contender that fits, its median over the rounds."""
+    for case in cases:
+        timed = [
+            row
+            for row in case.rows
+            if row.status == "ok" and row.role == "DIFF" and contender in ("", row.contender)
+        ]
+        base = None if against is None else case.row(against)
+        if against is None:
+            found = [row.ratio_tc.median for row in timed if row.ratio_tc]
+        else:
+            found = [
+                row.ratio_t.median / base.ratio_t.median
+                for row in timed
+                if row.ratio_t and base and base.ratio_t
+            ]
+        if found:
+            yield min(found)

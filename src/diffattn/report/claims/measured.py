@@ -1,0 +1,57 @@
+"""The effect that a claim is about, and how it is got from paired values."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diffattn.report.claims.records import ClaimRecords
+from diffattn.stats.intervals import mean_interval
+from diffattn.stats.paired import paired_t_test
+
+_MOST = 700.0
+"""Of an exponent, so that its power stays finite."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """The effect a claim is about."""
+
+    effect: float
+    low: float | None
+    high: float | None
+    n: int
+    of: str = "seeds"
+    """What ``n`` counts."""
+    p: float | None = None
+    """Two-sided, that the effect is the claim's bound; ``None`` where nothing was tested."""
+    is_range: bool = False
+    """``low`` and ``high`` are the extremes of all cases, not an interval of confidence."""
+    uninformative: str = ""
+    """Why the effect says nothing about the claim; empty if it does."""
+    note: str = ""
+    """What it was measured on."""
+
+
+Measure = Callable[[ClaimRecords], Measured | None]
+
+
+def paired(values: Sequence[float], bound: float, **more: Any) -> Measured:
+    """Differences by seed, tested against ``bound``."""
+    interval = mean_interval(values)
+    p = paired_t_test([value - bound for value in values])
+    return Measured(
+        effect=interval.mean, low=interval.low, high=interval.high, n=len(values), p=p, **more
+    )
+
+
+def exponential(of: Measured) -> Measured:
+    """Ratios from the logarithms that were compared."""
+    effect, low, high = (
+        None if end is None else math.exp(min(end, _MOST)) for end in (of.effect, of.low, of.high)
+    )
+    assert effect is not None
+    return Measured(
+        effect=effect, low=low, high=high, n=of.n, p=of.p,
+        uninformative=of.uninformative, note=of.note,
+    )  # fmt: skip

@@ -1,0 +1,246 @@
+"""The committed records that claims are read from; every one of them may be missing."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from diffattn.errors import CheckpointError
+from diffattn.records.destination import is_folder_name
+from diffattn.records.evaluations import EvalResult, evaluation_marker
+from diffattn.records.fields import AtLeast, checked, short
+from diffattn.records.io import read_json, read_jsonl
+from diffattn.records.results import BenchResult
+from diffattn.report.page.runs import is_number, read_checked
+
+TEXT = "published/text"
+RECALL = "published/recall"
+STABILITY = "published/stability"
+SIZES = "published/sizes"
+"""Studies of text at several sizes, one folder each."""
+EVALUATIONS = "published/evaluations"
+"""Folders of ``diffattn evaluate``; models are called ``diff-seed0`` and the like."""
+BENCHMARKS = "benchmarks/results"
+TYPES = ("softmax", "diff", "diff_v2", "shared_diff")
+
+
+class _Protocol(TypedDict):
+    version: int
+
+
+class _Dated(TypedDict):
+    protocol: _Protocol
+
+
+class _Values(TypedDict):
+    values: list[float]
+
+
+class _Group(TypedDict):
+    runs: list[str]
+    validation_loss: _Values
+    parts: dict[str, _Values]
+
+
+class _Variant(TypedDict):
+    parameters: int
+    at: dict[str, _Group]
+
+
+class _Verdict(TypedDict):
+    informative: bool
+    sentence: str
+    reasons: list[str]
+
+
+class _Run(TypedDict):
+    """``results.json`` of a run."""
+
+    metrics: dict[str, Any]
+
+
+class _Text(TypedDict):
+    """``results.json`` of a study of text, protocol version 2."""
+
+    seeds: list[int]
+    variants: dict[str, _Variant]
+    verdict: _Verdict
+
+
+class _RecallType(TypedDict):
+    runs: list[str]
+    trials: int
+    solved: int
+    solved_steps: list[int | None]
+
+
+class _RecallTest(TypedDict):
+    types: list[str]
+    fisher_exact: float
+    log_rank: float
+
+
+class _RecallVerdict(TypedDict):
+    verdict: str
+    sentence: str
+    pairs: NotRequired[list[dict[str, Any]]]
+
+
+class _RecallTask(TypedDict):
+    types: dict[str, _RecallType]
+    tests: list[_RecallTest]
+    num_steps: int
+    can: NotRequired[_RecallVerdict]
+    sooner: NotRequired[_RecallVerdict]
+
+
+class _Recall(TypedDict):
+    tasks: dict[str, _RecallTask]
+
+
+class _StabilityRate(TypedDict):
+    learning_rate: float
+    median_gradient_norms: list[float | None]
+
+
+class _StabilityType(TypedDict):
+    rates: Annotated[list[_StabilityRate], AtLeast(1)]
+
+
+class _StabilityDifference(TypedDict):
+    type: str
+    baseline: str
+    metric: str
+    learning_rate: float | None
+    values: Annotated[list[float], AtLeast(1)]
+
+
+class _Stability(TypedDict):
+    types: dict[str, _StabilityType]
+    differences: list[_StabilityDifference]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimRecords:
+    """What has been measured; ``None`` or empty where nothing has."""
+
+    text: Mapping[str, Any] | None = None
+    """A study by ``matched_comparison`` version 2; older ones held no control."""
+    curves: Mapping[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """Run of ``text`` to its validation loss after so many tokens."""
+    recall: Mapping[str, Any] | None = None
+    stability: Mapping[str, Any] | None = None
+    sizes: tuple[Mapping[str, Any], ...] = ()
+    evaluations: tuple[EvalResult, ...] = ()
+    benchmarks: tuple[BenchResult, ...] = ()
+
+
+def read_claim_records(root: Path) -> ClaimRecords:
+    """Read what lies under a checkout; what is missing is left out.
+
+    Args:
+        root: Folder with ``published/`` and ``benchmarks/``.
+
+    Raises:
+        CheckpointError: A file is damaged, of another kind or of another schema version.
+    """
+    root = Path(root)
+    text = _text(root / TEXT)
+    return ClaimRecords(
+        text=text,
+        curves={} if text is None else _curves(root / TEXT, text),
+        recall=_recall(root / RECALL),
+        stability=_stability(root / STABILITY),
+        sizes=tuple(
+            study
+            for path in sorted((root / SIZES).glob("*/results.json"))
+            if (study := _text(path.parent)) is not None
+        ),
+        evaluations=tuple(_evaluations(sorted((root / EVALUATIONS).glob("*/evaluation.json")))),
+        benchmarks=tuple(map(BenchResult.read, sorted((root / BENCHMARKS).glob("*.json")))),
+    )
+
+
+def _read(folder: Path, kind: Any) -> dict[str, Any] | None:
+    path = folder / "results.json"
+    return read_checked(path, kind) if path.exists() else None
+
+
+def _recall(folder: Path) -> dict[str, Any] | None:
+    recall = _read(folder, _Recall)
+    tasks = {} if recall is None else recall["tasks"]
+    for task, entry in tasks.items():
+        of_types = entry["types"].values()
+        steps = {len(of_type["solved_steps"]) for of_type in of_types}
+        counts = [(of_type["solved"], of_type["trials"]) for of_type in of_types]
+        if len(steps) > 1 or 0 in steps or not all(0 <= a <= b and b > 0 for a, b in counts):
+            raise CheckpointError(
+                f"{folder / 'results.json'}: the types of {short(task)} must have as many trials, "
+                f"one or more, got steps of {short(sorted(steps))} and solved {short(counts)}."
+            )
+    return recall
+
+
+def _stability(folder: Path) -> dict[str, Any] | None:
+    stability = _read(folder, _Stability)
+    types = {} if stability is None else stability["types"]
+    seeds = {
+        len(at["median_gradient_norms"]) for of_type in types.values() for at in of_type["rates"]
+    }
+    if len(seeds) > 1:
+        raise CheckpointError(
+            f"{folder / 'results.json'}: types must have one gradient norm per seed, got "
+            f"{short(sorted(seeds))}."
+        )
+    return stability
+
+
+def _text(folder: Path) -> dict[str, Any] | None:
+    """``results.json`` of a study of text, whose own schema is 2; ``None`` for an older one."""
+    path = folder / "results.json"
+    if not path.exists():
+        return None
+    value = read_json(path)
+    if checked(_Dated, value, str(path))["protocol"]["version"] < 2:
+        return None
+    text: dict[str, Any] = dict(checked(_Text, value, str(path)))
+    for name, entry in text["variants"].items():
+        best = entry["at"].get("best")
+        lists: list[list[Any]] = []
+        if best is not None:
+            lists = [best["runs"], best["validation_loss"]["values"]]
+            lists += [part["values"] for part in best["parts"].values()]
+        if not lists or {len(values) for values in lists} != {len(text["seeds"])}:
+            raise CheckpointError(
+                f"{path}: {short(name)} must hold, at its best rate, one run and value per "
+                f"seed, got lists of {short([len(values) for values in lists])}."
+            )
+    return text
+
+
+def _curves(folder: Path, text: Mapping[str, Any]) -> dict[str, list[tuple[float, float]]]:
+    """Of the types' runs at their best rates."""
+    curves = {}
+    for name in TYPES:
+        for run in text["variants"].get(name, {"at": {}})["at"].get("best", {"runs": []})["runs"]:
+            if not is_folder_name(run):
+                raise CheckpointError(
+                    f"{folder / 'results.json'}: must name folders in runs/, got {short(run)}."
+                )
+            log = folder / "runs" / run / "metrics.jsonl"
+            recorded = read_checked(log.with_name("results.json"), _Run)["metrics"]
+            curves[run] = [
+                (row["tokens"], row["validation_loss"])
+                for row in read_jsonl(log, recorded=recorded)
+                if is_number(row.get("validation_loss")) and is_number(row.get("tokens"))
+            ]
+    return curves
+
+
+def _evaluations(markers: Iterable[Path]) -> Iterable[EvalResult]:
+    for marker in markers:
+        folder, names = marker.parent, evaluation_marker(marker.parent)
+        for label in names["models"]:
+            for variant in names["variants"]:
+                if (folder / label / variant / "result.json").exists():
+                    yield EvalResult.read(folder / label / variant)

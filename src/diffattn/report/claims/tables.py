@@ -1,0 +1,150 @@
+"""The claims as tables: for the page of a study, and for ``docs/claims.md``.
+
+``python -m diffattn.report.claims.tables docs/claims.md`` writes that file from the records of the
+checkout that holds it.
+"""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+from diffattn.records.io import write_text
+from diffattn.report.claims.catalog import Claim
+from diffattn.report.claims.measured import Measured
+from diffattn.report.claims.records import read_claim_records
+from diffattn.report.claims.verdicts import VERDICTS, JudgedClaim, judged_claims
+from diffattn.report.page.tables import Table, head_cell, number_cell, table, word_cell
+from diffattn.report.page.wording import MISSING, listing, markdown_row, number, plural
+
+HEADERS = (
+    "Claim", "The paper says", "Effect measured", "If it holds", "Effect", "Range or 95 % interval",
+    "n", "p", "p, Holm", "Verdict", "Record",
+)  # fmt: skip
+REGENERATE = "python -m diffattn.report.claims.tables docs/claims.md"
+
+
+def committed_claims() -> Path | None:
+    """The checkout that runs, if it is one: an installed package carries no records."""
+    root = Path(__file__).parents[4]
+    return root if (root / "published").is_dir() else None
+
+
+def claims_table(root: Path) -> Table:
+    """Every claim with its verdict, for a page.
+
+    Args:
+        root: Folder with ``published/`` and ``benchmarks/``.
+
+    Raises:
+        CheckpointError: A record is damaged or foreign.
+    """
+    judged = judged_claims(read_claim_records(root))
+    rows = []
+    for row in judged:
+        name, *words = _cells(row)
+        says, effect, holds, *numbers, verdict, record = words
+        rows.append(
+            [
+                head_cell(name), word_cell(says), word_cell(effect), word_cell(holds),
+                *map(number_cell, numbers), word_cell(verdict), word_cell(record),
+            ]
+        )  # fmt: skip
+    return table(summary(judged), HEADERS, rows)
+
+
+def summary(judged: list[JudgedClaim]) -> str:
+    """How many claims have which verdict, in a sentence."""
+    counts = Counter(row.verdict for row in judged)
+    parts = [f"{verdict} {counts[verdict]}" for verdict in VERDICTS]
+    return f"{plural(len(judged), 'claim')}: {listing(parts)}."
+
+
+def claims_document(root: Path) -> str:
+    """``docs/claims.md``.
+
+    Args:
+        root: Folder with ``published/`` and ``benchmarks/``.
+
+    Raises:
+        CheckpointError: A record is damaged or foreign.
+    """
+    judged = judged_claims(read_claim_records(root))
+    lines = [
+        "# Claims of the papers, and what our records say",
+        "",
+        f"Written by `{REGENERATE}` from the records under `published/` and `benchmarks/results/`: "
+        "change those, or the catalog in `src/diffattn/report/claims/catalog.py`, not this file. "
+        "Every page of a study of text shows the first table.",
+        "",
+        f"{summary(judged)} *Agrees* and *disagrees* need two seeds or more and a p-value that "
+        "stays at or below 0.05 after Holm's adjustment over all claims that have one; times and "
+        "counts are not tested: there the whole range must lie on one side. *Inconclusive* is "
+        "anything in between. *Uninformative* means that the record itself says so, that it holds "
+        "no control, or that a control does as well. *Not run* means that there is no record. No "
+        "verdict here is about models of the papers' sizes: it says what these records show.",
+        "",
+        markdown_row(HEADERS),
+        markdown_row("---" for _ in HEADERS),
+        *(markdown_row(_cells(row)) for row in judged),
+        "",
+        "## How each is tested",
+        "",
+        "Laptop: minutes on 2 CPU cores. Study: hours on 2 CPU cores; its folder, without weights, "
+        "becomes the record that the table names. GPU: days on one. Names in capitals stand for "
+        "your own files; `docs/protocols.md` says what they hold. An evaluation compares models by "
+        "seed, so one seed shows nothing.",
+        "",
+    ]
+    for row in judged:
+        lines += _commands(row.claim)
+    return "\n".join(lines)
+
+
+def _cells(row: JudgedClaim) -> list[str]:
+    claim, of = row.claim, row.measured
+    holds = f"{claim.expects} {number(claim.bound, 2).removesuffix('.00')}"
+    verdict = row.verdict + (f": {row.why}" if row.why else "")
+    return [
+        claim.id,
+        f"{claim.says} ({claim.source})",
+        claim.effect,
+        holds,
+        *(_numbers(of, row.p_holm) if of else [MISSING] * 5),
+        verdict,
+        claim.record,
+    ]
+
+
+def _numbers(of: Measured, p_holm: float | None) -> list[str]:
+    ends = MISSING
+    if of.low is not None and of.high is not None and of.low < of.high:
+        ends = f"{number(of.low, 3)} to {number(of.high, 3)}"
+    count = f"{of.n} {of.of}" + (f" ({of.note})" if of.note else "")
+    return [number(of.effect, 3), ends, count, _p(of.p), _p(p_holm)]
+
+
+def _p(p: float | None) -> str:
+    if p is None:
+        return MISSING
+    return "below 0.001" if p < 0.001 else number(p, 3)
+
+
+def _commands(claim: Claim) -> list[str]:
+    lines = [f"**{claim.id}**", ""]
+    shown = [
+        (scale, line) for scale, line in zip(claim.commands._fields, claim.commands, strict=True)
+    ]
+    if not any(line for _, line in shown):
+        return [*lines, "No command measures it yet.", ""]
+    lines.append("```bash")
+    for scale, line in shown:
+        lines.append(f"# {scale}" if line else f"# {scale}: none")
+        if line:
+            lines.append(line)
+    return [*lines, "```", ""]
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        file = Path(argument).resolve()
+        write_text(file, claims_document(file.parents[1]))

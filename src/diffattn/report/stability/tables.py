@@ -1,0 +1,135 @@
+"""Tables of a stability study, for its page and, for a document, in Markdown."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from diffattn.report.page.runs import Study
+from diffattn.report.page.tables import (
+    Table,
+    head_cell,
+    number_cell,
+    per_run,
+    table,
+    type_cell,
+    word_cell,
+)
+from diffattn.report.page.wording import MISSING, markdown_row, number, type_name
+from diffattn.report.stability.files import METRICS, read_stability_study
+
+
+def measure_table(study: Study, metric: str) -> Table:
+    """One measure: a row per type, a column per rate; mean, interval, and every run."""
+    rows = []
+    for name, of_type in _types(study).items():
+        row = [type_cell(name)]
+        for at in of_type["rates"]:
+            summary = at[metric]
+            note = _ends(summary)
+            row.append(number_cell(number(summary["mean"], 3), at["runs"], note=note))
+        rows.append(row)
+    headers = ["Model", *(f"rate {rate:g}" for rate in study.info["learning_rates"])]
+    what = {
+        "loss": "nats per token, at most that of guessing all tokens alike; diverged runs count as "
+        "that",
+        "loss_spike_share": "share of the judged steps",
+        "gradient_spike_share": "share of the judged steps",
+        "clipped_share": "share of all steps",
+    }[metric]
+    return table(f"{METRICS[metric]}: {what}. Mean over seeds and its interval.", headers, rows)
+
+
+def diverged_table(study: Study) -> Table:
+    """Runs that diverged, and when."""
+    rows = []
+    for name, of_type in _types(study).items():
+        row = [type_cell(name)]
+        for at in of_type["rates"]:
+            runs = zip(at["runs"], at["diverged"], at["diverged_steps"], strict=True)
+            shown = [(run, _when(step)) for run, diverged, step in runs if diverged]
+            total = f"{len(shown)} of {len(at['runs'])}"
+            row.append(per_run([*([("", total)]), *shown]))
+        rows.append(row)
+    headers = ["Model", *(f"rate {rate:g}" for rate in study.info["learning_rates"])]
+    return table("Diverged runs, and the step at which a number was not finite.", headers, rows)
+
+
+def difference_table(study: Study, overall: bool) -> Table:
+    """Paired differences with their p-values: over all rates, or at each."""
+    rows = []
+    for entry in _differences(study):
+        if (entry["learning_rate"] is None) != overall:
+            continue
+        rows.append(
+            [
+                head_cell(f"{type_name(entry['type'])} − {type_name(entry['baseline'])}"),
+                word_cell(METRICS.get(entry["metric"], entry["metric"])),
+                *([] if overall else [number_cell(f"{entry['learning_rate']:g}")]),
+                number_cell(number(entry["mean"], 4, signed=True)),
+                number_cell(_ends(entry, signed=True)),
+                number_cell(_p(entry["p_value"])),
+                number_cell(_p(entry["p_holm"])),
+            ]
+        )
+    headers = ["Models", "Measure", *([] if overall else ["Rate"]), "Difference", "95 % interval"]
+    caption = "Paired by seed; below 0 is more stable. p: Student's t test. Holm: adjusted for " + (
+        "all rows of this table." if overall else "all rows of this table of one measure."
+    )
+    return table(caption, [*headers, "p", "p, Holm"], rows)
+
+
+def stability_markdown(folder: Path) -> str:
+    """Results of a stability study as a Markdown table: means over rates, per type.
+
+    Args:
+        folder: Study folder.
+
+    Returns:
+        One row per type and rate, ending in a newline.
+
+    Raises:
+        CheckpointError: A file of the study is damaged or foreign.
+    """
+    study = read_stability_study(folder)
+    headers = ["Model", "Learning rate", "Diverged", *list(METRICS.values())[:4]]
+    lines = [markdown_row(headers), markdown_row(["---", *["---:"] * 6])]
+    for name, of_type in _types(study).items():
+        for at in of_type["rates"]:
+            cells = [
+                type_name(name),
+                f"{at['learning_rate']:g}",
+                f"{sum(at['diverged'])} of {len(at['runs'])}",
+                *(_with_ends(at[metric]) for metric in list(METRICS)[:4]),
+            ]
+            lines.append(markdown_row(cells))
+    return "\n".join(lines) + "\n"
+
+
+def _types(study: Study) -> dict[str, Any]:
+    return (study.results or {}).get("types", {})
+
+
+def _differences(study: Study) -> Sequence[dict[str, Any]]:
+    return (study.results or {}).get("differences", [])
+
+
+def _when(step: int | None) -> str:
+    return "no better than a guess" if step is None else f"at step {step:,}"
+
+
+def _ends(entry: dict[str, Any], *, signed: bool = False) -> str:
+    if entry["low"] is None or entry["high"] is None:
+        return "one seed"
+    low, high = (number(entry[end], 3, signed=signed) for end in ("low", "high"))
+    return f"{low} to {high}"
+
+
+def _with_ends(entry: dict[str, Any]) -> str:
+    text = number(entry["mean"], 3)
+    return text if entry["low"] is None else f"{text} ({_ends(entry)})"
+
+
+def _p(p: float | None) -> str:
+    if p is None:
+        return MISSING
+    return "below 0.001" if p < 0.001 else number(p, 3)

@@ -1,0 +1,131 @@
+"""Results of a study of models on text in Markdown, for a README."""
+
+from pathlib import Path
+
+from diffattn.report.page.runs import BASELINE
+from diffattn.report.page.wording import (
+    MISSING,
+    brief_names,
+    count,
+    ends,
+    markdown_row,
+    number,
+    type_name,
+    verdict,
+)
+from diffattn.report.study.files import TextStudy, read_study
+from diffattn.report.study.names import rate_name
+from diffattn.report.study.summary import (
+    COMPARED,
+    NO_ATTENTION,
+    Group,
+    Variant,
+    baseline_of,
+    difference,
+    group_at,
+    variants_of,
+)
+from diffattn.report.study.tables import level_of, rates_shown
+
+
+def study_markdown(folder: Path) -> str:
+    """The verdict, and the results as Markdown tables that name their runs.
+
+    Args:
+        folder: Study folder.
+
+    Returns:
+        One row per model, the types first, then controls and the rest, and the types again at the
+        common learning rate where it is not the best of all. Ends in a newline.
+
+    Raises:
+        CheckpointError: A file of the study is damaged or foreign.
+    """
+    study = read_study(folder)
+    every = variants_of(study)
+    shown = [variant for variant in every.values() if variant.role in COMPARED]
+    others = [variant for variant in every.values() if variant.role not in COMPARED]
+    tables = [
+        _types(study, [variant for variant in shown if variant.role in COMPARED], at)
+        for at in rates_shown(every)
+    ]
+    if others:
+        tables.insert(1, _others(study, others))
+    sentence = (study.results or {}).get("verdict")
+    head = [_one_line(sentence["sentence"])] if sentence else []
+    return "\n\n".join([*head, *("\n".join(rows) for rows in tables)]) + "\n"
+
+
+def _types(study: TextStudy, shown: list[Variant], at: str) -> list[str]:
+    level = f"{level_of(study)} interval"
+    with_rate = any(variant.common is not None for variant in shown)
+    with_none = NO_ATTENTION in study.variants
+    headers = ["Model", "Parameters", "Validation loss", level, "To the Transformer", level]
+    if with_none:
+        headers += ["To no attention", level]
+    headers += [f"{at.capitalize()} rate"] * with_rate + ["Verdict", "Runs"]
+    align = ["---", *["---:"] * (len(headers) - 3), "---", "---"]
+    rows = []
+    for variant in shown:
+        group = group_at(variant, at)
+        cells = [type_name(variant.name), count(variant.parameters), *_loss(group)]
+        cells += _change(study, variant.name, BASELINE, at)
+        if with_none:
+            cells += _change(study, variant.name, NO_ATTENTION, at)
+        cells += [rate_name(group.learning_rate if group else None)] * with_rate
+        cells += [_verdict(study, variant.name, BASELINE, at), _runs(group)]
+        rows.append(cells)
+    return _lines(headers, align, rows)
+
+
+def _others(study: TextStudy, shown: list[Variant]) -> list[str]:
+    level = f"{level_of(study)} interval"
+    headers = ["Control, ablation or match", "Parameters", "Validation loss", level]
+    headers += ["Compared with", "Difference", level, "Verdict", "Runs"]
+    align = ["---", "---:", "---:", "---:", "---", "---:", "---:", "---", "---"]
+    rows = []
+    for variant in shown:
+        baseline = baseline_of(study, variant.name)
+        cells = [type_name(variant.name), count(variant.parameters), *_loss(variant.best)]
+        cells.append(MISSING if baseline is None else type_name(baseline))
+        cells += _change(study, variant.name, baseline, "best")
+        cells += [_verdict(study, variant.name, baseline, "best"), _runs(variant.best)]
+        rows.append(cells)
+    return _lines(headers, align, rows)
+
+
+def _lines(headers: list[str], align: list[str], rows: list[list[str]]) -> list[str]:
+    return [
+        markdown_row(map(_one_line, headers)),
+        markdown_row(align),
+        *(markdown_row(map(_one_line, cells)) for cells in rows),
+    ]
+
+
+def _loss(group: Group | None) -> list[str]:
+    if group is None:
+        return [MISSING, MISSING]
+    return [number(group.loss.interval.mean), ends(group.loss.interval)]
+
+
+def _change(study: TextStudy, name: str, baseline: str | None, at: str) -> list[str]:
+    entry = None if baseline is None else difference(study, name, baseline, at)
+    if entry is None:
+        return [MISSING, MISSING]
+    return [number(entry.interval.mean, signed=True), ends(entry.interval, signed=True)]
+
+
+def _verdict(study: TextStudy, name: str, baseline: str | None, at: str) -> str:
+    if name == BASELINE:
+        return "baseline"
+    entry = None if baseline is None else difference(study, name, baseline, at)
+    return MISSING if entry is None else verdict(entry.interval)
+
+
+def _runs(group: Group | None) -> str:
+    return ", ".join(brief_names(group.loss.runs)) if group else "no finished run"
+
+
+def _one_line(text: str) -> str:
+    """A line break would end a row of a table."""
+    return " ".join(text.split())

@@ -1,0 +1,32 @@
+"""Several tests at once: p-values that stand for all of them."""
+
+from collections.abc import Sequence
+
+from diffattn.errors import ConfigError
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    r"""Holm's adjusted p-values: at most a share α of families has any wrong one below α.
+
+    .. math:: \tilde p_{(i)} = \max_{j \le i} \min(1, (m - j + 1)\, p_{(j)})
+
+    for the m p-values in rising order. It needs no assumption on how the tests depend.
+
+    Source: S. Holm, Scand. J. Stat. 6 (1979), 65-70.
+
+    Args:
+        p_values: Of the whole family, from 0 to 1; none gives none.
+
+    Returns:
+        As many, in the order given.
+
+    Raises:
+        ConfigError: A value is no probability.
+    """
+    if not all(0 <= p <= 1 for p in p_values):
+        raise ConfigError(f"holm: p_values must lie in [0, 1], got {list(p_values)}.")
+    adjusted, least = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        least = max(least, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = least
+    return adjusted

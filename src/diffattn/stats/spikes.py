@@ -1,0 +1,139 @@
+"""How unstable a training run was: spikes of its loss and gradient norm, clipping, divergence.
+
+The definitions below were fixed, in a commit of their own, before the first run of the stability
+study. Every one of them looks at one run alone. Hard batches raise the loss of any model: runs are
+therefore compared with runs that read the same tokens at the same step.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from diffattn.errors import ConfigError
+
+WINDOW = 32
+"""Steps before a step that it is compared with; the first ``WINDOW`` steps are not judged."""
+DEVIATIONS = 5.0
+"""Robust standard deviations above the median of the window that a spike exceeds."""
+LEAST_LOSS = 0.1
+"""Nats above the median of the window that a spike of the loss exceeds as well."""
+LEAST_GRADIENT = math.log(2.0)
+"""The same for the logarithm of the gradient norm: a factor of 2."""
+_ROBUST = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stability:
+    """What is measured of one run. All shares are from 0 (stable) to 1."""
+
+    diverged: bool
+    """The run met a number that is not finite, or its final loss is no better than ``ln V``, that
+    of guessing every token of the vocabulary alike."""
+    diverged_step: int | None
+    """Steps done when the number that is not finite was met; ``None`` if none was."""
+    loss: float
+    """Final validation loss in nats per token, at most ``ln V``; ``ln V`` if the run diverged."""
+    loss_spike_share: float
+    """Share of the judged steps that are spikes of the training loss."""
+    gradient_spike_share: float
+    """Share of the judged steps that are spikes of the gradient norm before clipping."""
+    clipped_share: float
+    """Share of all steps whose gradient was clipped."""
+    median_gradient_norm: float | None
+    """Median gradient norm before clipping, over the judged steps; ``None`` if there is none."""
+
+
+def spike_steps(values: Sequence[float] | np.ndarray, least: float) -> np.ndarray:
+    r"""Which values stick out above those just before them.
+
+    .. math:: x_t - m_t > \max(5 \cdot 1.4826\,\mathrm{median}_i |x_i - m_t|,\ \text{least}),
+        \quad m_t = \mathrm{median}_i\, x_i, \quad t - 32 \le i < t
+
+    Source: ours; fixed before the study was run.
+
+    Args:
+        values: ``[n]``, finite, one per step.
+        least: What a spike exceeds the median by at the least, in the unit of ``values``.
+
+    Returns:
+        bool ``[n]``; the first 32 are False.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    spikes = np.zeros(len(x), dtype=bool)
+    if len(x) <= WINDOW:
+        return spikes
+    before = np.lib.stride_tricks.sliding_window_view(x, WINDOW)[:-1]  # [n - WINDOW, WINDOW]
+    middle = np.median(before, axis=-1)
+    deviation = _ROBUST * np.median(np.abs(before - middle[:, None]), axis=-1)
+    spikes[WINDOW:] = x[WINDOW:] - middle > np.maximum(DEVIATIONS * deviation, least)
+    return spikes
+
+
+def stability(
+    losses: Sequence[float],
+    gradient_norms: Sequence[float],
+    *,
+    num_steps: int,
+    vocab_size: int,
+    max_gradient_norm: float,
+    validation_loss: float | None,
+) -> Stability:
+    """Measure one run.
+
+    A step that a diverged run did not make counts as a spike of both kinds and as clipped: the
+    worst, so that a run cannot look stable by ending early.
+
+    Args:
+        losses: ``[n]``, training loss of every step made, in nats per token.
+        gradient_norms: ``[n]``, norm of the gradient of every step made, before clipping.
+        num_steps: Steps planned, more than 32 and at least n.
+        vocab_size: V.
+        max_gradient_norm: Norm above which gradients are clipped; 0 for never.
+        validation_loss: Of the finished run; ``None`` if it met a number that is not finite.
+
+    Raises:
+        ConfigError: The lists differ in length, are not finite, or do not fit ``num_steps``.
+    """
+    made = len(losses)
+    fits = made == len(gradient_norms) and num_steps > WINDOW and made <= num_steps
+    if not fits or (validation_loss is not None and made < num_steps):
+        raise ConfigError(
+            f"stability: losses and gradient_norms must hold one value for each of {num_steps} "
+            f"steps, more than {WINDOW}, got {made} and {len(gradient_norms)}."
+        )
+    if not (np.isfinite(losses).all() and np.isfinite(gradient_norms).all()):
+        raise ConfigError("stability: losses and gradient_norms must be finite, got others.")
+    ceiling, lost, judged = math.log(vocab_size), num_steps - made, num_steps - WINDOW
+    norms = np.asarray(gradient_norms, dtype=np.float64)
+    logs = np.log(np.maximum(norms, np.finfo(np.float64).tiny))
+
+    clipped = norms > max_gradient_norm if max_gradient_norm else np.zeros(made, dtype=bool)
+
+    def share(spikes: np.ndarray) -> float:
+        return min(1.0, (int(spikes.sum()) + lost) / judged)
+
+    return Stability(
+        diverged=validation_loss is None or validation_loss >= ceiling,
+        diverged_step=made if validation_loss is None else None,
+        loss=ceiling if validation_loss is None else min(validation_loss, ceiling),
+        loss_spike_share=share(spike_steps(losses, LEAST_LOSS)),
+        gradient_spike_share=share(spike_steps(logs, LEAST_GRADIENT)),
+        clipped_share=(int(clipped.sum()) + lost) / num_steps,
+        median_gradient_norm=float(np.median(norms[WINDOW:])) if made > WINDOW else None,
+    )
+
+
+def rate_sensitivity(losses: Mapping[float, float]) -> float:
+    r"""How much a learning rate that is not the best costs, on average over those tried.
+
+    .. math:: \frac{1}{n} \sum_\eta \min(L(\eta), \ln V) - \min_\eta L(\eta)
+
+    Source: arXiv:2309.14322, section 2.2 (there with the loss at initialisation for ln V).
+
+    Args:
+        losses: Learning rate to :attr:`Stability.loss`; the rates evenly spaced in logarithm.
+    """
+    return sum(losses.values()) / len(losses) - min(losses.values())

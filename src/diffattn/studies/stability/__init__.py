@@ -1,0 +1,1 @@
+"""Which attention types train stably, and up to which learning rate."""

@@ -1,0 +1,90 @@
+"""What a stability study runs: every attention type at every learning rate and seed."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.known_names import check_known
+from diffattn.models.twins import MATCHES
+from diffattn.stats.spikes import WINDOW
+from diffattn.studies.workers import Member
+from diffattn.training.config import RunConfig
+from diffattn.training.stability import StabilityRun
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StabilityStudyConfig:
+    """What is compared. All types read the same tokens at the same seed and step."""
+
+    scale: str
+    base: RunConfig
+    """The softmax run; the others are its twins."""
+    learning_rates: tuple[float, ...]
+    """Peak rates; the final rate keeps its share of the peak."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    types: tuple[str, ...] = ATTENTION_TYPES
+    match: str = "params"
+    """What the twins keep equal: ``"params"``, ``"heads"`` or ``"attention_flops"``."""
+
+    def __post_init__(self) -> None:
+        check_known("StabilityStudyConfig", "match", self.match, MATCHES)
+        for name in ("learning_rates", "seeds", "types"):
+            values = list(getattr(self, name))
+            if not values or len(set(values)) != len(values):
+                raise ConfigError(
+                    f"StabilityStudyConfig: {name} must be distinct, one or more, got {values}."
+                )
+        train = self.base.train
+        for holds, must, got in (
+            (self.base.model.attention_type == "softmax",
+             "base must be a softmax model, whose twins are compared",
+             self.base.model.attention_type),
+            (train.log_every == 1, "train.log_every must be 1, as a spike lasts a step",
+             train.log_every),
+            (train.num_steps > WINDOW, f"train.num_steps must be more than {WINDOW}, the steps "
+             "that a step is compared with", train.num_steps),
+        ):  # fmt: skip
+            if not holds:
+                raise ConfigError(f"StabilityStudyConfig: {must}, got {got!r}.")
+        self.members()  # whatever is wrong with one of them is wrong now
+
+    def members(self) -> list[Member[RunConfig]]:
+        """The runs, seed by seed, so that an early stop leaves whole groups."""
+        twins = {name: self.base.model.twin(name, self.match) for name in self.types}
+        floor = self.base.train.final_learning_rate / self.base.train.learning_rate
+        members: list[Member[RunConfig]] = []
+        for seed in self.seeds:
+            for rate in self.learning_rates:
+                train = replace(
+                    self.base.train,
+                    learning_rate=rate,
+                    final_learning_rate=rate * floor,
+                    seed=seed,
+                    data_seed=seed,
+                )
+                for name, twin in twins.items():
+                    run = StabilityRun(
+                        name=run_name(name, rate, seed),
+                        model=twin.config,
+                        train=train,
+                        data=self.base.data,
+                    )
+                    members.append(Member.of(run, twin))
+        return members
+
+    def resolved(self) -> dict[str, Any]:
+        """All settings as plain values, for records."""
+        return {
+            "scale": self.scale,
+            "types": list(self.types),
+            "seeds": list(self.seeds),
+            "learning_rates": list(self.learning_rates),
+            "match": self.match,
+            "config": self.base.resolved(),
+        }
+
+
+def run_name(attention_type: str, rate: float, seed: int) -> str:
+    """Name of a run, unique within its study."""
+    return f"{attention_type}-lr{rate:g}-seed{seed}"

@@ -1,0 +1,223 @@
+"""From finished runs to the stability study's results and plain words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any
+
+from diffattn.stats.intervals import mean_interval
+from diffattn.stats.multiple import holm
+from diffattn.stats.paired import paired_difference, paired_t_test
+from diffattn.stats.spikes import (
+    DEVIATIONS,
+    LEAST_GRADIENT,
+    LEAST_LOSS,
+    WINDOW,
+    Stability,
+    rate_sensitivity,
+    stability,
+)
+from diffattn.studies.stability.config import StabilityStudyConfig, run_name
+
+METRICS = ("loss", "loss_spike_share", "gradient_spike_share", "clipped_share")
+"""Fields of :class:`diffattn.stats.spikes.Stability` that are compared between types."""
+PAIRS = (
+    ("diff_v2", "diff"),
+    ("diff", "softmax"),
+    ("diff_v2", "softmax"),
+    ("shared_diff", "softmax"),
+)
+"""Types and what they are compared with; the first is the published claim."""
+# The papers' models have 8 DIFF heads or more.
+SMALLEST_TESTED_HEADS = 8
+
+
+def stability_results(
+    config: StabilityStudyConfig,
+    results: Mapping[str, Mapping[str, Any]],
+    rows: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> dict[str, Any]:
+    """Every measure per type and rate, and paired differences between types.
+
+    Args:
+        config: The study.
+        results: Name of every run to what its ``results.json`` holds.
+        rows: Name of every run to its ``metrics.jsonl``.
+    """
+    measured = {
+        member.config.name: _measured(config, results[member.config.name], rows)
+        for member in config.members()
+    }
+    return {
+        "schema": 1,
+        "kind": "stability",
+        "protocol": {"name": "stability_study", "version": 1},
+        "scale": config.scale,
+        "definition": {
+            "window": WINDOW,
+            "deviations": DEVIATIONS,
+            "least_loss": LEAST_LOSS,
+            "least_log_gradient": LEAST_GRADIENT,
+        },
+        "types": {
+            name: {
+                "rates": [_at_rate(config, measured, name, r) for r in config.learning_rates],
+                "sensitivity": _summary(_sensitivity(config, measured, name)),
+            }
+            for name in config.types
+        },
+        "differences": _differences(config, measured),
+        "statement": statement(config),
+        "complete": True,
+    }
+
+
+def _measured(
+    config: StabilityStudyConfig,
+    result: Mapping[str, Any],
+    rows: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> Stability:
+    trained = [row for row in rows[result["run"]] if "train_loss" in row]
+    train = config.base.train
+    return stability(
+        [row["train_loss"] for row in trained],
+        [row["gradient_norm"] for row in trained],
+        num_steps=train.num_steps,
+        vocab_size=config.base.model.vocab_size,
+        max_gradient_norm=train.max_grad_norm,
+        validation_loss=result["validation_loss"],
+    )
+
+
+def _values(
+    config: StabilityStudyConfig, measured: Mapping[str, Stability], name: str, rate: float
+) -> list[Stability]:
+    return [measured[run_name(name, rate, seed)] for seed in config.seeds]
+
+
+def _at_rate(
+    config: StabilityStudyConfig, measured: Mapping[str, Stability], name: str, rate: float
+) -> dict[str, Any]:
+    of_seeds = _values(config, measured, name, rate)
+    return {
+        "learning_rate": rate,
+        "runs": [run_name(name, rate, seed) for seed in config.seeds],
+        "diverged": [run.diverged for run in of_seeds],
+        "diverged_steps": [run.diverged_step for run in of_seeds],
+        "median_gradient_norms": [run.median_gradient_norm for run in of_seeds],
+        **{metric: _summary([getattr(run, metric) for run in of_seeds]) for metric in METRICS},
+    }
+
+
+def _sensitivity(
+    config: StabilityStudyConfig, measured: Mapping[str, Stability], name: str
+) -> list[float]:
+    """One per seed."""
+    return [
+        rate_sensitivity(
+            {rate: measured[run_name(name, rate, seed)].loss for rate in config.learning_rates}
+        )
+        for seed in config.seeds
+    ]
+
+
+def _differences(
+    config: StabilityStudyConfig, measured: Mapping[str, Stability]
+) -> list[dict[str, Any]]:
+    """At every rate, then over all rates (``learning_rate`` null).
+
+    Holm's adjustment is over the pairs and rates of a metric, and, apart from them, over all
+    pairs and metrics of the means over rates.
+    """
+    pairs = [pair for pair in PAIRS if set(pair) <= set(config.types)]
+    found: list[dict[str, Any]] = []
+    for metric in METRICS:
+        of_metric = []
+        for pair in pairs:
+            for rate in config.learning_rates:
+                sides = ([getattr(r, metric) for r in _values(config, measured, n, rate)]
+                         for n in pair)  # fmt: skip
+                of_metric.append(_difference(pair, metric, rate, *sides))
+        found += _adjusted(of_metric)
+    overall = []
+    for metric in METRICS:
+        for pair in pairs:
+            means = (
+                [
+                    fmean(
+                        getattr(measured[run_name(name, rate, seed)], metric)
+                        for rate in config.learning_rates
+                    )
+                    for seed in config.seeds
+                ]
+                for name in pair
+            )
+            overall.append(_difference(pair, metric, None, *means))
+    for pair in pairs:
+        sides = (_sensitivity(config, measured, name) for name in pair)
+        overall.append(_difference(pair, "sensitivity", None, *sides))
+    return found + _adjusted(overall)
+
+
+def _difference(
+    pair: tuple[str, str],
+    metric: str,
+    rate: float | None,
+    values: Sequence[float],
+    baseline: Sequence[float],
+) -> dict[str, Any]:
+    differences = [a - b for a, b in zip(values, baseline, strict=True)]
+    interval = asdict(paired_difference(values, baseline))
+    del interval["method"]
+    return {
+        "type": pair[0],
+        "baseline": pair[1],
+        "metric": metric,
+        "learning_rate": rate,
+        "values": differences,
+        **interval,
+        "p_value": paired_t_test(differences),
+    }
+
+
+def _adjusted(family: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With Holm's p-values; one seed has none."""
+    known = [entry for entry in family if entry["p_value"] is not None]
+    adjusted = holm([entry["p_value"] for entry in known])
+    for entry in family:
+        entry["p_holm"] = None
+    for entry, p in zip(known, adjusted, strict=True):
+        entry["p_holm"] = p
+    return family
+
+
+def _summary(values: list[float]) -> dict[str, Any]:
+    interval = asdict(mean_interval(values))
+    del interval["method"]
+    return {"values": values, **interval}
+
+
+def statement(config: StabilityStudyConfig) -> str:
+    """What this study can and cannot show, in plain words."""
+    heads = [
+        m.config.model.num_heads
+        for m in config.members()
+        if m.config.model.attention.lambda_vectors
+    ]
+    size = (
+        f"{min(heads)} DIFF heads are fewer than the papers' {SMALLEST_TESTED_HEADS} or more. "
+        if heads and min(heads) < SMALLEST_TESTED_HEADS
+        else ""
+    )
+    seeds = len(config.seeds)
+    spread = (
+        "With one seed there is no interval: a difference here may be chance."
+        if seeds == 1
+        else f"Intervals are over {seeds} seeds of initial weights and data order."
+    )
+    return (
+        f"{size}What counts as a spike was fixed before the first run. All types read the same "
+        "tokens at the same seed and step, so a hard batch raises the loss of all. The published "
+        "reports are of models thousands of times larger: what is stable here may not be there. "
+        f"{spread}"
+    )

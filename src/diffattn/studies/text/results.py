@@ -1,0 +1,187 @@
+"""From the records of finished runs to the comparison's results: pure functions."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from diffattn.models.accounting import flops_per_token, parameter_count
+from diffattn.stats.intervals import Interval, mean_interval
+from diffattn.stats.paired import paired_difference
+from diffattn.studies.text.comparison import (
+    ComparisonConfig,
+    Sweep,
+    best_rates,
+    sweep_name,
+    trial_name,
+)
+from diffattn.studies.text.variants import BASELINE, FLOOR, VARIANTS
+from diffattn.studies.workers import Member
+from diffattn.training.config import RunConfig
+
+Records = Mapping[str, Mapping[str, Any]]
+"""Name of a run to what its ``results.json`` holds."""
+SOFTMAX_CONTROLS = (FLOOR, "softmax_half", "softmax_minus_mean")
+"""What a type is compared with besides softmax: a lead over softmax that these have, too, is none
+of the second map."""
+
+
+def comparison_results(
+    config: ComparisonConfig,
+    sweeps: Mapping[str, Sweep],
+    runs: Records,
+    phases: Mapping[str, int | None],
+) -> dict[str, Any]:
+    """Losses of every variant, whole and by part, and paired differences.
+
+    Args:
+        config: The comparison.
+        sweeps: Swept variant to its sweep; empty if there was none.
+        runs: All runs of the sweep and of the trials.
+        phases: Name of a trial to the step at which it passed the induction phase.
+    """
+    rates = best_rates(config, sweeps)
+    trials = {member.config.name: member for member in config.trials(rates)}
+    variants = {
+        name: _variant(config, name, rates, trials, runs, phases) for name in config.variants
+    }
+    return {
+        "schema": 2,
+        "protocol": {"name": "matched_comparison", "version": 2},
+        "scale": config.scale,
+        "seeds": list(config.seeds),
+        "tokens": config.base.train.num_steps * config.base.train.batch_tokens,
+        "rates": _rates(config, sweeps, rates, runs),
+        "variants": variants,
+        "differences": list(_differences(config, variants, runs)),
+        "complete": True,
+    }
+
+
+def _rates(
+    config: ComparisonConfig, sweeps: Mapping[str, Sweep], rates: Mapping[str, float], runs: Records
+) -> dict[str, Any]:
+    member = next(iter(config.sweep_members(config.learning_rates[:1])), None)
+    variants = {}
+    for name, sweep in sweeps.items():
+        names = {rate: sweep_name(name, rate, config.sweep_seed) for rate, _ in sweep.tried}
+        variants[name] = {
+            "best": sweep.best,
+            "inside": sweep.inside,
+            "tried": [
+                {"run": names[rate], "learning_rate": rate, "validation_loss": loss}
+                for rate, loss in sweep.tried
+            ],
+        }
+    return {
+        "common": rates[BASELINE],
+        "sweep_seed": config.sweep_seed if sweeps else None,
+        "sweep_steps": member.config.train.num_steps if member and sweeps else None,
+        "variants": variants,
+    }
+
+
+def _variant(
+    config: ComparisonConfig,
+    name: str,
+    rates: Mapping[str, float],
+    trials: Mapping[str, Member[RunConfig]],
+    runs: Records,
+    phases: Mapping[str, int | None],
+) -> dict[str, Any]:
+    variant = VARIANTS[name]
+    model = trials[trial_name(name, config.seeds[0])].config.model
+    facts = {
+        "role": variant.role,
+        "what": variant.what,
+        "attention_type": variant.attention_type,
+        "match": variant.match or config.match,
+        "parameters": parameter_count(model),
+        "train_flops_per_token": flops_per_token(model, config.base.train.seq_len, training=True),
+    }
+    at = {"best": rates[name]}
+    if trial_name(name, config.seeds[0], common=True) in trials:
+        at["common"] = rates[BASELINE]
+    groups = {}
+    for key, rate in at.items():
+        names = _runs_of(config, name, key)
+        groups[key] = {
+            "learning_rate": rate,
+            "runs": names,
+            "validation_loss": _mean([runs[run]["validation_loss"] for run in names]),
+            "parts": {
+                part: _mean([runs[run]["validation_parts"][part]["loss"] for run in names])
+                for part in runs[names[0]]["validation_parts"]
+            },
+            "phase_steps": [phases[run] for run in names],
+        }
+    return facts | {"at": groups}
+
+
+def _differences(
+    config: ComparisonConfig, variants: Mapping[str, Any], runs: Records
+) -> Iterator[dict[str, Any]]:
+    """Every variant minus what it is compared with, and every type minus the controls."""
+    for name in config.variants:
+        if name == BASELINE:
+            continue
+        against = [VARIANTS[name].compared_with]
+        if VARIANTS[name].role == "type":
+            against += SOFTMAX_CONTROLS
+        if VARIANTS[name].role == "match":  # the same type, matched otherwise, to softmax
+            against.append(BASELINE)
+        for baseline in against:
+            if baseline not in variants:
+                continue
+            for at in variants[name]["at"]:
+                metrics = ["validation_loss"]
+                if at == "best" and baseline in (BASELINE, FLOOR):
+                    metrics += variants[name]["at"]["best"]["parts"]
+                for metric in metrics:
+                    yield _difference(config, variants, runs, name, baseline, at, metric)
+
+
+def _difference(
+    config: ComparisonConfig,
+    variants: Mapping[str, Any],
+    runs: Records,
+    name: str,
+    baseline: str,
+    at: str,
+    metric: str,
+) -> dict[str, Any]:
+    """Seed by seed, where both have it. At the common rate the other side is at it, too."""
+    other_at = at if at in variants[baseline]["at"] else "best"
+    pairs = list(
+        zip(_runs_of(config, name, at), _runs_of(config, baseline, other_at), strict=False)
+    )
+
+    def value(run: str) -> float:
+        if metric == "validation_loss":
+            return float(runs[run]["validation_loss"])
+        return float(runs[run]["validation_parts"][metric]["loss"])
+
+    values, others = ([value(pair[side]) for pair in pairs] for side in (0, 1))
+    return {
+        "variant": name,
+        "baseline": baseline,
+        "at": at,
+        "metric": metric,
+        "runs": [list(pair) for pair in pairs],
+        "values": [a - b for a, b in zip(values, others, strict=True)],
+        **_ends(paired_difference(values, others)),
+    }
+
+
+def _runs_of(config: ComparisonConfig, name: str, at: str) -> list[str]:
+    """Seeds are in one order everywhere, so that those of two variants pair from the first on."""
+    return [trial_name(name, seed, common=at == "common") for seed in config.seeds_of(name)]
+
+
+def _mean(values: list[float]) -> dict[str, Any]:
+    return {"values": values, **_ends(mean_interval(values))}
+
+
+def _ends(interval: Interval) -> dict[str, Any]:
+    values = asdict(interval)
+    values.pop("method")
+    return values

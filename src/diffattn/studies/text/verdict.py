@@ -1,0 +1,135 @@
+"""What a comparison says, in one sentence, or why it says nothing."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from diffattn.report.page.wording import type_name
+from diffattn.studies.text.results import SOFTMAX_CONTROLS
+from diffattn.studies.text.variants import BASELINE, FLOOR, VARIANTS
+
+MARGIN = 0.1
+"""Nats per token by which softmax attention must beat no attention before types are compared."""
+
+
+def verdict(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether the comparison is informative, and its result.
+
+    It is not if the softmax model does not beat the model without attention by :data:`MARGIN`
+    (with its whole interval), if a type does not beat it at all, or if one type has passed the
+    induction phase in most seeds and another has not: then what is compared is who leaves a
+    plateau first.
+
+    Args:
+        results: Of :func:`diffattn.studies.text.results.comparison_results`.
+    """
+    reasons = list(_reasons(results))
+    said = [_said(results, name) for name in _types(results)]
+    sentence = (
+        f"Uninformative about attention types: {reasons[0]}."
+        if reasons
+        else f"{_size(results)}, each type at its best learning rate: {'; '.join(said)}."
+    )
+    return {
+        "informative": not reasons,
+        "sentence": sentence,
+        "reasons": reasons + list(_warnings(results)),
+        "margin": MARGIN,
+    }
+
+
+def _types(results: Mapping[str, Any]) -> list[str]:
+    return [name for name in results["variants"] if VARIANTS[name].role == "type"]
+
+
+def difference(
+    results: Mapping[str, Any], variant: str, baseline: str, at: str = "best"
+) -> Mapping[str, Any] | None:
+    """The paired difference of validation losses, or ``None``."""
+    return next(
+        (
+            row
+            for row in results["differences"]
+            if (row["variant"], row["baseline"], row["at"], row["metric"])
+            == (variant, baseline, at, "validation_loss")
+        ),
+        None,
+    )
+
+
+def _reasons(results: Mapping[str, Any]) -> Iterator[str]:
+    """Why nothing can be said of the types."""
+    if FLOOR not in results["variants"]:
+        yield "no model without attention was trained beside them"
+        return
+    floor = difference(results, FLOOR, BASELINE)
+    assert floor is not None, "the control is compared with the baseline"
+    least = floor["mean"] if floor["low"] is None else floor["low"]
+    if least < MARGIN:
+        yield (
+            f"softmax attention does not beat no attention by {MARGIN} nats "
+            f"({_interval(floor, flip=True)})"
+        )
+    for name in _types(results):
+        row = difference(results, name, FLOOR)
+        assert row is not None, "every type is compared with the control"
+        most = row["mean"] if row["high"] is None else row["high"]
+        if most >= 0:
+            yield f"{type_name(name)} does not beat no attention ({_interval(row)})"
+    passed = {
+        name: sum(step is not None for step in steps) / len(steps)
+        for name in (BASELINE, *_types(results))
+        if (steps := results["variants"][name]["at"]["best"]["phase_steps"])
+    }
+    late = [type_name(name) for name, share in passed.items() if share < 0.5]
+    if late and len(late) < len(passed):
+        early = [type_name(name) for name, share in passed.items() if share >= 0.5]
+        yield (
+            f"{' and '.join(early)} passed the induction phase and {' and '.join(late)} did not: "
+            "the losses rank who got there within these steps"
+        )
+
+
+def _warnings(results: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader must know besides."""
+    for name, sweep in results["rates"]["variants"].items():
+        if not sweep["inside"]:
+            yield f"the best learning rate of {type_name(name)} lies at the edge of its sweep"
+
+
+def _said(results: Mapping[str, Any], name: str) -> str:
+    """What is said of one type."""
+    row = difference(results, name, BASELINE)
+    assert row is not None, "every type is compared with the baseline"
+    label, size = type_name(name), f"{abs(row['mean']):.3f} nats"
+    if row["low"] is None:
+        side = "below" if row["mean"] < 0 else "above"
+        return f"{label} ends {size} {side} softmax attention (one seed: this may be chance)"
+    if row["low"] <= 0 <= row["high"]:
+        return f"{label} shows no difference to softmax attention ({_interval(row)})"
+    side = "better" if row["mean"] < 0 else "worse"
+    explained = [
+        VARIANTS[control].what.split(":")[0]
+        for control in SOFTMAX_CONTROLS
+        if control != FLOOR
+        and (against := difference(results, name, control)) is not None
+        and (against["high"] is None or against["high"] >= 0)
+    ]
+    but = f", and {' and '.join(explained)} does as well" if side == "better" and explained else ""
+    return f"{label} is {size} {side} than softmax attention ({_interval(row)}){but}"
+
+
+def _interval(row: Mapping[str, Any], *, flip: bool = False) -> str:
+    """A difference in words: its mean and interval, or that there is none."""
+    sign = -1 if flip else 1
+    mean, seeds = sign * row["mean"], len(row["values"])
+    if row["low"] is None:
+        return f"{mean:+.3f}, one seed"
+    low, high = sorted((sign * row["low"], sign * row["high"]))
+    return (
+        f"{mean:+.3f}, {100 * row['level']:.0f} % interval {low:+.3f} to {high:+.3f}, {seeds} seeds"
+    )
+
+
+def _size(results: Mapping[str, Any]) -> str:
+    base = results["variants"][BASELINE]
+    return f"At {base['parameters'] / 1e6:.1f} million parameters and {results['tokens']:,} tokens"

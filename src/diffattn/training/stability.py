@@ -1,0 +1,76 @@
+"""One training run of which divergence is a result, not a failure."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diffattn.records.io import log_facts, read_json, write_json
+from diffattn.records.lock import sole_writer
+from diffattn.training.callbacks import METRICS, DivergenceError
+from diffattn.training.config import RunConfig
+from diffattn.training.prepare import PreparedData
+from diffattn.training.trainer import RESULTS, train
+
+RECORDED = "recorded"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StabilityRun(RunConfig):
+    """A run that may diverge."""
+
+    def resolved(self) -> dict[str, Any]:
+        """All settings as plain values, and what becomes of a run that diverges."""
+        return {**RunConfig.resolved(self), "divergence": RECORDED}
+
+
+def train_stability(
+    config: RunConfig,
+    data: PreparedData,
+    folder: Path,
+    *,
+    facts: dict[str, Any] | None = None,
+    **callbacks: Callable[..., None],
+) -> dict[str, Any]:
+    """Train one model as :func:`diffattn.training.trainer.train` does; keep no weights.
+
+    Args:
+        config: A :class:`StabilityRun`, whose record says that divergence is one.
+        data: Tokens.
+        folder: Run directory.
+        facts: More to record about the model.
+        **callbacks: ``on_progress`` and ``on_message`` of ``train``.
+
+    Returns:
+        What ``results.json`` holds. Of a run that met a number that is not finite:
+        ``validation_loss`` null, ``diverged_step`` the step at which it did, ``reason`` in words.
+
+    Raises:
+        ConfigError: As ``train``.
+        CheckpointError: As ``train``.
+        DiffAttnError: A file could not be written whole; the same call continues.
+        OSError: The disk is full or not writable; the same call continues.
+    """
+    folder = Path(folder)
+    try:
+        train(config, data, folder, facts=facts, **callbacks)
+    except DivergenceError as error:
+        with sole_writer(folder):
+            _record(config, folder, error)
+    shutil.rmtree(folder / "model", ignore_errors=True)
+    return read_json(folder / RESULTS)
+
+
+def _record(config: RunConfig, folder: Path, error: DivergenceError) -> None:
+    """Write ``results.json``, the last file; checkpoints are of no more use."""
+    results = {
+        "schema": 1,
+        "run": config.name,
+        "validation_loss": None,
+        "diverged_step": error.step,
+        "reason": str(error),
+        "metrics": log_facts(folder / METRICS),
+    }
+    write_json(folder / RESULTS, results)
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)

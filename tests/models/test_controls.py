@@ -1,0 +1,68 @@
+"""Controls are whole models: they are counted, saved, cached and run on every implementation."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from diffattn.models.accounting import parameter_count
+from diffattn.models.attention_types import CONTROL_TYPES
+
+
+@pytest.fixture(params=CONTROL_TYPES)
+def model(request, make_config, build):
+    return build(make_config(request.param))
+
+
+@pytest.fixture
+def row():
+    return torch.randint(61, (2, 12))
+
+
+def test_parameters_are_those_that_are_counted(model):
+    assert sum(p.numel() for p in model.parameters()) == parameter_count(model.config)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_cached_decoding_equals_the_full_pass(model, row, cache):
+    options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    cached = model.generate(row, cache_implementation=cache, **options)
+    assert torch.equal(cached, model.generate(row, use_cache=False, **options))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_hugging_faces_kernels_agree(model, row, implementation):
+    expected = model(input_ids=row).logits
+    model.set_attn_implementation(implementation)
+    torch.testing.assert_close(model(input_ids=row).logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_reach_every_parameter(model, row):
+    model(input_ids=row, labels=row).loss.backward()
+    unread = {
+        name
+        for name, weight in model.named_parameters()
+        if weight.grad is None or not weight.grad.any()
+    }
+    if model.config.attention_type == "none":  # nobody reads what is normalised for attention
+        assert unread == {f"model.layers.{i}.input_layernorm.weight" for i in range(2)}
+    else:
+        assert not unread
+
+
+@torch.no_grad()
+def test_a_saved_control_loads(model, row, tmp_path):
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert torch.equal(loaded(input_ids=row).logits, model(input_ids=row).logits)
+
+
+@torch.no_grad()
+def test_without_attention_tokens_never_meet(make_config, build, row):
+    model = build(make_config("none"))
+    changed = row.clone()
+    changed[:, 0] = (row[:, 0] + 1) % 61
+    expected, logits = model(input_ids=row).logits, model(input_ids=changed).logits
+    assert torch.equal(logits[:, 1:], expected[:, 1:])
+    assert not torch.equal(logits[:, 0], expected[:, 0])

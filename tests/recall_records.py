@@ -1,0 +1,117 @@
+"""A recall study of made-up numbers, for its page."""
+
+from dataclasses import asdict
+
+from diffattn.records.run import RunRecord
+from record_files import write_finished, write_record
+
+TYPES = ("softmax", "diff")
+TASK = {"name": "noisy_recall", "num_pairs": 2, "noise_ratio": 0.5, "num_queries": 2}
+TASK |= {"replacement": True}
+NEEDLE = {"name": "multi_needle", "num_pairs": 2, "num_queries": 2, "context_len": 8}
+CEILINGS = {"values": 0.125, "pairs": 0.5, "elimination": 0.5}
+CONTROL = "none"
+WHAT = "No attention"
+
+
+def write_run(folder, name, task, kind, seed, solved_step):
+    model = {"attention_type": kind, "num_heads": 8, "head_dim": 8, "num_hidden_layers": 2}
+    model |= {"hidden_size": 64, "intermediate_size": 64}
+    train = {"num_steps": 200, "batch_tokens": 640, "seq_len": 10}
+    record = RunRecord(
+        name=name,
+        config={"model": model, "train": train, "task": {"name": task}},
+        seed=seed,
+        model={"parameters": 1000, "parameter_difference": 6, "train_flops_per_token": 6000},
+        created="2001-02-03T04:05:07+00:00",
+        commit="c0ffee" * 6 + "c0ff",
+        dirty=False,
+        versions={"python": "3.11.7"},
+        hardware={"processor": "Made-up <b>processor</b>"},
+    )
+    run = folder / "runs" / name
+    write_record(run / "run.json", asdict(record))
+    steps = range(0, (200 if solved_step is None else solved_step + 50) + 1, 50)
+    rows = []
+    for step in steps:
+        accuracy = 0.5 if solved_step is None or step < solved_step else 1.0
+        rows.append({"step": step, "accuracy": accuracy, "by_query": [accuracy, accuracy]})
+        rows.append({"step": step, "train_loss": 1.0})
+    accuracy = 0.51 if solved_step is None else 0.998
+    result = {"schema": 1, "run": name, "solved": solved_step is not None, "steps": steps[-1]}
+    result |= {"solved_step": solved_step, "test_accuracy": accuracy, "validation_loss": 0.7}
+    write_finished(run, result, rows)
+    costs = {"tokens_per_second": 1e4, "peak_bytes": 2**29, "wall_seconds": 12.0}
+    write_record(run / "costs.json", {"schema": 1, "run": name, **costs})
+    return result
+
+
+def write_recall_study(folder):
+    """Two tasks, two types, a control, two trials; DIFF V1 solved noisy recall once."""
+    tasks = {"noisy_recall": TASK, "multi_needle": NEEDLE}
+    info = {"schema": 1, "kind": "recall", "created": "2001-02-03T04:05:06+00:00"}
+    info |= {"scale": "study", "types": list(TYPES), "seeds": [0, 1], "sweep_seeds": [100]}
+    info |= {"learning_rates": [0.001, 0.003], "match": "params", "config_hash": "0123"}
+    info |= {"controls": {CONTROL: {}}, "control_seeds": 1}
+    train = {"num_steps": 200, "batch_tokens": 640, "seq_len": 10}
+    shape = {"num_hidden_layers": 2, "hidden_size": 64}
+    info["tasks"] = {
+        name: {"model": shape, "train": train, "task": task} for name, task in tasks.items()
+    }
+    write_record(folder / "study.json", info)
+    results = {"schema": 1, "kind": "recall", "scale": "study", "complete": True}
+    results |= {"protocol": {"name": "recall_study", "version": 2}}
+    results |= {"statement": "Made-up <i>statement</i>.", "tasks": {}}
+    for task in tasks:
+        types = {}
+        for kind in TYPES:
+            swept = []
+            # DIFF V1's sweep was extended.
+            for rate in (0.001, 0.003) if kind == "softmax" else (0.001, 0.003, 0.006):
+                name = f"{task}-{kind}-lr{rate:g}-seed100"
+                swept_run = write_run(folder, name, task, kind, 100, None)
+                swept.append(swept_run | {"learning_rate": rate})
+            trials = []
+            for seed in (0, 1):
+                solved = 100 if (task, kind, seed) == ("noisy_recall", "diff", 1) else None
+                trials.append(
+                    write_run(folder, f"{task}-{kind}-seed{seed}", task, kind, seed, solved)
+                )
+            types[kind] = summary(task, trials) | {"sweep": swept, "inside": kind == "diff"}
+        blind = write_run(folder, f"{task}-{CONTROL}-seed0", task, "none", 0, None)
+        controls = {CONTROL: summary(task, [blind]) | {"like": "softmax"}}
+        p_values = {"fisher_exact": 0.4321, "fisher_exact_holm": 0.8642}
+        p_values |= {"log_rank": 0.0654, "log_rank_holm": 0.1308}
+        results["tasks"][task] = {
+            "num_steps": 200,
+            "ceilings": CEILINGS,
+            "types": types,
+            "controls": controls,
+            "tests": [{"types": list(TYPES), **p_values}],
+            "control_tests": [{"types": [CONTROL, "softmax"], **p_values}],
+            "leak": {"limit": 0.1875, "highest": 0.1255, "leaks": False},
+            "can": {"verdict": "inconclusive", "sentence": "made-up shares."},
+            "sooner": {"verdict": "inconclusive", "sentence": "made-up steps."},
+        }
+    write_record(folder / "results.json", results)
+
+
+def summary(task, trials):
+    """Of a type or a control."""
+    count = sum(run["solved"] for run in trials)
+    entry = {
+        "learning_rate": 0.003,
+        "parameter_difference": -1234,
+        "runs": [run["run"] for run in trials],
+        "trials": len(trials),
+        "solved": count,
+        "solved_share": {"mean": count / 2, "low": 0.09, "high": 0.91, "level": 0.95},
+        "test_by_query": [0.75, 0.25],
+        "largest_write": 0.8765,
+    }
+    for key, source in (("solved_steps", "solved_step"), ("steps", "steps"),
+                        ("test_accuracy", "test_accuracy")):  # fmt: skip
+        entry[key] = [run[source] for run in trials]
+    if task == "multi_needle":
+        entry["test_by_depth"] = {"0.0": 0.625, "0.25": 0.375}
+    return entry

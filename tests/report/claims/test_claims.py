@@ -1,0 +1,396 @@
+"""The claims: their commands, their effects from made-up records, and what is concluded."""
+
+import math
+import shlex
+import types
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diffattn.errors import CheckpointError
+from diffattn.records.evaluations import EvalResult, Metric
+from diffattn.records.results import BenchResult
+from diffattn.report.build import build_report
+from diffattn.report.claims.catalog import CLAIMS
+from diffattn.report.claims.from_models import evaluated, time_ratio
+from diffattn.report.claims.from_studies import (
+    gradient_ratio,
+    recall_share,
+    recall_steps,
+    stability_difference,
+)
+from diffattn.report.claims.from_text import loss_difference, size_ratio, token_ratio
+from diffattn.report.claims.measured import Measured
+from diffattn.report.claims.records import ClaimRecords, read_claim_records
+from diffattn.report.claims.tables import claims_document, claims_table, committed_claims
+from diffattn.report.claims.verdicts import VERDICTS, judged_claims
+from record_files import write_finished, write_record
+
+ROOT = Path(__file__).parents[3]
+BY_ID = {claim.id: claim for claim in CLAIMS}
+LINES = sorted(
+    {
+        line
+        for claim in CLAIMS
+        for command in claim.commands
+        if command
+        for line in command.split(" && ")
+    }
+)
+
+
+def test_the_document_is_what_the_records_give():
+    """After a new record: ``python -m diffattn.report.claims.tables docs/claims.md``."""
+    assert committed_claims() == ROOT
+    document = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+    assert document == claims_document(ROOT)
+    shown = claims_table(ROOT)
+    assert [row[0].text for row in shown.rows] == [claim.id for claim in CLAIMS]
+    assert shown.caption in document
+
+
+def test_the_catalog_is_whole():
+    assert len(BY_ID) == len(CLAIMS) >= 20
+    for claim in CLAIMS:
+        assert all((claim.says, claim.source, claim.effect, claim.record)), claim.id
+        assert "arXiv:" in claim.source or "note" in claim.source or "ours" in claim.source
+        if claim.commands.study is None:
+            assert claim.commands == (None, None, None)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=[claim.id for claim in CLAIMS])
+def test_without_records_nothing_is_measured(claim):
+    assert claim.measure(ClaimRecords()) is None
+
+
+def test_a_folder_without_records_gives_claims_that_were_not_run(tmp_path):
+    assert read_claim_records(tmp_path) == ClaimRecords()
+    assert {row.verdict for row in judged_claims(ClaimRecords(), CLAIMS)} == {"not run"}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_every_command_exists_with_its_options(line):
+    """As the command line reads it, without running it; names within options are checked too."""
+    from typer.main import get_command
+
+    from diffattn.benchmark.session import BenchConfig
+    from diffattn.cli.app import app
+    from diffattn.cli.reproduce import STUDIES
+    from diffattn.evaluation.registry import parts
+    from diffattn.recipes.catalog import SCALES
+    from diffattn.training.settings import read_changes
+
+    program, name, *arguments = shlex.split(line)
+    assert program == "diffattn"
+    group = get_command(app)
+    values = group.commands[name].make_context(name, list(arguments)).params
+    if name == "reproduce":
+        assert values["study"] in STUDIES
+        assert values["scale"] in SCALES
+        assert values["study"] != "recall" or not values["set_"]
+        read_changes(values["set_"] or [])
+    elif name == "evaluate":
+        parts(values["protocols"], values["set_"] or [], quick=values["quick"])
+        assert len(values["model"]) == len(set(values["model"])) >= 2
+    elif name == "bench":
+        assert values["device"] in (None, "cpu", "cuda")
+        BenchConfig(
+            suite=values["suite"], scale=values["scale"], device="cpu",
+            attention=values["attention"],
+        )  # fmt: skip
+    else:
+        assert name == "judge"
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if " reproduce" in line])
+def test_every_reproduction_resolves(line):
+    """Its settings make whole models of every kind that is compared."""
+    from typer.main import get_command
+
+    from diffattn.cli.app import app
+    from diffattn.studies.stability.reproduce import stability_study
+    from diffattn.studies.text.reproduce import comparison
+
+    _, name, *arguments = shlex.split(line)
+    values = get_command(app).commands[name].make_context(name, arguments).params
+    if values["study"] != "recall":
+        make = {"text": comparison, "stability": stability_study}[values["study"]]
+        assert make(values["scale"], settings=values["set_"] or []).resolved()
+
+
+# What records would hold; every number is made up.
+
+
+def text(losses, *, informative=True, parts=types.MappingProxyType({})):
+    variants = {
+        name: {
+            "parameters": 1_000,
+            "at": {
+                "best": {
+                    "runs": [f"{name}-seed{i}" for i in range(len(values))],
+                    "validation_loss": {"values": values},
+                    "parts": {
+                        key: {"values": of} for key, of in (parts or {}).get(name, {}).items()
+                    },
+                }
+            },
+        }
+        for name, values in losses.items()
+    }
+    verdict = {"informative": informative, "sentence": "Made up.", "reasons": []}
+    seeds = list(range(len(next(iter(losses.values())))))
+    return {"seeds": seeds, "variants": variants, "verdict": verdict, "protocol": {"version": 2}}
+
+
+LEAD = {"softmax": [3.5, 3.6, 3.7], "diff": [3.40, 3.49, 3.61]}
+
+
+def only(claim, records):
+    (judged,) = judged_claims(records, [claim])
+    return judged
+
+
+def test_a_clear_difference_agrees_and_its_opposite_disagrees():
+    found = only(BY_ID["loss"], ClaimRecords(text=text(LEAD)))
+    assert found.verdict == "agrees"
+    assert found.measured.effect == pytest.approx(-0.1)
+    assert found.measured.high < 0
+    assert found.p_holm == found.measured.p < 0.01
+    behind = text({"softmax": LEAD["diff"], "diff": LEAD["softmax"]})
+    assert only(BY_ID["loss"], ClaimRecords(text=behind)).verdict == "disagrees"
+
+
+def test_one_seed_and_wide_intervals_are_inconclusive():
+    one = text({"softmax": [3.5], "diff": [2.5]})
+    found = only(BY_ID["loss"], ClaimRecords(text=one))
+    assert (found.verdict, found.why, found.measured.p) == ("inconclusive", "one seed", None)
+    wide = text({"softmax": [3.5, 3.6, 3.7], "diff": [3.3, 3.7, 3.5]})
+    assert only(BY_ID["loss"], ClaimRecords(text=wide)).verdict == "inconclusive"
+
+
+def test_the_studys_verdict_and_controls_make_it_uninformative():
+    refused = only(BY_ID["loss"], ClaimRecords(text=text(LEAD, informative=False)))
+    assert (refused.verdict, refused.why) == ("uninformative", "Made up.")
+    as_good = text(LEAD | {"softmax_half": [3.40, 3.50, 3.60]})
+    found = only(BY_ID["loss"], ClaimRecords(text=as_good))
+    assert (found.verdict, found.why) == ("uninformative", "the control softmax_half does as well")
+    worse = text(LEAD | {"softmax_half": [3.50, 3.60, 3.70], "softmax_minus_mean": [3.6, 3.7, 3.8]})
+    assert only(BY_ID["loss"], ClaimRecords(text=worse)).verdict == "agrees"
+
+
+def test_holm_counts_every_claim_with_a_p_value():
+    """Two tests of p = 0.03 are not two results."""
+
+    def measure(records):
+        return Measured(effect=-1.0, low=-2.0, high=-0.1, n=5, p=0.03)
+
+    claim = replace(BY_ID["loss"], measure=measure)
+    assert only(claim, ClaimRecords()).verdict == "agrees"
+    both = judged_claims(ClaimRecords(), [claim, replace(claim, id="another")])
+    assert [(row.verdict, row.p_holm) for row in both] == 2 * [("inconclusive", 0.06)]
+
+
+def test_a_bound_other_than_zero_is_what_is_tested():
+    claim = BY_ID["v2-norm"]
+    same = {"diff_v2": [3.5, 3.6, 3.7], "diff_v2_norm": [3.5, 3.601, 3.699]}
+    assert only(claim, ClaimRecords(text=text(same))).verdict == "agrees"
+    better = {"diff_v2": [3.5, 3.6, 3.7], "diff_v2_norm": [3.4, 3.501, 3.599]}
+    assert only(claim, ClaimRecords(text=text(better))).verdict == "disagrees"
+
+
+def test_loss_of_a_part():
+    parts = {"softmax": {"quarter_4": [3.0, 3.0]}, "diff": {"quarter_4": [2.5, 2.75]}}
+    study = text({"softmax": [3.0, 3.0], "diff": [3.0, 3.0]}, parts=parts)
+    found = loss_difference("diff", "softmax", part="quarter_4")(ClaimRecords(text=study))
+    assert found.effect == -0.375
+    assert loss_difference("diff", "softmax", part="other")(ClaimRecords(text=study)) is None
+
+
+def test_tokens_to_the_worse_final_loss():
+    study = text({"softmax": [3.0, 3.0], "diff": [2.5, 2.5]})
+    slow, fast = [(0, 6.0), (100, 4.0), (200, 3.0)], [(0, 6.0), (100, 3.5), (200, 2.5)]
+    curves = {f"softmax-seed{i}": slow for i in range(2)} | {
+        f"diff-seed{i}": fast for i in range(2)
+    }
+    records = ClaimRecords(text=study, curves=curves)
+    assert token_ratio("diff")(records).effect == pytest.approx(150 / 200)
+    assert token_ratio("softmax", "diff")(records).effect == pytest.approx(200 / 150)
+    assert token_ratio("diff")(replace(records, curves={})) is None
+
+
+def test_sizes_from_fits():
+    """Losses that obey a N^-b + c, the variant's as if it had twice the parameters."""
+    studies = []
+    for size in (1e6, 2e6, 4e6, 8e6, 16e6):
+        study = text(
+            {"softmax": [3 * (size / 1e6) ** -0.5 + 2], "diff": [3 * (2 * size / 1e6) ** -0.5 + 2]}
+        )
+        for entry in study["variants"].values():
+            entry["parameters"] = int(size)
+        studies.append(study)
+    found = size_ratio("diff")(ClaimRecords(sizes=tuple(studies)))
+    assert found.effect == pytest.approx(0.5, rel=1e-6)
+    assert (found.n, found.of) == (5, "sizes")
+    assert found.p < 1e-6
+    assert size_ratio("diff")(ClaimRecords(sizes=tuple(studies[:3]))) is None
+    flat = [
+        study | {"variants": {k: studies[0]["variants"][k] for k in study["variants"]}}
+        for study in studies
+    ]
+    assert size_ratio("diff")(ClaimRecords(sizes=tuple(flat))).uninformative
+
+
+def recall(**said):
+    types = {
+        "softmax": {"trials": 4, "solved": 1, "solved_steps": [900, None, None, None]},
+        "diff": {"trials": 4, "solved": 4, "solved_steps": [400, 500, 400, 500]},
+    }
+    test = {"types": ["softmax", "diff"], "fisher_exact": 0.14, "log_rank": 0.03}
+    return {"tasks": {"noisy_recall": {"types": types, "tests": [test], "num_steps": 1000} | said}}
+
+
+def test_recall_apart_by_share_and_by_steps():
+    free = {"verdict": "differs", "sentence": "Made up.", "pairs": []}
+    records = ClaimRecords(recall=recall(can=free, sooner=free))
+    share = recall_share("noisy_recall", "diff")(records)
+    assert (share.effect, share.p, share.n, share.uninformative) == (0.75, 0.14, 4, "")
+    assert share.low < 0.75 < share.high
+    steps = recall_steps("noisy_recall", "diff")(records)
+    assert steps.effect == -(500 + 500 + 600 + 500) / 4
+    assert (steps.p, steps.uninformative) == (0.03, "")
+    assert recall_steps("mqar", "diff")(records) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({}, "the record holds no control"),
+        ({"sooner": {"verdict": "uninformative", "sentence": "It leaks.", "pairs": []}},
+         "It leaks."),
+        ({"sooner": {"verdict": "differs", "sentence": "", "pairs": [
+            {"first": "diff", "later": "softmax", "explained_by": ["softmax_half"]}]}},
+         "controls do as well: softmax_half"),
+    ],
+)  # fmt: skip
+def test_recall_that_says_nothing(said, why):
+    assert (
+        recall_steps("noisy_recall", "diff")(ClaimRecords(recall=recall(**said))).uninformative
+        == why
+    )
+
+
+def test_stability_and_gradients():
+    rates = [{"learning_rate": rate, "median_gradient_norms": norms}
+             for rate, norms in ((0.1, [9.0, 9.0]), (0.002, [0.5, 0.25]))]  # fmt: skip
+    other = [{"learning_rate": 0.002, "median_gradient_norms": [1.0, 0.25]}]
+    entry = {"type": "diff_v2", "baseline": "diff", "metric": "loss_spike_share"}
+    found = ClaimRecords(
+        stability={
+            "types": {"diff": {"rates": rates}, "softmax": {"rates": other}},
+            "differences": [
+                entry | {"learning_rate": 0.002, "values": [1.0, 1.0]},
+                entry | {"learning_rate": None, "values": [-0.25, -0.5]},
+            ],
+        }
+    )
+    assert stability_difference("loss_spike_share", "diff_v2", "diff")(found).effect == -0.375
+    assert stability_difference("loss", "diff_v2", "diff")(found) is None
+    assert gradient_ratio("diff", "softmax", 2.0)(found).effect == pytest.approx(math.sqrt(2))
+    rates[1]["median_gradient_norms"] = [0.5, -0.25]  # no norm: left out
+    assert gradient_ratio("diff", "softmax", 2.0)(found).effect == pytest.approx(2.0)
+
+
+def evaluation(label, variant, *metrics):
+    return EvalResult(
+        protocol="needle", version=2, source="", variant=variant, model={"label": label},
+        parameters={}, choices={}, metrics=list(metrics), tables={}, num_items=1, num_failed=0,
+        items={},
+    )  # fmt: skip
+
+
+def test_evaluations_are_paired_by_the_seed_of_the_models():
+    def both(value):
+        first = Metric(name="recall", value=value, n=9, where={"depth": 0}, headline=True)
+        return first, Metric(name="recall", value=1.0, n=9, where={"depth": 50})
+
+    found = ClaimRecords(
+        evaluations=tuple(
+            evaluation(f"{kind}-seed{seed}", variant, *both(value))
+            for kind, seed, variant, value in (
+                ("softmax", 0, "a", 0.25), ("diff", 0, "a", 0.5), ("softmax", 1, "a", 0.25),
+                ("diff", 1, "a", 0.75), ("diff", 2, "a", 0.0), ("diff_v2", 0, "a", 0.0),
+                ("diff", 0, "b", 0.0),
+            )
+        )
+    )  # fmt: skip
+    only_a = evaluated("needle", "recall", "diff", parts=("a",))(found)
+    assert (only_a.effect, only_a.n) == (0.375, 2)
+    assert evaluated("needle", "recall", "diff")(found).effect == (0.0 + 0.5) / 2
+    assert evaluated("needle", "recall", "diff", where={"depth": 50})(found).effect == 0
+    assert evaluated("ruler", "recall", "diff")(found) is None
+
+
+def test_times_of_a_cpu_say_nothing_about_gpus(bench_result):
+    records = ClaimRecords(benchmarks=(bench_result,))
+    case = next(case for case in bench_result.cases if case.suite == "models")
+    found = time_ratio("diff", mode=case.mode)(records)
+    assert found is None  # the made-up row has no ratio to the same technique
+    ops = next(case for case in bench_result.cases if case.suite == "ops")
+    measured = time_ratio("", mode=ops.mode, suite="ops")(records)
+    assert (measured.effect, measured.n) == (1.07, 2)
+    assert measured.uninformative == "timed on a CPU; the claim is about GPUs"
+    assert time_ratio("", mode=ops.mode, suite="ops", on_gpu=False)(records).uninformative == ""
+    cases = [replace(case, device="cuda") for case in bench_result.cases]
+    on_gpu = ClaimRecords(benchmarks=(BenchResult(runs=bench_result.runs, cases=cases),))
+    assert time_ratio("", mode=ops.mode, suite="ops")(on_gpu).uninformative == ""
+    claim = replace(
+        BY_ID["training-cost"], bound=1.08, measure=time_ratio("", mode=ops.mode, suite="ops")
+    )
+    assert only(claim, on_gpu).verdict == "agrees"
+    assert only(replace(claim, bound=1.0), on_gpu).verdict == "disagrees"
+
+
+def test_a_whole_folder_of_records(tmp_path):
+    study = text(LEAD) | {"schema": 2}
+    write_record(tmp_path / "published" / "text" / "results.json", study)
+    for entry in study["variants"].values():
+        for run in entry["at"]["best"]["runs"]:
+            rows = [{"step": s, "tokens": 10 * s, "validation_loss": 6 - s} for s in (0, 1, 2)]
+            result = {"schema": 1, "run": run}
+            folder = tmp_path / "published" / "text" / "runs" / run
+            folder.mkdir(parents=True)
+            write_finished(folder, result, rows)
+    found = {row.claim.id: row for row in judged_claims(read_claim_records(tmp_path), CLAIMS)}
+    assert found["loss"].verdict == "agrees"
+    assert found["tokens"].measured.effect == 1.0
+    assert found["head-norm"].verdict == "not run"
+    shown = claims_table(tmp_path)
+    loss = next(row for row in shown.rows if row[0].text == "loss")
+    assert [cell.text for cell in loss][-2:] == ["agrees", "published/text"]
+    assert shown.caption.startswith(f"{len(CLAIMS)} claims: agrees 1, ")
+    assert {row.verdict for row in found.values()} <= set(VERDICTS)
+
+
+def test_an_old_study_holds_no_control_and_a_damaged_one_is_refused(tmp_path):
+    path = tmp_path / "published" / "text" / "results.json"
+    write_record(path, {"schema": 1, "protocol": {"name": "matched_comparison", "version": 1}})
+    assert read_claim_records(tmp_path).text is None
+    for wrong in (
+        text(LEAD | {"none": [4.0]}),
+        text(LEAD) | {"protocol": []},
+        text(LEAD) | {"verdict": None},
+    ):
+        write_record(path, wrong)
+        with pytest.raises(CheckpointError, match=r"results\.json: "):
+            read_claim_records(tmp_path)
+
+
+def test_the_page_of_a_study_shows_them_if_asked(make_study):
+    study = make_study(num_steps=10)
+    page = build_report(study, claims=ROOT).read_text(encoding="utf-8")
+    assert '<section id="claims">' in page
+    assert '<a href="#claims">Claims of the papers</a>' in page
+    for claim in CLAIMS:
+        assert f">{claim.id}</th>" in page
+    assert '<section id="claims">' not in build_report(study).read_text(encoding="utf-8")

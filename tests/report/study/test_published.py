@@ -1,0 +1,107 @@
+"""A published study beside another: whole, as a summary, or of an older protocol."""
+
+import json
+
+import pytest
+
+from diffattn.errors import CheckpointError
+from diffattn.report.build import build_report
+from diffattn.report.page.wording import number
+from diffattn.report.study.published import study_summary
+from record_files import read_record, write_record
+from report.made_up_study import ALL, TYPES, VERDICT
+from report.page_reader import SECTIONS, build, outline_of
+
+IN_A_SUMMARY = ["results", "models", "costs", "lambda"]
+
+
+def test_published_study_has_its_own_provenance(make_study):
+    published = make_study("published", scale="study", num_steps=500, num_layers=2)
+    outline = outline_of(page := build(make_study(), published=published))
+    here = [name.removeprefix("published-") for name in outline.ids if "published-" in name]
+    expected = [name for name in SECTIONS if name not in ("rates", "matching")]
+    assert [name for name in here if name in SECTIONS] == expected
+    assert outline.ids.index("published") < outline.ids.index("provenance")
+    assert "run on 2001-02-03 on Made-up processor at commit c0ffeec0ffee" in page
+    assert page.count('<td data-label="Study">published</td>') == 3
+
+
+def test_a_summary_shows_its_numbers_and_no_gaps(make_study, tmp_path):
+    folder = make_study(
+        "published", scale="study", num_layers=2, variants=(*TYPES, "none", "softmax_half")
+    )
+    path = tmp_path / "summary.json"
+    write_record(path, study_summary(folder))
+    part = outline_of(page := build(make_study(), published=path))
+    ids = [name.removeprefix("published-") for name in part.ids if "published-" in name]
+    assert [name for name in ids if name in SECTIONS] == [*IN_A_SUMMARY, "provenance"]
+    text = " ".join(" ".join(part.text).split())
+    assert "are in published/text of the repository" in text
+    assert page.count('class="gap"') == 1  # for readers without scripts
+    assert "published-chart-differences" in part.ids
+    shown = text[text.index("Published study", text.index("Published study") + 1) :]
+    assert VERDICT["sentence"] in shown
+    study = read_record(folder / "results.json")
+    for entry in study["variants"].values():
+        assert f"{entry['at']['best']['validation_loss']['mean']:.4f}" in shown
+    for difference in study["differences"]:
+        if difference["metric"] == "validation_loss":
+            assert number(difference["mean"], signed=True) in shown
+    for fact in ("912,768", "published/text/runs/diff-seed0/run.json", "c0ffeec0ffee", "7,990"):
+        assert fact in shown
+
+
+def test_a_summary_leaves_details_in_the_folder(make_study):
+    folder = make_study(variants=ALL, sweep=True, num_steps=50)
+    summary = study_summary(folder)
+    whole = sum(path.stat().st_size for path in folder.rglob("*.json*"))
+    assert len(json.dumps(summary)) < whole / 10
+    assert {run["record"]["name"].rpartition("-")[0] for run in summary["runs"]} == {
+        *TYPES,
+        "none",
+    }
+    results = folder / "results.json"
+    results.unlink()
+    with pytest.raises(CheckpointError, match="results of a finished study"):
+        study_summary(folder)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"schema": 1}', '{"schema": 7}'])
+def test_damaged_summary_is_refused(make_study, tmp_path, content):
+    (tmp_path / "summary.json").write_text(content, encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"summary\.json"):
+        build_report(make_study(), published=tmp_path / "summary.json")
+
+
+def test_protocol_versions_share_no_table(make_study):
+    published = make_study("published")
+    path = published / "results.json"
+    value = read_record(path)
+    value["protocol"]["version"] = 3
+    write_record(path, value)
+    page = build(make_study(), published=published)
+    assert "so their numbers share no table" in page
+    assert 'data-label="Study"' not in page
+
+
+def older(study):
+    """The study as version 1 of the protocol wrote it."""
+    value = read_record(study / "results.json")
+    write_record(study / "results.json", value | {"schema": 1, "types": {}})
+    info = read_record(study / "study.json")
+    write_record(study / "study.json", info | {"types": info.pop("variants")})
+    return study
+
+
+def test_records_of_the_older_protocol_are_not_shown(make_study):
+    """Beside another study in one sentence; as a study of its own, what its runs say."""
+    published = older(make_study("published"))
+    page = build(make_study(), published=published)
+    beside = page.split('class="published"')[1].split("</section>")[0]
+    assert "follows version 1 of the protocol" in beside
+    assert "<table" not in beside
+    alone = build(published)
+    assert "No verdict. The recorded study follows version 1 of the protocol" in alone
+    assert "computed here from the finished runs" in alone
+    loss = read_record(published / "runs/diff-seed0/results.json")["validation_loss"]
+    assert f"{loss:.4f}" in alone

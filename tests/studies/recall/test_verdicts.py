@@ -1,0 +1,139 @@
+"""What is claimed: ``can`` and ``sooner`` apart, adjusted, and only where controls allow it."""
+
+import pytest
+
+from diffattn.stats.multiple import holm
+from diffattn.stats.survival import log_rank
+from diffattn.studies.recall.verdicts import claims, leak, pair_tests
+
+STEPS = 1000
+NOT_LEAKING = {"limit": 0.1, "highest": 0.07, "leaks": False}
+
+
+def group(*solved_steps, accuracy=0.5):
+    """A summary, as far as verdicts read it."""
+    solved = sum(step is not None for step in solved_steps)
+    return {
+        "solved": solved,
+        "trials": len(solved_steps),
+        "solved_steps": list(solved_steps),
+        "test_accuracy": [accuracy] * len(solved_steps),
+    }
+
+
+EARLY = group(*range(100, 180, 10))
+LATE = group(*range(500, 580, 10))
+NEVER = group(*[None] * 8)
+
+
+def verdicts(types, controls=None, leaked=NOT_LEAKING):
+    tests = pair_tests({"task": (types, controls or {}, STEPS)})["task"]
+    return claims(types, tests, leaked), tests
+
+
+def test_sooner_is_not_can():
+    """All learn it, one of them first."""
+    found, tests = verdicts({"softmax": LATE, "diff": EARLY, "diff_v2": LATE})
+    assert found["can"] == {
+        "verdict": "all", "pairs": [],
+        "sentence": "Every type learned it on every seed (Transformer (softmax) 8 of 8, "
+        "DIFF V1 8 of 8, DIFF V2 8 of 8).",
+    }  # fmt: skip
+    assert found["sooner"]["verdict"] == "differs"
+    pairs = [(pair["first"], pair["later"]) for pair in found["sooner"]["pairs"]]
+    assert pairs == [("diff", "softmax"), ("diff", "diff_v2")]
+    sentence = "DIFF V1 sooner than Transformer (softmax); DIFF V1 sooner than DIFF V2."
+    assert found["sooner"]["sentence"] == sentence
+    assert [test["sooner"] for test in tests["tests"]] == ["diff", None, "diff"]
+
+
+def test_can_is_a_difference_of_shares():
+    found, _ = verdicts({"softmax": NEVER, "diff": EARLY})
+    assert found["can"]["verdict"] == "differs"
+    assert found["can"]["pairs"][0]["more"] == "diff"
+    assert "DIFF V1 more often than Transformer (softmax)" in found["can"]["sentence"]
+    some = group(*range(100, 170, 10), None)
+    found, _ = verdicts({"softmax": some, "diff": EARLY})
+    assert found["can"]["verdict"] == "inconclusive"
+    assert "7 of 8" in found["can"]["sentence"]
+
+
+def test_nothing_shown():
+    found, _ = verdicts({"softmax": LATE, "diff": LATE})
+    assert found["sooner"] == {
+        "verdict": "inconclusive", "pairs": [],
+        "sentence": "No type is shown to learn it sooner than another.",
+    }  # fmt: skip
+
+
+def test_all_pairs_of_all_tasks_are_one_family_per_test():
+    slower = group(*range(120, 200, 10))
+    tasks = {
+        "a": ({"softmax": slower, "diff": EARLY, "diff_v2": LATE}, {}, STEPS),
+        "b": ({"softmax": EARLY, "diff": slower}, {"softmax_half": LATE}, STEPS),
+    }
+    found = pair_tests(tasks)
+    family = [test for entry in found.values() for test in entry["tests"]]
+    assert len(family) == 3 + 1
+    raw = [test["log_rank"] for test in family]
+    assert raw[0] == log_rank(slower["solved_steps"], EARLY["solved_steps"], STEPS)
+    assert [test["log_rank_holm"] for test in family] == holm(raw)
+    assert [test["fisher_exact_holm"] for test in family] == [1.0] * 4
+    assert [test["types"] for test in found["b"]["control_tests"]] == [
+        ["softmax_half", "softmax"], ["softmax_half", "diff"],
+    ]  # fmt: skip
+
+
+def test_blind_controls_are_in_no_test():
+    _, tests = verdicts({"softmax": LATE, "diff": EARLY}, {"none": NEVER})
+    assert tests["control_tests"] == []
+
+
+@pytest.mark.parametrize(
+    ("controls", "explained"),
+    [
+        ({"softmax_half": LATE, "softmax_minus_mean": LATE, "diff_no_norm": EARLY}, []),
+        ({"softmax_half": EARLY}, ["softmax_half"]),
+        ({"softmax_half": LATE, "softmax_minus_mean": EARLY}, ["softmax_minus_mean"]),
+        ({"diff_no_norm": LATE}, ["diff_no_norm"]),
+    ],
+)
+def test_a_lead_that_a_control_explains_is_said_to_be(controls, explained):
+    found, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls)
+    (pair,) = found["sooner"]["pairs"]
+    assert pair["explained_by"] == explained
+    assert ("But the lead of DIFF V1" in found["sooner"]["sentence"]) == bool(explained)
+
+
+def test_the_norm_is_no_reservation_about_others():
+    found, _ = verdicts({"softmax": LATE, "diff_v2": EARLY}, {"diff_no_norm": LATE})
+    assert found["sooner"]["pairs"][0]["explained_by"] == []
+
+
+@pytest.mark.parametrize(
+    ("types", "leaked", "why"),
+    [
+        ({"softmax": LATE, "diff": EARLY}, {"limit": 0.1, "highest": 0.4, "leaks": True},
+         "answers 0.400 of the queries, more than the 0.100"),
+        ({"softmax": LATE, "diff": EARLY}, {"limit": 0.1, "highest": None, "leaks": None},
+         "no model without attention"),
+        ({"softmax": NEVER, "diff": NEVER}, NOT_LEAKING, "no run of any type was solved"),
+    ],
+)  # fmt: skip
+def test_uninformative(types, leaked, why):
+    found, _ = verdicts(types, leaked=leaked)
+    for claim in found.values():
+        assert claim["verdict"] == "uninformative"
+        assert why in claim["sentence"]
+
+
+def test_a_model_without_attention_must_stay_at_a_guess_of_any_value():
+    """Not at one of the context's values: it cannot know them."""
+    ceilings = {"values": 1 / 16, "pairs": 1 / 4}
+    at_guess = {"none": group(None, accuracy=0.07), "none_ffn": group(None)}
+    at_guess["none_ffn"]["test_accuracy"] = [0.1]
+    found = leak(at_guess, ceilings, 512)
+    assert found == {"limit": pytest.approx(0.10529, abs=1e-5), "highest": 0.1, "leaks": False}
+    knowing = {"none": group(None, accuracy=0.25)}
+    assert leak(knowing, ceilings, 512)["leaks"] is True
+    assert leak({}, ceilings, 512) == {"limit": found["limit"], "highest": None, "leaks": None}

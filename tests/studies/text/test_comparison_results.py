@@ -1,0 +1,192 @@
+"""Numbers of a comparison against numbers by hand, and the verdict that they lead to."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from diffattn.studies.text.comparison import Sweep, best_rates, sweep_name
+from diffattn.studies.text.reproduce import comparison
+from diffattn.studies.text.results import comparison_results
+from diffattn.studies.text.variants import SWEPT, VARIANTS
+from diffattn.studies.text.verdict import difference, verdict
+
+LOSSES = {  # by seed
+    "softmax": [3.0, 3.1, 3.2],
+    "diff": [2.9, 3.0, 3.09],
+    "diff_v2": [3.01, 3.09, 3.2],
+    "shared_diff": [3.3, 3.4, 3.51],
+    "none": [4.0, 4.1, 4.19],
+    "softmax_half": [3.0, 3.1, 3.21],
+    "softmax_minus_mean": [2.9, 3.01, 3.09],
+}
+PARTS = ("repeated_bigram", "first_occurrence")
+T_975_2 = 4.302652729911275  # Student's t with two degrees of freedom, 97.5 %
+
+
+def study(seeds=3, losses=LOSSES, sweeps=None, late=(), **changes):
+    """Results and verdict of made-up runs; those named in ``late`` never pass the phase."""
+    changes = {"seeds": tuple(range(seeds)), "variants": tuple(losses), "fewer_seeds": 3} | changes
+    config = replace(comparison("study"), **changes)
+    sweeps = sweeps or {}
+    runs, phases = {}, {}
+    for member in config.trials(best_rates(config, sweeps)):
+        run = member.config.name
+        name, seed = run.split("-seed")
+        name = name.removesuffix("-common")
+        loss = losses[name][int(seed)] + (0.5 if "common" in run else 0.0)
+        parts = {part: {"tokens": 10, "loss": loss + i} for i, part in enumerate(PARTS)}
+        runs[run] = {"validation_loss": loss, "validation_parts": parts}
+        phases[run] = None if name in late else 500
+    for name, sweep in sweeps.items():
+        for rate, loss in sweep.tried:
+            runs[sweep_name(name, rate, config.sweep_seed)] = {"validation_loss": loss}
+    results = comparison_results(config, sweeps, runs, phases)
+    return results | {"verdict": verdict(results)}
+
+
+def test_three_seeds_by_hand():
+    results = study()
+    assert (results["schema"], results["seeds"], results["tokens"]) == (2, [0, 1, 2], 4_096_000)
+    softmax = results["variants"]["softmax"]["at"]["best"]
+    assert softmax["runs"] == ["softmax-seed0", "softmax-seed1", "softmax-seed2"]
+    assert softmax["phase_steps"] == [500, 500, 500]
+    loss = softmax["validation_loss"]
+    half = T_975_2 * 0.1 / math.sqrt(3)  # standard deviation 0.1
+    assert loss["values"] == LOSSES["softmax"]
+    assert (loss["mean"], loss["n"]) == (pytest.approx(3.1), 3)
+    assert (loss["low"], loss["high"]) == pytest.approx((3.1 - half, 3.1 + half))
+    assert softmax["parts"]["first_occurrence"]["values"] == [4.0, 4.1, 4.2]
+    row = difference(results, "diff", "softmax")
+    assert row["runs"] == [[f"diff-seed{i}", f"softmax-seed{i}"] for i in range(3)]
+    assert row["values"] == pytest.approx([-0.1, -0.1, -0.11])
+    spread = math.sqrt(1 / 3) * 0.01  # of −0.10, −0.10, −0.11
+    half = T_975_2 * spread / math.sqrt(3)
+    assert (row["low"], row["high"]) == pytest.approx((-0.31 / 3 - half, -0.31 / 3 + half))
+
+
+def test_who_is_compared_with_whom():
+    pairs = {
+        (row["variant"], row["baseline"])
+        for row in study()["differences"]
+        if row["metric"] == "validation_loss"
+    }
+    types = ("diff", "diff_v2", "shared_diff")
+    controls = ("softmax", "none", "softmax_half", "softmax_minus_mean")
+    expected = {(name, control) for name in types for control in controls}
+    expected |= {(name, "softmax") for name in controls[1:]}
+    assert pairs == expected
+
+
+def test_other_matches_are_compared_with_their_type_and_with_softmax():
+    results = study(losses=LOSSES | {"diff_v2_flops": [3.1, 3.2, 3.3]})
+    assert difference(results, "diff_v2_flops", "diff_v2") is not None
+    assert difference(results, "diff_v2_flops", "softmax")["mean"] == pytest.approx(0.1)
+
+
+def test_parts_are_compared_with_softmax_and_with_no_attention():
+    rows = [row for row in study()["differences"] if row["metric"] == "first_occurrence"]
+    assert {(row["variant"], row["baseline"]) for row in rows} >= {
+        ("diff", "softmax"), ("diff", "none"), ("none", "softmax"),
+    }  # fmt: skip
+    assert all(row["at"] == "best" for row in rows)
+
+
+def test_fewer_seeds_pair_from_the_first_on():
+    results = study(fewer_seeds=2)
+    row = difference(results, "diff", "softmax_half")
+    assert row["runs"] == [[f"diff-seed{i}", f"softmax_half-seed{i}"] for i in range(2)]
+
+
+def test_rates_of_the_sweep():
+    at_edge = Sweep(tried=((1e-3, 3.0), (2e-3, 2.0)))
+    inside = Sweep(tried=((1e-3, 3.0), (2e-3, 2.0), (4e-3, 4.0)))
+    other = Sweep(tried=((1e-3, 2.0), (2e-3, 2.1)))
+    sweeps = dict.fromkeys(SWEPT, inside) | {"diff": other, "none": at_edge}
+    results = study(sweeps=sweeps)
+    rates = results["rates"]
+    assert (rates["common"], rates["sweep_seed"], rates["sweep_steps"]) == (2e-3, 1_000, 1_000)
+    assert rates["variants"]["diff"]["tried"][0] == {
+        "run": "diff-lr0.001-sweep1000", "learning_rate": 1e-3, "validation_loss": 2.0,
+    }  # fmt: skip
+    assert {name: of["inside"] for name, of in rates["variants"].items()} == {
+        "softmax": True, "diff": False, "diff_v2": True, "shared_diff": True, "none": False,
+    }  # fmt: skip
+    groups = results["variants"]["diff"]["at"]
+    assert (groups["best"]["learning_rate"], groups["common"]["learning_rate"]) == (1e-3, 2e-3)
+    assert groups["common"]["runs"][0] == "diff-common-seed0"
+    assert set(results["variants"]["diff_v2"]["at"]) == {"best"}
+    assert difference(results, "diff", "softmax", "common")["mean"] == pytest.approx(
+        -0.31 / 3 + 0.5
+    )
+    assert results["verdict"]["reasons"] == [
+        "the best learning rate of DIFF V1 lies at the edge of its sweep",
+        "the best learning rate of No attention lies at the edge of its sweep",
+    ]
+
+
+def test_without_a_sweep_there_is_one_rate():
+    rates = study()["rates"]
+    assert rates == {"common": 2e-3, "sweep_seed": None, "sweep_steps": None, "variants": {}}
+
+
+def test_what_each_variant_says_of_itself():
+    variant = study()["variants"]["none"]
+    assert variant["what"] == VARIANTS["none"].what
+    assert (variant["role"], variant["match"]) == ("control", "heads")
+    assert variant["parameters"] < study()["variants"]["softmax"]["parameters"]
+    assert variant["train_flops_per_token"] > 0
+
+
+def test_a_verdict_in_words():
+    said = study()["verdict"]
+    assert said["informative"]
+    assert said["reasons"] == []
+    size, *types = said["sentence"].removesuffix(".").split("; ")
+    assert size.startswith("At 4.8 million parameters and 4,096,000 tokens, each type at its best")
+    assert size.endswith(
+        "DIFF V1 is 0.103 nats better than softmax attention (-0.103, 95 % interval -0.118 to "
+        "-0.089, 3 seeds), and softmax minus 0.7 times the mean value does as well"
+    )
+    assert types[0].startswith("DIFF V2 shows no difference to softmax attention (")
+    assert types[1].startswith("Shared DIFF is 0.303 nats worse than softmax attention (")
+
+
+def test_a_lead_that_no_control_has_is_not_explained():
+    losses = LOSSES | {"softmax_minus_mean": LOSSES["softmax"]}
+    assert "does as well" not in study(losses=losses)["verdict"]["sentence"]
+
+
+def test_one_seed_is_said_to_be_one_seed():
+    said = study(seeds=1, fewer_seeds=1)["verdict"]
+    assert said["informative"]
+    assert "one seed: this may be chance" in said["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"losses": {k: v for k, v in LOSSES.items() if k != "none"}},
+         "no model without attention was trained beside them"),
+        ({"losses": LOSSES | {"none": [3.05, 3.15, 3.25]}},
+         "softmax attention does not beat no attention by 0.1 nats"),
+        ({"losses": LOSSES | {"none": [3.0, 3.6, 3.2]}},
+         "softmax attention does not beat no attention by 0.1 nats"),
+        ({"losses": LOSSES | {"shared_diff": [4.1, 4.1, 4.1]}},
+         "Shared DIFF does not beat no attention"),
+        ({"late": ("softmax",)}, "passed the induction phase and Transformer (softmax) did not"),
+        ({"seeds": 1, "fewer_seeds": 1, "losses": LOSSES | {"none": [3.05]}},
+         "softmax attention does not beat no attention by 0.1 nats (-0.050, one seed)"),
+    ],
+    ids=["no control", "too near", "too uncertain", "a type", "phase", "one seed"],
+)  # fmt: skip
+def test_what_makes_a_comparison_uninformative(changes, reason):
+    said = study(**changes)["verdict"]
+    assert not said["informative"]
+    assert reason in said["reasons"][0]
+    assert said["sentence"].startswith("Uninformative about attention types: ")
+    assert reason in said["sentence"]
+
+
+def test_a_phase_that_nobody_passed_separates_nobody():
+    assert study(late=tuple(LOSSES))["verdict"]["informative"]
