@@ -92,7 +92,7 @@ def test_reproduce_runs_wave_by_wave_and_then_the_trials(config, tmp_path, monke
     """Training is replaced; V1 is best at its highest rate."""
     made = []
 
-    def train(members, folder, on_progress):
+    def train(members, folder, train_one, *, on_progress):
         for member in members:
             name = member.config.name
             made.append(name)
@@ -102,7 +102,7 @@ def test_reproduce_runs_wave_by_wave_and_then_the_trials(config, tmp_path, monke
             for file, value in (("results.json", results), ("costs.json", {})):
                 reproduce.write_json(folder / name / file, value)
 
-    monkeypatch.setattr(reproduce, "_run_here", train)
+    monkeypatch.setattr(reproduce, "run_here", train)
     monkeypatch.setattr(reproduce, "recall_study", lambda *args, **options: config)
     monkeypatch.setattr(reproduce, "build_report", lambda folder: folder)
     lines = []

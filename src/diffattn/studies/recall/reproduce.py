@@ -12,7 +12,14 @@ from diffattn.studies.recall.config import RecallMember, RecallStudyConfig
 from diffattn.studies.recall.summary import recall_results
 from diffattn.studies.recall.sweep import choices, wanted_runs
 from diffattn.studies.study_folder import begin_study, recorded_study
-from diffattn.studies.workers import OnMessage, OnProgress, run_members, unfinished, worker_count
+from diffattn.studies.workers import (
+    OnMessage,
+    OnProgress,
+    run_here,
+    run_members,
+    unfinished,
+    worker_count,
+)
 
 
 def reproduce_recall(
@@ -68,13 +75,14 @@ def _run_study(
     on_progress: OnProgress,
 ) -> None:
     """Train what is left, and write ``results.json`` and ``costs.json``."""
+    from diffattn.training.recall import train_recall
 
     def train(members: Sequence[RecallMember], what: str) -> dict[str, Any]:
         waiting = unfinished(members, folder / "runs")
         if waiting:
             on_message(f"{what}: training {len(waiting)} of {len(members)} models")
         if workers == 1:
-            _run_here(waiting, folder / "runs", on_progress)
+            run_here(waiting, folder / "runs", train_recall, on_progress=on_progress)
         else:
             run_members(waiting, None, folder / "runs", workers=workers, on_progress=on_progress)
         names = [member.config.name for member in members]
@@ -105,24 +113,3 @@ def recall_study(
     if seeds is not None:
         settings["seeds"] = tuple(seeds)
     return RecallStudyConfig(scale=scale, match=match, **settings)
-
-
-def _run_here(members: Sequence[RecallMember], folder: Path, on_progress: OnProgress) -> None:
-    """Train one after the other in this process, on one thread as a worker would."""
-    import torch
-
-    from diffattn.training.recall import train_recall
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for member in members:
-            name = member.config.name
-
-            def on_step(step: int, loss: float | None, name: str = name) -> None:
-                on_progress(name, {"step": step, "loss": loss})
-
-            train_recall(member.config, folder / name, facts=member.facts, on_progress=on_step)
-            on_progress(name, {"done": True})
-    finally:
-        torch.set_num_threads(threads)

@@ -1,6 +1,7 @@
 """The stability study: loss and gradient spikes of matched models over learning rates."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from diffattn.errors import ConfigError
@@ -12,15 +13,14 @@ from diffattn.studies.stability.config import StabilityStudyConfig
 from diffattn.studies.stability.summary import stability_results
 from diffattn.studies.study_folder import begin_study, recorded_study
 from diffattn.studies.workers import (
-    Member,
     OnMessage,
     OnProgress,
+    run_here,
     run_members,
     unfinished,
     worker_count,
 )
-from diffattn.training.config import RunConfig
-from diffattn.training.prepare import PreparedData, prepare_data
+from diffattn.training.prepare import prepare_data
 from diffattn.training.settings import apply_settings
 
 
@@ -60,6 +60,7 @@ def reproduce_stability(
         CheckpointError: ``out`` holds foreign or damaged files.
         DiffAttnError: A run failed otherwise than by divergence.
     """
+    from diffattn.training.stability import train_stability
     from diffattn.training.trainer import require_enough
 
     config = stability_study(scale, seeds=seeds, settings=settings, match=match)
@@ -83,7 +84,8 @@ def reproduce_stability(
         if waiting:
             on_message(f"training {len(waiting)} of {len(members)} models")
         if workers == 1:
-            _run_here(waiting, data, folder / "runs", on_progress)
+            train = partial(train_stability, data=data)
+            run_here(waiting, folder / "runs", train, on_progress=on_progress)
         else:
             run_members(
                 waiting, data.folder, folder / "runs", workers=workers, on_progress=on_progress
@@ -132,28 +134,3 @@ def _summarise(config: StabilityStudyConfig, folder: Path) -> None:
     }
     write_json(folder / "results.json", stability_results(config, results, rows))
     write_json(folder / "costs.json", {"schema": 1, "runs": costs})
-
-
-def _run_here(
-    members: Sequence[Member[RunConfig]], data: PreparedData, folder: Path, on_progress: OnProgress
-) -> None:
-    """Train one after the other in this process, on one thread as a worker would."""
-    import torch
-
-    from diffattn.training.stability import train_stability
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for member in members:
-            name = member.config.name
-
-            def on_step(step: int, loss: float | None, name: str = name) -> None:
-                on_progress(name, {"step": step, "loss": loss})
-
-            train_stability(
-                member.config, data, folder / name, facts=member.facts, on_progress=on_step
-            )
-            on_progress(name, {"done": True})
-    finally:
-        torch.set_num_threads(threads)
