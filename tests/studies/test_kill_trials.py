@@ -102,7 +102,7 @@ def test_two_studies_in_one_folder(longer, unbroken, tmp_path):
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     wait_for_checkpoint(out / "runs" / "softmax-seed0")
-    with pytest.raises(DiffAttnError, match="one process at a time may write here"):
+    with pytest.raises(DiffAttnError, match="must be written by one process at a time"):
         reproduce("smoke", out=out, settings=longer, on_message=lambda line: None)
     assert first.wait() == 0
     assert_same_study(out, unbroken)
