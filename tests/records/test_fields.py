@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import pytest
 
 from diffattn.errors import CheckpointError
-from diffattn.records.fields import AtLeast, checked
+from diffattn.records.fields import AtLeast, Probability, checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,7 @@ class Whole(TypedDict):
     names: NotRequired[Annotated[list[str], AtLeast(1)]]
     mode: NotRequired[Literal["a", "b"]]
     size: NotRequired[int | str]
+    p: NotRequired[Probability | None]
 
 
 GOOD = {"parts": [{"name": "x", "value": 1}, {"name": "y"}], "count": 2, "extra": [{"a": None}]}
@@ -31,6 +32,8 @@ def test_dataclasses_are_made_and_other_fields_kept():
     made = checked(Whole, GOOD, "file")
     assert made["parts"] == [Part(name="x", value=1), Part(name="y")]
     assert made["extra"] == [{"a": None}]
+    for p in (0, 0.5, 1, None):
+        assert checked(Whole, GOOD | {"p": p}, "f")["p"] == p
     assert checked(Whole, GOOD | {"size": "b", "mode": "a", "names": ["x"]}, "f")["size"] == "b"
 
 
@@ -53,6 +56,8 @@ def nested(depth):
         ({"count": 0}, r"count must be at least 1, got 0"),
         ({"count": 1.0}, r"count must be a whole number, got 1\.0"),
         ({"names": []}, r"names must be at least 1 entries, got 0"),
+        ({"p": 2**63}, r"p must be at most 1, got 9223372036854775808"),
+        ({"p": -0.1}, r"p must be at least 0, got -0\.1"),
         ({"mode": "c"}, r"mode must be 'a' or 'b', got 'c'"),
         ({"size": [1]}, r"size must be a whole number or text, got \[1\]"),
         ({"extra": nested(100)}, r"must be nested at most 64 deep"),

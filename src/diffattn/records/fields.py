@@ -55,6 +55,16 @@ class AtLeast:
     least: int
 
 
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """In ``Annotated``: the largest number."""
+
+    most: int
+
+
+Probability = Annotated[float, AtLeast(0), AtMost(1)]
+
+
 class _Fault(Exception):
     """What is wrong, and where within the file."""
 
@@ -179,6 +189,8 @@ def _limited(value: Any, limits: tuple[Any, ...]) -> Any:
             size, of = (len(value), " entries") if isinstance(value, list) else (value, "")
             if size < limit.least:
                 raise _Fault(f"must be at least {limit.least}{of}, got {short(size)}")
+        if isinstance(limit, AtMost) and value > limit.most:
+            raise _Fault(f"must be at most {limit.most}, got {short(value)}")
     return value
 
 

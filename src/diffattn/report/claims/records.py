@@ -8,7 +8,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 from diffattn.errors import CheckpointError
 from diffattn.records.destination import is_folder_name
 from diffattn.records.evaluations import EvalResult, evaluation_marker
-from diffattn.records.fields import AtLeast, checked, short
+from diffattn.records.fields import AtLeast, Probability, checked, short
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.results import BenchResult
 from diffattn.report.page.runs import is_number, read_checked
@@ -76,8 +76,8 @@ class _RecallType(TypedDict):
 
 class _RecallTest(TypedDict):
     types: list[str]
-    fisher_exact: float
-    log_rank: float
+    fisher_exact: Probability
+    log_rank: Probability
 
 
 class _RecallVerdict(TypedDict):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
-from diffattn.records.fields import AtLeast
+from diffattn.records.fields import AtLeast, Probability
 from diffattn.records.io import read_json
 from diffattn.report.page.runs import (
     Study,
@@ -92,10 +92,10 @@ class _TypeSummary(_Counts):
 
 class _Test(TypedDict):
     types: list[str]
-    fisher_exact: float
-    fisher_exact_holm: float
-    log_rank: float
-    log_rank_holm: float
+    fisher_exact: Probability
+    fisher_exact_holm: Probability
+    log_rank: Probability
+    log_rank_holm: Probability
 
 
 class _Claim(TypedDict):

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
-from diffattn.records.fields import AtLeast, short
+from diffattn.records.fields import AtLeast, Probability, short
 from diffattn.records.io import read_json
 from diffattn.report.page.runs import Study, StudyRun, read_checked, read_runs, run_gaps
 
@@ -64,7 +64,7 @@ class _Difference(_Summary):
     baseline: str
     metric: str
     learning_rate: float | None
-    p_value: float | None
+    p_value: Probability | None
     p_holm: float | None
 
 
