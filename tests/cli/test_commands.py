@@ -15,7 +15,7 @@ from diffattn.models.attention_types import ATTENTION
 from diffattn.ops import backends
 from diffattn.recipes.catalog import RECIPES
 from diffattn.records.io import read_json
-from diffattn.studies.text.variants import SWEPT
+from diffattn.studies.variants import SWEPT
 
 
 def test_version_and_module(cli):

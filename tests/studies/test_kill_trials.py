@@ -12,7 +12,7 @@ import pytest
 from diffattn.errors import DiffAttnError
 from diffattn.studies import workers
 from diffattn.studies.text.reproduce import reproduce
-from diffattn.studies.text.variants import SWEPT
+from diffattn.studies.variants import SWEPT
 
 pytestmark = pytest.mark.scheduled
 NAMES = [f"{name}-seed0" for name in SWEPT]

@@ -127,27 +127,11 @@ class GatedAttention(DiffAttentionV2):
         return ()
 
 
-class ConstantLambdaAttention(AttentionLayer):
+class ConstantLambdaAttention(SoftmaxAttention):
     r"""V2 with λ = ½ for every token and head."""
 
     query_maps = 2
-    operator = staticmethod(diff_attention)
-
-    def __init__(
-        self,
-        hidden_size: int,
-        num_heads: int,
-        head_dim: int,
-        *,
-        num_kv_heads: int | None = None,
-        layer_idx: int = 0,
-        head_norm: bool = False,
-        head_norm_affine: bool = True,
-        head_norm_eps: float = 1e-5,
-    ) -> None:
-        super().__init__(hidden_size, num_heads, head_dim, num_kv_heads, layer_idx)
-        self._make_output()
-        self._make_head_norm(head_norm, head_norm_affine, head_norm_eps)
+    operator: Callable[..., Tensor] = staticmethod(diff_attention)
 
     def lambdas(self, x: Tensor) -> tuple[Tensor]:
         """The constant, float32."""

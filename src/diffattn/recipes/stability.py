@@ -46,8 +46,8 @@ def study() -> StabilityPlan:
     """Four rates over a factor of 64, 5 seeds, 8 softmax heads (4 DIFF heads).
 
     Command: ``diffattn reproduce stability --scale study``. Hardware: 2 CPU cores. Duration: an
-    hour of processor time. Expected: whatever the committed records say; four DIFF heads are fewer
-    than the papers', and their reports of spikes are of models of 7B parameters.
+    hour and a half of processor time. Expected: whatever the committed records say; four DIFF heads
+    are fewer than the papers', and their reports of spikes are of models of 7B parameters.
     """
     run = _run("stability-study", num_steps=200, **_SIZE)
     rates = (2e-3, 8e-3, 3.2e-2, 0.128)

@@ -49,3 +49,22 @@ def begin_study(folder: Path, resolved: dict[str, Any], facts: dict[str, Any]) -
         "config_hash": config_hash(resolved),
     }
     write_json(folder / _MARKER, head | facts | resolved)
+
+
+def require_same_data(folder: Path, recorded: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Refuse to continue a study on other tokens.
+
+    Args:
+        folder: Study folder.
+        recorded: Its ``study.json``.
+        facts: Of the data at hand: hashes and counts.
+
+    Raises:
+        ConfigError: One of ``facts`` was another when the study began.
+    """
+    changed = [key for key in facts if recorded["data"].get(key) != facts[key]]
+    if changed:
+        raise ConfigError(
+            f"reproduce: the data of {folder} must be unchanged to continue, got another "
+            f"{changed[0]}. Choose another --out."
+        )

@@ -1,7 +1,7 @@
 """Settings of one training run."""
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from diffattn.data.tokenizer import LARGEST_VOCAB_SIZE
@@ -112,6 +112,26 @@ class TrainConfig:
             f"a divisor of {self.batch_sequences}, the sequences of a batch",
         )
         self._check("precision", self.precision in ("float32", "bfloat16"), "float32 or bfloat16")
+
+    def at(self, learning_rate: float, seed: int, **changes: Any) -> "TrainConfig":
+        """One run of a study: another peak rate, of which the final one keeps its share.
+
+        Args:
+            learning_rate: Peak learning rate.
+            seed: Of initial weights and data order.
+            **changes: Other fields.
+
+        Raises:
+            ConfigError: A value is out of range.
+        """
+        return replace(
+            self,
+            learning_rate=learning_rate,
+            final_learning_rate=learning_rate * (self.final_learning_rate / self.learning_rate),
+            seed=seed,
+            data_seed=seed,
+            **changes,
+        )
 
     def _check(self, name: str, holds: bool, must: str) -> None:
         if not holds:

@@ -13,10 +13,10 @@ from diffattn.records.run import RunRecord
 from diffattn.stats.proportions import fisher_exact, wilson_interval
 from diffattn.stats.survival import log_rank
 from diffattn.studies.recall.config import RecallStudyConfig
-from diffattn.studies.recall.controls import BLIND, CONTROLS
 from diffattn.studies.recall.reproduce import recall_study, reproduce_recall
 from diffattn.studies.recall.summary import recall_results, statement
 from diffattn.studies.recall.sweep import choices, wanted_runs
+from diffattn.studies.variants import BLIND, CONTROLS, VARIANTS
 from diffattn.studies.workers import run_members
 from diffattn.training.recall_config import RecallConfig
 
@@ -158,12 +158,13 @@ def test_controls_are_what_they_say():
     rates = {("noisy_recall", name): i * 1e-3 for i, name in enumerate(config.types, start=1)}
     groups = config.groups(rates)
     softmax = groups["noisy_recall", "softmax"][0]
-    for name, control in CONTROLS.items():
+    for name in CONTROLS:
+        control = VARIANTS[name]
         runs = groups["noisy_recall", name]
         assert [run.config.train.seed for run in runs] == list(config.seeds[: config.control_seeds])
         run = runs[0]
         assert run.config.model.attention_type == control.attention_type
-        like = groups["noisy_recall", control.like][0]
+        like = groups["noisy_recall", config.like(name)][0]
         assert run.config.train == like.config.train
         again = RecallConfig.from_resolved(run.config.name, run.config.resolved())
         assert again == run.config  # what a worker gets

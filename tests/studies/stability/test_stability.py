@@ -41,7 +41,10 @@ def test_the_study_spans_a_factor_of_64_with_three_seeds_or_more():
     config = stability_study("study")
     assert max(config.learning_rates) / min(config.learning_rates) == pytest.approx(64)
     assert len(config.seeds) >= 3
-    assert config.types == ATTENTION_TYPES
+    assert config.types == (*ATTENTION_TYPES, "diff_no_norm", "diff_v2_norm")
+    norms = {m.config.name.split("-lr")[0]: m.config.model.head_norm for m in config.members()}
+    assert (norms["diff"], norms["diff_no_norm"]) == (None, False)  # None: as the paper has it
+    assert (norms["diff_v2"], norms["diff_v2_norm"]) == (None, True)
 
 
 @pytest.mark.parametrize(
@@ -100,8 +103,8 @@ def test_shares_differences_and_holm_by_hand():
     t = 0.25 / (0.125 / math.sqrt(3))
     p = 1 - t / math.sqrt(t * t + 2)  # Student's t with two degrees of freedom
     assert entry["p_value"] == pytest.approx(p)
-    # One of 4 pairs and 2 rates; diff and softmax give the same p, all others 1.
-    assert entry["p_holm"] == pytest.approx(min(1, 8 * p))
+    # One of 6 pairs and 2 rates; diff and softmax give the same p, all others 1.
+    assert entry["p_holm"] == pytest.approx(min(1, 12 * p))
     overall = entries["diff_v2", "diff", "gradient_spike_share", None]
     assert overall["values"] == [-1 / 16, -2 / 16, -3 / 16]
 

@@ -12,7 +12,7 @@ from diffattn.models.twins import MATCHES
 from diffattn.recipes.catalog import recipe
 from diffattn.studies.text.comparison import ComparisonConfig, Sweep, best_rates, rates_to_try
 from diffattn.studies.text.reproduce import comparison
-from diffattn.studies.text.variants import SWEPT, VARIANTS
+from diffattn.studies.variants import SWEPT, VARIANTS
 from diffattn.studies.workers import worker_count
 
 

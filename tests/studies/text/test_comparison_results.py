@@ -8,8 +8,8 @@ import pytest
 from diffattn.studies.text.comparison import Sweep, best_rates, sweep_name
 from diffattn.studies.text.reproduce import comparison
 from diffattn.studies.text.results import comparison_results
-from diffattn.studies.text.variants import SWEPT, VARIANTS
 from diffattn.studies.text.verdict import difference, verdict
+from diffattn.studies.variants import SWEPT, VARIANTS
 
 LOSSES = {  # by seed
     "softmax": [3.0, 3.1, 3.2],

@@ -14,7 +14,7 @@ from diffattn.report.study.files import read_study
 from diffattn.studies import workers
 from diffattn.studies.text import reproduce as module
 from diffattn.studies.text.reproduce import PUBLISHED, comparison, published_beside, reproduce
-from diffattn.studies.text.variants import SWEPT
+from diffattn.studies.variants import SWEPT
 from diffattn.training.prepare import open_data
 from diffattn.training.trainer import train
 

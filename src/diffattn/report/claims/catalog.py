@@ -57,6 +57,11 @@ def _none(records: ClaimRecords) -> Measured | None:
     return None
 
 
+_TABLE3 = commands.evaluation(
+    "table3", "attention_segments",
+    small=("attention_segments.length=256", "attention_segments.num_needles=2"),
+    whole=("attention_segments.haystack=BOOKS",),
+)  # fmt: skip
 _LOSS = "validation loss minus the Transformer's, equal parameters, best rates, nats per token"
 _SCORE = "minus the Transformer's, over seeds of the models"
 
@@ -129,22 +134,14 @@ CLAIMS: tuple[Claim, ...] = (
         id="answer-attention", expects="above", bound=0.0, source=f"{V1}, Table 3",
         says="Attention on the answer 0.27 to 0.40 against 0.03 to 0.09.",
         effect=f"share of attention on the answer {_SCORE}",
-        commands=commands.evaluation(
-            "table3", "attention_segments",
-            small=("attention_segments.length=256", "attention_segments.num_needles=2"),
-            whole=("attention_segments.haystack=BOOKS",),
-        ),
+        commands=_TABLE3,
         record=EVALUATIONS, measure=evaluated("attention_segments", "answer", "diff"),
     ),
     Claim(
         id="noise-attention", expects="below", bound=0.0, source=f"{V1}, Table 3",
         says="Attention on noise 0.01 to 0.02 against 0.49 to 0.54.",
         effect=f"share of absolute attention on noise {_SCORE} (signed parts could cancel)",
-        commands=commands.evaluation(
-            "table3", "attention_segments",
-            small=("attention_segments.length=256", "attention_segments.num_needles=2"),
-            whole=("attention_segments.haystack=BOOKS",),
-        ),
+        commands=_TABLE3,
         record=EVALUATIONS,
         measure=evaluated(
             "attention_segments", "noise", "diff",

@@ -37,6 +37,8 @@ _TYPE_COLORS = {
     "shared_diff": "#009e73",
     "none": "#cc79a7",
     "none_ffn": "#e69f00",
+    "diff_no_norm": "#56b4e9",
+    "diff_v2_norm": "#8c6d00",
 }
 _OTHER_COLOR = "#999999"
 MISSING = "—"

@@ -8,7 +8,7 @@ from diffattn.errors import ConfigError
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.known_names import check_known
 from diffattn.models.twins import MATCHES
-from diffattn.studies.recall.controls import CONTROLS
+from diffattn.studies.variants import CONTROLS, VARIANTS, rate_owner
 from diffattn.studies.workers import Member
 from diffattn.training.recall_config import RecallConfig
 
@@ -36,11 +36,11 @@ class RecallStudyConfig:
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of the trials."""
     types: tuple[str, ...] = ATTENTION_TYPES
-    controls: tuple[str, ...] = tuple(CONTROLS)
+    controls: tuple[str, ...] = CONTROLS
     control_seeds: int = 1
     """Seeds of the controls: so many of the trials', from the first."""
     match: str = "params"
-    """What the twins keep equal: ``"params"``, ``"heads"`` or ``"attention_flops"``."""
+    """What the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
 
     def __post_init__(self) -> None:
         check_known("RecallStudyConfig", "match", self.match, MATCHES)
@@ -112,7 +112,7 @@ class RecallStudyConfig:
         }
         of_controls = {
             (task.task_name, name): [
-                self._member(task, name, seed, rates[task.task_name, CONTROLS[name].like])
+                self._member(task, name, seed, rates[task.task_name, self.like(name)])
                 for seed in self.seeds[: self.control_seeds]
             ]
             for task in self.tasks
@@ -135,30 +135,31 @@ class RecallStudyConfig:
             "sweep_seeds": list(self.sweep_seeds),
             "learning_rates": list(self.learning_rates),
             "extensions": self.extensions,
-            "controls": {name: CONTROLS[name].resolved() for name in self.controls},
+            "controls": {name: self._resolved_control(name) for name in self.controls},
             "control_seeds": self.control_seeds,
             "match": self.match,
             "tasks": {task.task_name: task.resolved() for task in self.tasks},
+        }
+
+    def like(self, control: str) -> str:
+        """The type whose learning rate a control uses."""
+        return rate_owner(control, self.types)
+
+    def _resolved_control(self, name: str) -> dict[str, Any]:
+        control = VARIANTS[name]
+        return {
+            "attention_type": control.attention_type,
+            "like": self.like(name),
+            "match": control.match,
+            "changes": dict(control.changes),
         }
 
     def _member(
         self, task: RecallConfig, name: str, seed: int, rate: float, run: str | None = None
     ) -> RecallMember:
         """One run of a type or a control; without ``run`` it is named as a trial."""
-        control = CONTROLS.get(name) if name in self.controls else None
-        if control is None:
-            twin = task.model.twin(name, self.match)
-        else:
-            match = control.match or self.match
-            twin = task.model.twin(control.attention_type, match, **control.changes)
-        floor = task.train.final_learning_rate / task.train.learning_rate
-        train = replace(
-            task.train,
-            learning_rate=rate,
-            final_learning_rate=rate * floor,
-            seed=seed,
-            data_seed=seed,
-        )
+        twin = VARIANTS[name].twin(task.model, self.match)
+        train = task.train.at(rate, seed)
         run = run or f"{task.task_name}-{name}-seed{seed}"
         return RecallMember.of(replace(task, name=run, model=twin.config, train=train), twin)
 

@@ -8,14 +8,12 @@ from diffattn.data.recall_tasks import guessing_ceilings
 from diffattn.report.page.wording import plural
 from diffattn.report.recall.tables import task_name
 from diffattn.stats.proportions import wilson_interval
+from diffattn.studies.limits import heads_below
 from diffattn.studies.recall.config import RecallMember, RecallStudyConfig
-from diffattn.studies.recall.controls import CONTROLS
 from diffattn.studies.recall.sweep import Choice, Results, choices
 from diffattn.studies.recall.verdicts import claims, leak, pair_tests
 
 PROTOCOL = {"name": "recall_study", "version": 2}
-# The papers' models have 8 DIFF heads or more.
-SMALLEST_TESTED_HEADS = 8
 
 
 def recall_results(config: RecallStudyConfig, results: Results) -> dict[str, Any]:
@@ -36,8 +34,8 @@ def recall_results(config: RecallStudyConfig, results: Results) -> dict[str, Any
         }
         controls = {
             name: {
-                "like": CONTROLS[name].like,
-                "learning_rate": chosen[task.task_name, CONTROLS[name].like].rate,
+                "like": config.like(name),
+                "learning_rate": chosen[task.task_name, config.like(name)].rate,
             }
             | _counts(groups[task.task_name, name], results)
             for name in config.controls
@@ -134,16 +132,8 @@ def statement(config: RecallStudyConfig, tasks: Mapping[str, Mapping[str, Any]])
         f"{entry['sooner']['sentence']}"
         for task, entry in tasks.items()
     )
-    heads = min(
-        task.model.twin(name, config.match).config.num_heads
-        for task in config.tasks
-        for name in config.types
-        if name != "softmax" or len(config.types) == 1
-    )
-    size = (
-        f"{heads} DIFF heads are fewer than the papers' {SMALLEST_TESTED_HEADS} or more. "
-        if heads < SMALLEST_TESTED_HEADS
-        else ""
+    size = heads_below(
+        task.model.twin(name, config.match).config for task in config.tasks for name in config.types
     )
     seeds, sweeps = len(config.seeds), len(config.sweep_seeds)
     rates = (

@@ -12,7 +12,7 @@ from diffattn.report.page.wording import listing, type_name
 from diffattn.stats.multiple import holm
 from diffattn.stats.proportions import fisher_exact
 from diffattn.stats.survival import log_rank
-from diffattn.studies.recall.controls import BLIND, IMITATIONS, WITHOUT_NORM
+from diffattn.studies.variants import BLIND, IMITATIONS, WITHOUT_NORM
 
 LEVEL = 0.05
 """Adjusted p-values below it count as shown."""

@@ -1,6 +1,6 @@
-"""What a stability study runs: every attention type at every learning rate and seed."""
+"""What a stability study runs: every model at every learning rate and seed."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from diffattn.errors import ConfigError
@@ -8,14 +8,18 @@ from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.known_names import check_known
 from diffattn.models.twins import MATCHES
 from diffattn.stats.spikes import WINDOW
+from diffattn.studies.variants import VARIANTS, WITHOUT_NORM
 from diffattn.studies.workers import Member
 from diffattn.training.config import RunConfig
 from diffattn.training.stability import StabilityRun
 
+WITH_NORM = "diff_v2_norm"
+"""V2 with what its authors removed for stability's sake."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StabilityStudyConfig:
-    """What is compared. All types read the same tokens at the same seed and step."""
+    """What is compared. All models read the same tokens at the same seed and step."""
 
     scale: str
     base: RunConfig
@@ -23,12 +27,16 @@ class StabilityStudyConfig:
     learning_rates: tuple[float, ...]
     """Peak rates; the final rate keeps its share of the peak."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    types: tuple[str, ...] = ATTENTION_TYPES
+    types: tuple[str, ...] = (*ATTENTION_TYPES, WITHOUT_NORM, WITH_NORM)
+    """Names from :data:`diffattn.studies.variants.VARIANTS`: the papers' types, and the controls
+    that tell a second map from a head norm."""
     match: str = "params"
-    """What the twins keep equal: ``"params"``, ``"heads"`` or ``"attention_flops"``."""
+    """What the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
 
     def __post_init__(self) -> None:
         check_known("StabilityStudyConfig", "match", self.match, MATCHES)
+        for name in self.types:
+            check_known("StabilityStudyConfig", "type", name, VARIANTS)
         for name in ("learning_rates", "seeds", "types"):
             values = list(getattr(self, name))
             if not values or len(set(values)) != len(values):
@@ -51,18 +59,11 @@ class StabilityStudyConfig:
 
     def members(self) -> list[Member[RunConfig]]:
         """The runs, seed by seed, so that an early stop leaves whole groups."""
-        twins = {name: self.base.model.twin(name, self.match) for name in self.types}
-        floor = self.base.train.final_learning_rate / self.base.train.learning_rate
+        twins = {name: VARIANTS[name].twin(self.base.model, self.match) for name in self.types}
         members: list[Member[RunConfig]] = []
         for seed in self.seeds:
             for rate in self.learning_rates:
-                train = replace(
-                    self.base.train,
-                    learning_rate=rate,
-                    final_learning_rate=rate * floor,
-                    seed=seed,
-                    data_seed=seed,
-                )
+                train = self.base.train.at(rate, seed)
                 for name, twin in twins.items():
                     run = StabilityRun(
                         name=run_name(name, rate, seed),
@@ -85,6 +86,6 @@ class StabilityStudyConfig:
         }
 
 
-def run_name(attention_type: str, rate: float, seed: int) -> str:
+def run_name(model: str, rate: float, seed: int) -> str:
     """Name of a run, unique within its study."""
-    return f"{attention_type}-lr{rate:g}-seed{seed}"
+    return f"{model}-lr{rate:g}-seed{seed}"

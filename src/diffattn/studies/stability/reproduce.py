@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from diffattn.errors import ConfigError
 from diffattn.models.known_names import check_known
 from diffattn.records.io import read_json, read_jsonl, write_json
 from diffattn.records.lock import sole_writer
 from diffattn.report.build import build_report
 from diffattn.studies.stability.config import StabilityStudyConfig
 from diffattn.studies.stability.summary import stability_results
-from diffattn.studies.study_folder import begin_study, recorded_study
+from diffattn.studies.study_folder import begin_study, recorded_study, require_same_data
 from diffattn.studies.workers import (
     OnMessage,
     OnProgress,
@@ -35,7 +34,7 @@ def reproduce_stability(
     on_message: OnMessage = print,
     on_progress: OnProgress = lambda name, event: None,
 ) -> Path:
-    """Train four attention types at learning rates up to far too large ones; count what goes wrong.
+    """Train matched models at learning rates up to far too large ones; count what goes wrong.
 
     What counts as a spike stands in :mod:`diffattn.stats.spikes`. A run that diverges is a result.
     The same call again continues what was interrupted.
@@ -74,11 +73,8 @@ def reproduce_stability(
         if recorded is None:
             facts = {"source": config.base.data.source, **data.facts()}
             begin_study(folder, resolved, {"kind": "stability", "data": facts})
-        elif other := [k for k, v in data.facts().items() if recorded["data"].get(k) != v]:
-            raise ConfigError(
-                f"reproduce: the data of {folder} must be unchanged to continue, got another "
-                f"{other[0]}. Choose another --out."
-            )
+        else:
+            require_same_data(folder, recorded, data.facts())
         members = config.members()
         waiting = unfinished(members, folder / "runs")
         if waiting:

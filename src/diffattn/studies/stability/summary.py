@@ -17,7 +17,9 @@ from diffattn.stats.spikes import (
     rate_sensitivity,
     stability,
 )
-from diffattn.studies.stability.config import StabilityStudyConfig, run_name
+from diffattn.studies.limits import heads_below, spread
+from diffattn.studies.stability.config import WITH_NORM, StabilityStudyConfig, run_name
+from diffattn.studies.variants import WITHOUT_NORM
 
 METRICS = ("loss", "loss_spike_share", "gradient_spike_share", "clipped_share")
 """Fields of :class:`diffattn.stats.spikes.Stability` that are compared between types."""
@@ -26,10 +28,11 @@ PAIRS = (
     ("diff", "softmax"),
     ("diff_v2", "softmax"),
     ("shared_diff", "softmax"),
+    (WITHOUT_NORM, "diff"),
+    (WITH_NORM, "diff_v2"),
 )
-"""Types and what they are compared with; the first is the published claim."""
-# The papers' models have 8 DIFF heads or more.
-SMALLEST_TESTED_HEADS = 8
+"""Models and what they are compared with: the first is the published claim, the last two say
+whether the head norm makes the difference."""
 
 
 def stability_results(
@@ -199,25 +202,10 @@ def _summary(values: list[float]) -> dict[str, Any]:
 
 def statement(config: StabilityStudyConfig) -> str:
     """What this study can and cannot show, in plain words."""
-    heads = [
-        m.config.model.num_heads
-        for m in config.members()
-        if m.config.model.attention.lambda_vectors
-    ]
-    size = (
-        f"{min(heads)} DIFF heads are fewer than the papers' {SMALLEST_TESTED_HEADS} or more. "
-        if heads and min(heads) < SMALLEST_TESTED_HEADS
-        else ""
-    )
-    seeds = len(config.seeds)
-    spread = (
-        "With one seed there is no interval: a difference here may be chance."
-        if seeds == 1
-        else f"Intervals are over {seeds} seeds of initial weights and data order."
-    )
+    size = heads_below(member.config.model for member in config.members())
     return (
-        f"{size}What counts as a spike was fixed before the first run. All types read the same "
+        f"{size}What counts as a spike was fixed before the first run. All models read the same "
         "tokens at the same seed and step, so a hard batch raises the loss of all. The published "
         "reports are of models thousands of times larger: what is stable here may not be there. "
-        f"{spread}"
+        f"{spread(len(config.seeds))}"
     )

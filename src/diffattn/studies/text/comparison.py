@@ -7,7 +7,7 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.models.known_names import check_known
 from diffattn.models.twins import MATCHES
-from diffattn.studies.text.variants import BASELINE, SWEPT, VARIANTS, Variant, rate_owner
+from diffattn.studies.variants import BASELINE, SWEPT, VARIANTS, Variant, rate_owner
 from diffattn.studies.workers import Member
 from diffattn.training.config import RunConfig
 
@@ -23,7 +23,7 @@ class ComparisonConfig:
     base: RunConfig
     """The softmax run; the others are its twins."""
     variants: tuple[str, ...] = SWEPT
-    """Names from :data:`diffattn.studies.text.variants.VARIANTS`."""
+    """Names from :data:`diffattn.studies.variants.VARIANTS`."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Of initial weights and data order."""
     fewer_seeds: int = 2
@@ -153,11 +153,7 @@ class ComparisonConfig:
         self, variant: Variant, name: str, seed: int, rate: float, **changes: Any
     ) -> Member[RunConfig]:
         twin = variant.twin(self.base.model, self.match)
-        floor = self.base.train.final_learning_rate / self.base.train.learning_rate
-        train = replace(
-            self.base.train, learning_rate=rate, final_learning_rate=rate * floor, seed=seed,
-            data_seed=seed, **changes,
-        )  # fmt: skip
+        train = self.base.train.at(rate, seed, **changes)
         return Member.of(replace(self.base, name=name, model=twin.config, train=train), twin)
 
 

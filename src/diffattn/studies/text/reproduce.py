@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.data.corpora import corpus_hash, load_corpus
-from diffattn.errors import ConfigError
+from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.known_names import check_known
 from diffattn.recipes.catalog import SCALES, recipe
 from diffattn.records.io import read_json, write_json
@@ -15,7 +15,7 @@ from diffattn.records.run import package_versions, require_schema
 from diffattn.report.build import build_report
 from diffattn.report.claims.tables import committed_claims
 from diffattn.report.study.published import PUBLISHED
-from diffattn.studies.study_folder import begin_study, recorded_study
+from diffattn.studies.study_folder import begin_study, recorded_study, require_same_data
 from diffattn.studies.text.comparison import (
     ComparisonConfig,
     Sweep,
@@ -24,7 +24,7 @@ from diffattn.studies.text.comparison import (
     sweep_name,
 )
 from diffattn.studies.text.count_models import count_model_results
-from diffattn.studies.text.variants import SWEPT, VARIANTS, WITH_CONTROLS
+from diffattn.studies.variants import CONTROLS, SWEPT, VARIANTS
 from diffattn.studies.workers import Member, OnMessage, OnProgress
 from diffattn.training.config import RunConfig
 from diffattn.training.prepare import PreparedData, prepare_data
@@ -32,7 +32,7 @@ from diffattn.training.prepare import PreparedData, prepare_data
 _COUNTS = "counts.json"
 _SCALES: dict[str, dict[str, Any]] = {
     "smoke": {"seeds": (0,), "variants": SWEPT},
-    "laptop": {"seeds": (0,), "variants": WITH_CONTROLS},
+    "laptop": {"seeds": (0,), "variants": (*ATTENTION_TYPES, *CONTROLS)},
     "study": {
         "seeds": (0, 1, 2, 3, 4),
         "variants": tuple(VARIANTS),
@@ -200,7 +200,7 @@ def _check_claim(folder: Path, config: ComparisonConfig) -> None:
         return
     data = config.base.data
     documents = load_corpus(data.source, text_field=data.text_field)
-    _require_same_data(folder, recorded, {"corpus_hash": corpus_hash(documents)})
+    require_same_data(folder, recorded, {"corpus_hash": corpus_hash(documents)})
 
 
 def _claim(folder: Path, config: ComparisonConfig, facts: dict[str, Any]) -> None:
@@ -208,7 +208,7 @@ def _claim(folder: Path, config: ComparisonConfig, facts: dict[str, Any]) -> Non
     resolved = config.resolved()
     recorded = recorded_study(folder, resolved, besides="data")
     if recorded is not None:
-        _require_same_data(folder, recorded, facts)
+        require_same_data(folder, recorded, facts)
         return
     data = {
         "source": config.base.data.source,
@@ -217,12 +217,3 @@ def _claim(folder: Path, config: ComparisonConfig, facts: dict[str, Any]) -> Non
         **facts,
     }
     begin_study(folder, resolved, {"data": data})
-
-
-def _require_same_data(folder: Path, recorded: dict[str, Any], facts: dict[str, Any]) -> None:
-    changed = [key for key in facts if recorded["data"].get(key) != facts[key]]
-    if changed:
-        raise ConfigError(
-            f"reproduce: the data of {folder} must be unchanged to continue, got another "
-            f"{changed[0]}. Choose another --out."
-        )

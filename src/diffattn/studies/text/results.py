@@ -14,7 +14,7 @@ from diffattn.studies.text.comparison import (
     sweep_name,
     trial_name,
 )
-from diffattn.studies.text.variants import BASELINE, FLOOR, VARIANTS
+from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS
 from diffattn.studies.workers import Member
 from diffattn.training.config import RunConfig
 

@@ -9,6 +9,7 @@ import torch
 from diffattn.models.loading import load_model
 from diffattn.probes.attention_rows import example_maps
 from diffattn.records.io import read_json, read_jsonl, write_json
+from diffattn.studies.limits import SMALLEST_TESTED_HEADS, few_heads, spread
 from diffattn.studies.text.comparison import (
     ComparisonConfig,
     Sweep,
@@ -18,13 +19,12 @@ from diffattn.studies.text.comparison import (
 )
 from diffattn.studies.text.phase import phase_step
 from diffattn.studies.text.results import comparison_results
-from diffattn.studies.text.variants import VARIANTS
 from diffattn.studies.text.verdict import verdict
+from diffattn.studies.variants import VARIANTS
 from diffattn.training.prepare import PreparedData
 
 EXAMPLE_TOKENS = 48
-# The papers' models have 8 DIFF heads or more and see 10 billion tokens or more.
-SMALLEST_TESTED_HEADS = 8
+# The papers' models see 10 billion tokens or more.
 FEWEST_TESTED_TOKENS = 10_000_000_000
 PHASE_GAIN = 1.0
 """Nats by which a model must beat bigram counts on repeated bigrams."""
@@ -114,9 +114,8 @@ def statement(config: ComparisonConfig) -> str:
     models = [
         VARIANTS[name].twin(config.base.model, config.match).config for name in config.variants
     ]
-    heads = min((m.num_heads for m in models if m.attention.lambda_vectors), default=None)
-    below = []
-    if heads is not None and heads < SMALLEST_TESTED_HEADS:
+    heads, below = few_heads(models), []
+    if heads is not None:
         below.append(f"{heads} DIFF heads (the papers use {SMALLEST_TESTED_HEADS} or more)")
     if tokens < FEWEST_TESTED_TOKENS:
         below.append(f"{tokens:,} training tokens per run (the papers use 10 billion or more)")
@@ -130,19 +129,13 @@ def statement(config: ComparisonConfig) -> str:
         if below
         else "Heads and tokens lie in the range the papers test."
     )
-    seeds = len(config.seeds)
-    spread = (
-        "With one seed there is no interval: a difference here may be chance."
-        if seeds == 1
-        else f"Intervals are over {seeds} seeds of initial weights and data order."
-    )
     rates = (
         f"Each type's learning rate was chosen by one rule from {len(config.learning_rates)} or "
         f"more, on another seed, in runs of {config.sweep_share:.0%} of the steps."
         if config.learning_rates
         else "One learning rate is used for all types, tuned for none."
     )
-    return f"{limits} {shows} {spread} {rates}"
+    return f"{limits} {shows} {spread(len(config.seeds))} {rates}"
 
 
 def _maps(config: ComparisonConfig, data: PreparedData, folder: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from diffattn.report.page.wording import type_name
 from diffattn.studies.text.results import SOFTMAX_CONTROLS
-from diffattn.studies.text.variants import BASELINE, FLOOR, VARIANTS
+from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS
 
 MARGIN = 0.1
 """Nats per token by which softmax attention must beat no attention before types are compared."""

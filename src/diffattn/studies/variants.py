@@ -1,5 +1,6 @@
-"""The models of a comparison: softmax, the papers' types, and what would explain a lead."""
+"""The models that studies compare: softmax, the papers' types, and what would explain a lead."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -11,6 +12,13 @@ from diffattn.models.twins import Twin
 BASELINE = "softmax"
 FLOOR = "none"
 """The control without attention: what a model has to beat before anything is said of attention."""
+BLIND = (FLOOR, "none_ffn")
+"""They never see another token: above a guess they show that a recall task leaks its answers."""
+IMITATIONS = ("softmax_half", "softmax_minus_mean")
+"""Softmax attention with a side effect of the difference, and without a second map that learns: a
+lead over softmax that one of them has too is no effect of that map."""
+WITHOUT_NORM = "diff_no_norm"
+"""V1 without what its authors added beside the difference."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +69,7 @@ _ROWS = (
     _control("softmax_half", BASELINE, "softmax times ½: V2's scale at the start"),
     _control("softmax_minus_mean", BASELINE,
              "softmax minus 0.7 times the mean value: a second map that sees nothing"),
-    _control("diff_no_norm", "diff", "V1 without head norm", attention_type="diff",
+    _control(WITHOUT_NORM, "diff", "V1 without head norm", attention_type="diff",
              changes=_NO_HEAD_NORM),
     _control("diff_v2_gate", "diff_v2", "V2 without its second map: softmax times 1 − λ",
              role="ablation"),
@@ -85,12 +93,12 @@ VARIANTS = {row.name: row for row in _ROWS}
 SWEPT = (*ATTENTION_TYPES, FLOOR)
 """Variants with a rate of their own; the others use that of what they are compared with."""
 
-WITH_CONTROLS = tuple(row.name for row in _ROWS if row.role in ("baseline", "type", "control"))
+CONTROLS = tuple(row.name for row in _ROWS if row.role == "control")
 """What has to be compared for a lead to be read as one of the second map."""
 
 
-def rate_owner(name: str) -> str:
+def rate_owner(name: str, swept: Collection[str] = SWEPT) -> str:
     """The variant whose sweep decides the learning rate of ``name``."""
-    while name not in SWEPT:
+    while name not in swept:
         name = VARIANTS[name].compared_with
     return name
