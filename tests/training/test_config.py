@@ -104,6 +104,16 @@ def test_settings_reach_their_section_and_the_last_one_counts():
     assert changed().resolved() == recipe("smoke").resolved()
 
 
+def test_a_whole_number_is_a_number():
+    run = changed("model.embedding_multiplier=32", "train.learning_rate=1")
+    assert type(run.model.embedding_multiplier) is float
+    assert run.resolved() == changed(
+        "model.embedding_multiplier=32.0", "train.learning_rate=1.0"
+    ).resolved()  # fmt: skip
+    with pytest.raises(ConfigError, match="num_steps"):
+        changed("train.num_steps=5.0")
+
+
 @pytest.mark.parametrize("name", ["2024", "true", "texts=old/", "[1]", "null.txt", " spaced"])
 def test_texts_stay_texts(name):
     assert changed(f"data.source={name}").data.source == name.strip()

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 from diffattn.errors import ConfigError
 from diffattn.models.settings import ModelSettings
@@ -60,16 +60,19 @@ def read_changes(settings: Iterable[str]) -> dict[str, Any]:
     Raises:
         ConfigError: No ``=``, an unknown key, or a number that is not finite.
     """
-    known = [
-        f"{section}.{field.name}"
+    known = {
+        f"{section}.{field.name}": get_args(field.type) or (field.type,)
         for section, kind in _SECTIONS.items()
         for field in dataclasses.fields(kind)
-    ]
-    return {key: _value(key, text) for key, text in read_settings(settings, known).items()}
+    }
+    given = read_settings(settings, list(known))
+    return {key: _value(key, text, known[key]) for key, text in given.items()}
 
 
-def _value(key: str, text: str) -> Any:
+def _value(key: str, text: str, kinds: tuple[Any, ...]) -> Any:
     value = parse_value(key, text)
+    if type(value) is int and float in kinds and int not in kinds:
+        return float(value)  # 32 is a number like 32.0
     # A folder may be called 2024, and true is a word.
     is_text = key in ("data.source", "data.text_field", "data.tokenizer")
     return value if value is None or not is_text or isinstance(value, str) else text

@@ -119,6 +119,7 @@ def test_rates_of_the_sweep():
     assert difference(results, "diff", "softmax", "common")["mean"] == pytest.approx(
         -0.31 / 3 + 0.5
     )
+    assert "each type at its best learning rate: " in results["verdict"]["sentence"]
     assert results["verdict"]["reasons"] == [
         "the best learning rate of DIFF V1 lies at the edge of its sweep",
         "the best learning rate of No attention lies at the edge of its sweep",
@@ -143,7 +144,9 @@ def test_a_verdict_in_words():
     assert said["informative"]
     assert said["reasons"] == []
     size, *types = said["sentence"].removesuffix(".").split("; ")
-    assert size.startswith("At 4.8 million parameters and 4,096,000 tokens, each type at its best")
+    assert size.startswith(
+        "At 4.8 million parameters and 4,096,000 tokens, all at one learning rate: "
+    )
     assert size.endswith(
         "DIFF V1 is 0.103 nats better than softmax attention (-0.103, 95 % interval -0.118 to "
         "-0.089, 3 seeds), and softmax minus 0.7 times the mean value does as well"

@@ -27,7 +27,7 @@ def verdict(results: Mapping[str, Any]) -> dict[str, Any]:
     sentence = (
         f"Uninformative about attention types: {reasons[0]}."
         if reasons
-        else f"{_size(results)}, each type at its best learning rate: {'; '.join(said)}."
+        else f"{_size(results)}, {_rates(results)}: {'; '.join(said)}."
     )
     return {
         "informative": not reasons,
@@ -128,6 +128,11 @@ def _interval(row: Mapping[str, Any], *, flip: bool = False) -> str:
     return (
         f"{mean:+.3f}, {100 * row['level']:.0f} % interval {low:+.3f} to {high:+.3f}, {seeds} seeds"
     )
+
+
+def _rates(results: Mapping[str, Any]) -> str:
+    swept = results["rates"]["variants"]
+    return "each type at its best learning rate" if swept else "all at one learning rate"
 
 
 def _size(results: Mapping[str, Any]) -> str:
