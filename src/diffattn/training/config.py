@@ -1,12 +1,13 @@
 """Settings of one training run."""
 
-import math
-from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from diffattn.data.tokenizer import LARGEST_VOCAB_SIZE
 from diffattn.errors import ConfigError
-from diffattn.models.numbers import in_float32
+from diffattn.training.engine import EngineConfig
+from diffattn.training.guard import GuardConfig
+from diffattn.training.setting_types import check_types
 
 if TYPE_CHECKING:  # settings are checked and listed without torch
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -28,7 +29,7 @@ class DataConfig:
     """Share of the documents held out."""
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        check_types(self)
         if not 0 < self.validation_fraction < 1:
             raise ConfigError(
                 f"DataConfig: validation_fraction must be between 0 and 1, "
@@ -76,7 +77,7 @@ class TrainConfig:
     """Order of the training windows; equal for every member of a comparison."""
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        check_types(self)
         for name in ("num_steps", "batch_tokens", "log_every", "evaluate_every"):
             self._check(name, getattr(self, name) >= 1, "1 or more")
         for name in ("seq_len", "evaluation_tokens"):
@@ -145,12 +146,14 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
-    """A model, its training and its data."""
+    """A model, its training and its data; and how the run is executed."""
 
     name: str
     model: "DiffTransformerConfig"
     train: TrainConfig
     data: DataConfig
+    guard: GuardConfig = field(default_factory=GuardConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
 
     def __post_init__(self) -> None:
         if self.model.vocab_size < self.data.vocab_size:
@@ -165,31 +168,16 @@ class RunConfig:
             )
 
     def resolved(self) -> dict[str, Any]:
-        """All settings as plain values, for records."""
-        return {
+        """All settings that shape the result as plain values, for records.
+
+        Policies of the guard are named only where they differ from the default, which changes
+        nothing, so that records from before there was one still compare.
+        """
+        settings = {
             "model": self.model.settings(),
             "train": asdict(self.train),
             "data": asdict(self.data),
         }
-
-
-def _check_types(config: DataConfig | TrainConfig) -> None:
-    """Every field holds its declared type: what comes from a command line need not."""
-    for field in fields(config):
-        if get_origin(field.type) is Literal:
-            continue
-        value = getattr(config, field.name)
-        kinds = get_args(field.type) or (field.type,)
-        allowed = (*kinds, int) if float in kinds else kinds
-        where = f"{type(config).__name__}: {field.name} must be"
-        if isinstance(value, bool) or not isinstance(value, allowed):
-            names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
-            raise ConfigError(f"{where} {names}, got {value!r}.")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{where} finite, got {value}.")
-        if isinstance(value, int) and abs(value) >= 2**63:
-            raise ConfigError(f"{where} below 2**63 in size, got {value}.")
-        if isinstance(value, float) and not in_float32(value):
-            raise ConfigError(f"{where} a number that float32 can hold, got {value}.")
-        if isinstance(value, str) and value.encode("utf-8", "replace").decode() != value:
-            raise ConfigError(f"{where} valid UTF-8, got {value!r}.")
+        if self.guard != GuardConfig():
+            settings["guard"] = asdict(self.guard)
+        return settings

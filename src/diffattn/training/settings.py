@@ -8,8 +8,16 @@ from diffattn.errors import ConfigError
 from diffattn.models.settings import ModelSettings
 from diffattn.records.settings import parse_value, read_settings
 from diffattn.training.config import DataConfig, RunConfig, TrainConfig
+from diffattn.training.engine import EngineConfig
+from diffattn.training.guard import GuardConfig
 
-_SECTIONS: dict[str, type] = {"model": ModelSettings, "train": TrainConfig, "data": DataConfig}
+_SECTIONS: dict[str, type] = {
+    "model": ModelSettings,
+    "train": TrainConfig,
+    "data": DataConfig,
+    "guard": GuardConfig,
+    "engine": EngineConfig,
+}
 # Values that follow another one as long as they are its default.
 _DERIVED = {
     "model.num_heads": "num_kv_heads",
@@ -21,10 +29,10 @@ _DERIVED = {
 def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
     """The configuration with changes such as ``"train.num_steps=500"`` applied.
 
-    Sections are ``model``, ``train`` and ``data``. Values are JSON (``2e-3``, ``true``, ``null``,
-    ``[0.2, 0.3]``), else text. Unless they are set too, the model's vocabulary and context follow
-    ``data.vocab_size`` and ``train.seq_len``, and its defaults of ``num_kv_heads``,
-    ``intermediate_size`` and ``shared_rank`` follow what they are derived from.
+    Sections are ``model``, ``train``, ``data``, ``guard`` and ``engine``. Values are JSON
+    (``2e-3``, ``true``, ``null``, ``[0.2, 0.3]``), else text. Unless they are set too, the model's
+    vocabulary and context follow ``data.vocab_size`` and ``train.seq_len``, and its defaults of
+    ``num_kv_heads``, ``intermediate_size`` and ``shared_rank`` follow what they are derived from.
 
     Raises:
         ConfigError: No ``=``, an unknown key, or a value of the wrong kind.
@@ -36,6 +44,8 @@ def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
         "model": config.model.settings(),
         "train": dataclasses.asdict(config.train),
         "data": dataclasses.asdict(config.data),
+        "guard": dataclasses.asdict(config.guard),
+        "engine": dataclasses.asdict(config.engine),
     }
     if "data.vocab_size" in changed:
         changed.setdefault("model.vocab_size", changed["data.vocab_size"])
@@ -50,8 +60,12 @@ def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
     # The model follows the others, so a wrong value of theirs is named first.
     train = _build("train", type(config.train), values["train"])
     data = _build("data", type(config.data), values["data"])
+    guard = _build("guard", GuardConfig, values["guard"])
+    engine = _build("engine", EngineConfig, values["engine"])
     model = _build("model", DiffTransformerConfig, values["model"])
-    return dataclasses.replace(config, model=model, train=train, data=data)
+    return dataclasses.replace(
+        config, model=model, train=train, data=data, guard=guard, engine=engine
+    )
 
 
 def read_changes(settings: Iterable[str]) -> dict[str, Any]:
