@@ -33,7 +33,7 @@ from diffattn.training.settings import apply_settings
         ({"micro_batch_sequences": 3}, "micro_batch_sequences must be a divisor of 16"),
         ({"micro_batch_sequences": 0}, "micro_batch_sequences must be a divisor of 16"),
         ({"micro_batch_sequences": "all"}, "micro_batch_sequences must be int or null, got 'all'"),
-        ({"precision": "float16"}, "precision must be float32 or bfloat16, got 'float16'"),
+        ({"precision": "float16"}, "precision must be in {float32, bfloat16}, got 'float16'"),
         ({"beta_2": 1.0}, "beta_2 must be 0 or more and less than 1"),
         ({"weight_decay": -0.1}, "weight_decay must be 0 or more"),
         ({"max_grad_norm": -1.0}, "max_grad_norm must be 0 or more"),

@@ -112,7 +112,6 @@ class TrainConfig:
             micro is None or (micro >= 1 and self.batch_sequences % micro == 0),
             f"a divisor of {self.batch_sequences}, the sequences of a batch",
         )
-        self._check("precision", self.precision in ("float32", "bfloat16"), "float32 or bfloat16")
 
     def at(self, learning_rate: float, seed: int, **changes: Any) -> "TrainConfig":
         """One run of a study: another peak rate, of which the final one keeps its share.
