@@ -11,7 +11,7 @@ import pytest
 from diffattn.errors import CheckpointError
 from diffattn.report.build import build_report, markdown_results
 from diffattn.report.page.wording import type_name
-from record_files import read_record, write_record
+from record_files import change_record, read_record, write_record
 from report.made_up_study import ALL, TYPES, VERDICT
 from report.page_reader import SECTIONS, build, figures, outline_of
 
@@ -145,6 +145,16 @@ def test_missing_files_are_named(make_study):
     assert "Run diff_v2-seed0 has not finished: it stopped at step 300." in page
     # The study's own summary still stands.
     assert "results.json is missing" not in page
+
+
+def test_fewer_seeds_of_a_control_are_no_gap(make_study):
+    study = make_study(variants=("softmax", "softmax_half"))
+    change_record(study / "study.json", fewer_seeds=1)
+    for run in (study / "runs").glob("softmax_half-seed[12]"):
+        shutil.rmtree(run)
+    assert "No run of softmax_half" not in build(study)
+    change_record(study / "study.json", fewer_seeds=2)
+    assert "No run of softmax_half with seed 1 was found." in build(study)
 
 
 def test_interrupted_study_is_summarised_from_its_runs(make_study):

@@ -12,8 +12,9 @@ TYPE_NAMES = {
     "diff_v2": "DIFF V2",
     "shared_diff": "Shared DIFF",
 }
+NO_ATTENTION = "none"
 VARIANT_NAMES = {
-    "none": "No attention",
+    NO_ATTENTION: "No attention",
     "none_ffn": "No attention, wider FFN",
     "softmax_half": "Softmax × ½",
     "softmax_minus_mean": "Softmax − 0.7 mean value",

@@ -15,6 +15,8 @@ class StudyInfo(TypedDict):
     types: NotRequired[list[str]]
     """What version 1 has for ``variants``."""
     seeds: list[int]
+    fewer_seeds: NotRequired[int]
+    """How many of them models have whose learning rate is another's; default: all."""
     config: _Settings
     data: dict[str, Any]
 

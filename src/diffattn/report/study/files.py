@@ -11,7 +11,7 @@ from diffattn.records.fields import checked
 from diffattn.records.io import read_json
 from diffattn.records.run import require_schema
 from diffattn.report.page.runs import Study, StudyRun, is_number, read_checked, read_runs, run_gaps
-from diffattn.report.page.wording import brief_names, listing, plural
+from diffattn.report.page.wording import NO_ATTENTION, TYPE_NAMES, brief_names, listing, plural
 from diffattn.report.study.fields import Costs, Maps, StudyInfo, StudyResults
 
 RESULTS_SCHEMA = 2
@@ -206,7 +206,10 @@ def _run_gaps(study: TextStudy) -> list[str]:
     gaps = []
     for variant in study.variants:
         here = {run.name for run in study.runs_of(variant)}
-        seeds = [seed for seed in study.info["seeds"] if f"{variant}-seed{seed}" not in here]
+        wanted = study.info["seeds"]
+        if variant not in (*TYPE_NAMES, NO_ATTENTION):
+            wanted = wanted[: study.info.get("fewer_seeds", len(wanted))]
+        seeds = [seed for seed in wanted if f"{variant}-seed{seed}" not in here]
         if seeds:
             which = f"{'seed' if len(seeds) == 1 else 'seeds'} {listing(seeds)}"
             gaps.append(f"No run of {variant} with {which} was found.")

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diffattn.report.page.runs import BASELINE, StudyRun, is_number
+from diffattn.report.page.wording import NO_ATTENTION
 from diffattn.report.study.files import TextStudy, has_loss
 from diffattn.stats.intervals import Interval, mean_interval
 from diffattn.stats.paired import paired_difference
 
 LOSS = "validation_loss"
-NO_ATTENTION = "none"
 ROLES = {"softmax": "baseline", "diff": "type", "diff_v2": "type", "shared_diff": "type"}
 """Of a study that has not finished, and so has not recorded them."""
 COMPARED = ("baseline", "type")
