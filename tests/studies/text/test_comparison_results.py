@@ -153,6 +153,11 @@ def test_a_verdict_in_words():
     )
     assert types[0].startswith("DIFF V2 shows no difference to softmax attention (")
     assert types[1].startswith("Shared DIFF is 0.303 nats worse than softmax attention (")
+    (control,) = types[2:]  # the other one is no better than softmax
+    assert control.startswith(
+        "the control that is softmax minus 0.7 times the mean value is 0.100 nats better than "
+        "softmax attention (-0.100, 95 % interval "
+    )
 
 
 def test_a_lead_that_no_control_has_is_not_explained():

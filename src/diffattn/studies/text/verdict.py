@@ -23,7 +23,7 @@ def verdict(results: Mapping[str, Any]) -> dict[str, Any]:
         results: Of :func:`diffattn.studies.text.results.comparison_results`.
     """
     reasons = list(_reasons(results))
-    said = [_said(results, name) for name in _types(results)]
+    said = [*(_said(results, name) for name in _types(results)), *_leading_controls(results)]
     sentence = (
         f"Uninformative about attention types: {reasons[0]}."
         if reasons
@@ -116,6 +116,19 @@ def _said(results: Mapping[str, Any], name: str) -> str:
     ]
     but = f", and {' and '.join(explained)} does as well" if side == "better" and explained else ""
     return f"{label} is {size} {side} than softmax attention ({_interval(row)}){but}"
+
+
+def _leading_controls(results: Mapping[str, Any]) -> Iterator[str]:
+    """Controls that beat softmax attention, beside which every lead of a type is to be read."""
+    for name in SOFTMAX_CONTROLS:
+        row = difference(results, name, BASELINE)
+        if name == FLOOR or row is None or row["high"] is None or row["high"] >= 0:
+            continue
+        what = VARIANTS[name].what.split(":")[0]
+        yield (
+            f"the control that is {what} is {abs(row['mean']):.3f} nats better than softmax "
+            f"attention ({_interval(row)})"
+        )
 
 
 def _interval(row: Mapping[str, Any], *, flip: bool = False) -> str:
