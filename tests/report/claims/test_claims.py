@@ -174,7 +174,10 @@ def test_the_studys_verdict_and_controls_make_it_uninformative():
     assert (refused.verdict, refused.why) == ("uninformative", "Made up.")
     as_good = text(LEAD | {"softmax_half": [3.40, 3.50, 3.60]})
     found = only(BY_ID["loss"], ClaimRecords(text=as_good))
-    assert (found.verdict, found.why) == ("uninformative", "the control softmax_half does as well")
+    assert (found.verdict, found.why) == ("uninformative", "controls do as well: Softmax × ½")
+    fewer = text(LEAD | {"softmax_minus_mean": [3.40, 3.50], "softmax_half": [3.4, 3.5, 3.6]})
+    found = only(BY_ID["loss"], ClaimRecords(text=fewer))
+    assert found.why == "controls do as well: Softmax × ½, Softmax − 0.7 mean value"
     worse = text(LEAD | {"softmax_half": [3.50, 3.60, 3.70], "softmax_minus_mean": [3.6, 3.7, 3.8]})
     assert only(BY_ID["loss"], ClaimRecords(text=worse)).verdict == "agrees"
 
@@ -270,7 +273,7 @@ def test_recall_apart_by_share_and_by_steps():
          "It leaks."),
         ({"sooner": {"verdict": "differs", "sentence": "", "pairs": [
             {"first": "diff", "later": "softmax", "explained_by": ["softmax_half"]}]}},
-         "controls do as well: softmax_half"),
+         "controls do as well: Softmax × ½"),
     ],
 )  # fmt: skip
 def test_recall_that_says_nothing(said, why):

@@ -119,7 +119,7 @@ def test_rates_of_the_sweep():
     assert difference(results, "diff", "softmax", "common")["mean"] == pytest.approx(
         -0.31 / 3 + 0.5
     )
-    assert "each type at its best learning rate: " in results["verdict"]["sentence"]
+    assert "each type at its best learning rate (" in results["verdict"]["sentence"]
     assert results["verdict"]["reasons"] == [
         "the best learning rate of DIFF V1 lies at the edge of its sweep",
         "the best learning rate of No attention lies at the edge of its sweep",
@@ -143,20 +143,22 @@ def test_a_verdict_in_words():
     said = study()["verdict"]
     assert said["informative"]
     assert said["reasons"] == []
-    size, *types = said["sentence"].removesuffix(".").split("; ")
-    assert size.startswith(
-        "At 4.8 million parameters and 4,096,000 tokens, all at one learning rate: "
+    setting, found = said["sentence"].removesuffix(".").split(": ", maxsplit=1)
+    assert setting == (
+        "At 4.8 million parameters and 4,096,000 tokens, all at one learning rate (nats per token, "
+        "95 % interval)"
     )
-    assert size.endswith(
-        "DIFF V1 is 0.103 nats better than softmax attention (-0.103, 95 % interval -0.118 to "
-        "-0.089, 3 seeds), and softmax minus 0.7 times the mean value does as well"
+    better, worse, alike, controls = found.split("; ")
+    assert better == (
+        "DIFF V1 is 0.103 nats better than softmax attention (−0.103, −0.118 to −0.089, 3 seeds), "
+        "and softmax minus 0.7 times the mean value does as well"
     )
-    assert types[0].startswith("DIFF V2 shows no difference to softmax attention (")
-    assert types[1].startswith("Shared DIFF is 0.303 nats worse than softmax attention (")
-    (control,) = types[2:]  # the other one is no better than softmax
-    assert control.startswith(
-        "the control that is softmax minus 0.7 times the mean value is 0.100 nats better than "
-        "softmax attention (-0.100, 95 % interval "
+    assert worse.startswith("Shared DIFF is 0.303 nats worse than softmax attention (+0.303, ")
+    assert alike.startswith("no difference to softmax attention is shown for DIFF V2 (")
+    assert alike.endswith("0.000, −0.025 to +0.025, 3 seeds)")
+    assert controls.startswith(  # the other one is no better than softmax
+        "better than softmax attention without a second map that learns: softmax minus 0.7 times "
+        "the mean value (−0.100, "
     )
 
 
@@ -184,7 +186,7 @@ def test_one_seed_is_said_to_be_one_seed():
          "Shared DIFF does not beat no attention"),
         ({"late": ("softmax",)}, "passed the induction phase and Transformer (softmax) did not"),
         ({"seeds": 1, "fewer_seeds": 1, "losses": LOSSES | {"none": [3.05]}},
-         "softmax attention does not beat no attention by 0.1 nats (-0.050, one seed)"),
+         "softmax attention does not beat no attention by 0.1 nats (−0.050, one seed)"),
     ],
     ids=["no control", "too near", "too uncertain", "a type", "phase", "one seed"],
 )  # fmt: skip

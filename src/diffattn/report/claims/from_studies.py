@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from diffattn.report.claims.measured import Measure, Measured, exponential, paired
+from diffattn.report.claims.measured import Measure, Measured, explained_by, exponential, paired
 from diffattn.report.claims.records import ClaimRecords
 from diffattn.stats.intervals import Interval, mean_interval
 from diffattn.stats.proportions import wilson_interval
@@ -91,7 +91,7 @@ def _recall_why_not(entry: Mapping[str, Any], claim: str, variant: str, leads: b
     for pair in said.get("pairs", ()):
         explained = pair.get("explained_by")
         if leads and explained and pair.get("first", pair.get("more")) == variant:
-            return f"controls do as well: {', '.join(explained)}"
+            return explained_by(explained)
     return ""
 
 

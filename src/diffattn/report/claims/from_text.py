@@ -6,7 +6,13 @@ from statistics import fmean
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.report.claims.measured import Measure, Measured, exponential, paired
+from diffattn.report.claims.measured import (
+    Measure,
+    Measured,
+    explained_by,
+    exponential,
+    paired,
+)
 from diffattn.report.claims.records import TYPES, ClaimRecords
 from diffattn.stats.equivalence import equivalent
 from diffattn.stats.intervals import Interval, mean_interval
@@ -53,8 +59,8 @@ def _losses(text: Mapping[str, Any], part: str | None) -> dict[str, list[float]]
 
 
 def _differences(losses: Mapping[str, Sequence[float]], a: str, b: str) -> list[float]:
-    """One per seed; both have the study's seeds in its order."""
-    return [x - y for x, y in zip(losses[a], losses[b], strict=True)]
+    """One per seed; both have the study's seeds in its order, a control perhaps the first only."""
+    return [x - y for x, y in zip(losses[a], losses[b], strict=False)]
 
 
 def _why_not(
@@ -69,12 +75,13 @@ def _why_not(
         return str(text["verdict"]["sentence"])
     if variant not in TYPES or baseline != "softmax" or fmean(values) >= 0:
         return ""
-    for control in CONTROLS:
-        if control in losses:
-            over = mean_interval(_differences(losses, variant, control))
-            if over.high is None or over.high >= 0:
-                return f"the control {control} does as well"
-    return ""
+    return explained_by(
+        control
+        for control in CONTROLS
+        if control in losses
+        and ((high := mean_interval(_differences(losses, variant, control)).high) is None
+             or high >= 0)
+    )  # fmt: skip
 
 
 def token_ratio(variant: str, baseline: str = "softmax") -> Measure:

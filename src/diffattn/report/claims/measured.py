@@ -1,11 +1,12 @@
 """The effect that a claim is about, and how it is got from paired values."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from diffattn.report.claims.records import ClaimRecords
+from diffattn.report.page.wording import type_name
 from diffattn.stats.intervals import mean_interval
 from diffattn.stats.paired import paired_t_test
 
@@ -43,6 +44,12 @@ def paired(values: Sequence[float], bound: float, **more: Any) -> Measured:
     return Measured(
         effect=interval.mean, low=interval.low, high=interval.high, n=len(values), p=p, **more
     )
+
+
+def explained_by(controls: Iterable[str]) -> str:
+    """Why a lead that controls have, too, says nothing; empty without any."""
+    names = [type_name(control) for control in controls]
+    return f"controls do as well: {', '.join(names)}" if names else ""
 
 
 def exponential(of: Measured) -> Measured:

@@ -18,6 +18,7 @@ from diffattn.report.study.files import TextStudy
 from diffattn.report.study.names import COUNT_MODELS, GREYS
 from diffattn.report.study.summary import (
     COMPARED,
+    IMITATIONS,
     LOSS,
     Difference,
     differences,
@@ -160,12 +161,13 @@ def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
         for entry in differences(study)
         if entry.baseline == BASELINE
         and entry.variant in every
-        and every[entry.variant].role in COMPARED
+        and (every[entry.variant].role in COMPARED or entry.variant in IMITATIONS)
     ]
     shown.sort(key=lambda entry: (list(every).index(entry.variant), entry.at))
     if not shown:
         return None
     rates = len({entry.at for entry in shown}) > 1
+    controls = any(entry.variant in IMITATIONS for entry in shown)
     traces: list[dict[str, Any]] = []
     labels = []
     for row, entry in enumerate(shown):
@@ -218,7 +220,8 @@ def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
         traces=traces,
         look=layout(unit, "", yaxis=ticks, showlegend=False, shapes=[zero]),
         caption=f"Validation loss minus that of the {type_name(BASELINE)}. Diamond and bar: "
-        "mean and interval. Circles: single pairs.",
+        "mean and interval. Circles: single pairs."
+        + (" Grey: controls, which have no second map that learns." if controls else ""),
         runs=names_of(map(_pairs, shown), "Pairs"),
         height=110 + 50 * len(shown),
         label="Paired differences in validation loss with intervals; the table gives the numbers",

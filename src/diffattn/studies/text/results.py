@@ -14,13 +14,13 @@ from diffattn.studies.text.comparison import (
     sweep_name,
     trial_name,
 )
-from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS
+from diffattn.studies.variants import BASELINE, FLOOR, IMITATIONS, VARIANTS
 from diffattn.studies.workers import Member
 from diffattn.training.config import RunConfig
 
 Records = Mapping[str, Mapping[str, Any]]
 """Name of a run to what its ``results.json`` holds."""
-SOFTMAX_CONTROLS = (FLOOR, "softmax_half", "softmax_minus_mean")
+SOFTMAX_CONTROLS = (FLOOR, *IMITATIONS)
 """What a type is compared with besides softmax: a lead over softmax that these have, too, is none
 of the second map."""
 

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from diffattn.report.page.wording import type_name
-from diffattn.studies.text.results import SOFTMAX_CONTROLS
-from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS
+from diffattn.report.page.wording import listing, type_name
+from diffattn.studies.variants import BASELINE, FLOOR, IMITATIONS, VARIANTS
 
 MARGIN = 0.1
 """Nats per token by which softmax attention must beat no attention before types are compared."""
@@ -23,11 +22,10 @@ def verdict(results: Mapping[str, Any]) -> dict[str, Any]:
         results: Of :func:`diffattn.studies.text.results.comparison_results`.
     """
     reasons = list(_reasons(results))
-    said = [*(_said(results, name) for name in _types(results)), *_leading_controls(results)]
     sentence = (
         f"Uninformative about attention types: {reasons[0]}."
         if reasons
-        else f"{_size(results)}, {_rates(results)}: {'; '.join(said)}."
+        else f"{_setting(results)}: {'; '.join(_said(results))}."
     )
     return {
         "informative": not reasons,
@@ -96,39 +94,48 @@ def _warnings(results: Mapping[str, Any]) -> Iterator[str]:
             yield f"the best learning rate of {type_name(name)} lies at the edge of its sweep"
 
 
-def _said(results: Mapping[str, Any], name: str) -> str:
-    """What is said of one type."""
-    row = difference(results, name, BASELINE)
-    assert row is not None, "every type is compared with the baseline"
+def _said(results: Mapping[str, Any]) -> Iterator[str]:
+    """What is said of the types, then of the controls that beat softmax attention."""
+    alike = []
+    for name in _types(results):
+        row = difference(results, name, BASELINE)
+        assert row is not None, "every type is compared with the baseline"
+        if row["low"] is not None and row["low"] <= 0 <= row["high"]:
+            alike.append(f"{type_name(name)} ({_interval(row)})")
+        else:
+            yield _of_type(results, name, row)
+    if alike:
+        yield f"no difference to softmax attention is shown for {listing(alike)}"
+    leading = [
+        f"{_control(name)} ({_interval(row)})"
+        for name in IMITATIONS
+        if (row := difference(results, name, BASELINE)) is not None
+        and row["high"] is not None
+        and row["high"] < 0
+    ]
+    if leading:
+        yield f"better than softmax attention without a second map that learns: {listing(leading)}"
+
+
+def _of_type(results: Mapping[str, Any], name: str, row: Mapping[str, Any]) -> str:
+    """A type that ends better or worse than softmax attention, or that has one seed."""
     label, size = type_name(name), f"{abs(row['mean']):.3f} nats"
     if row["low"] is None:
         side = "below" if row["mean"] < 0 else "above"
         return f"{label} ends {size} {side} softmax attention (one seed: this may be chance)"
-    if row["low"] <= 0 <= row["high"]:
-        return f"{label} shows no difference to softmax attention ({_interval(row)})"
     side = "better" if row["mean"] < 0 else "worse"
     explained = [
-        VARIANTS[control].what.split(":")[0]
-        for control in SOFTMAX_CONTROLS
-        if control != FLOOR
-        and (against := difference(results, name, control)) is not None
+        _control(control)
+        for control in IMITATIONS
+        if (against := difference(results, name, control)) is not None
         and (against["high"] is None or against["high"] >= 0)
     ]
-    but = f", and {' and '.join(explained)} does as well" if side == "better" and explained else ""
+    but = f", and {listing(explained)} does as well" if side == "better" and explained else ""
     return f"{label} is {size} {side} than softmax attention ({_interval(row)}){but}"
 
 
-def _leading_controls(results: Mapping[str, Any]) -> Iterator[str]:
-    """Controls that beat softmax attention, beside which every lead of a type is to be read."""
-    for name in SOFTMAX_CONTROLS:
-        row = difference(results, name, BASELINE)
-        if name == FLOOR or row is None or row["high"] is None or row["high"] >= 0:
-            continue
-        what = VARIANTS[name].what.split(":")[0]
-        yield (
-            f"the control that is {what} is {abs(row['mean']):.3f} nats better than softmax "
-            f"attention ({_interval(row)})"
-        )
+def _control(name: str) -> str:
+    return VARIANTS[name].what.split(":")[0]
 
 
 def _interval(row: Mapping[str, Any], *, flip: bool = False) -> str:
@@ -136,18 +143,17 @@ def _interval(row: Mapping[str, Any], *, flip: bool = False) -> str:
     sign = -1 if flip else 1
     mean, seeds = sign * row["mean"], len(row["values"])
     if row["low"] is None:
-        return f"{mean:+.3f}, one seed"
+        return f"{mean:+.3f}, one seed".replace("-", "−")
     low, high = sorted((sign * row["low"], sign * row["high"]))
+    return f"{mean:+.3f}, {low:+.3f} to {high:+.3f}, {seeds} seeds".replace("-", "−")
+
+
+def _setting(results: Mapping[str, Any]) -> str:
+    """Where the result holds, and what stands in brackets."""
+    base, swept = results["variants"][BASELINE], results["rates"]["variants"]
+    rates = "each type at its best learning rate" if swept else "all at one learning rate"
+    level = 100 * results["differences"][0]["level"]
     return (
-        f"{mean:+.3f}, {100 * row['level']:.0f} % interval {low:+.3f} to {high:+.3f}, {seeds} seeds"
+        f"At {base['parameters'] / 1e6:.1f} million parameters and {results['tokens']:,} tokens, "
+        f"{rates} (nats per token, {level:.0f} % interval)"
     )
-
-
-def _rates(results: Mapping[str, Any]) -> str:
-    swept = results["rates"]["variants"]
-    return "each type at its best learning rate" if swept else "all at one learning rate"
-
-
-def _size(results: Mapping[str, Any]) -> str:
-    base = results["variants"][BASELINE]
-    return f"At {base['parameters'] / 1e6:.1f} million parameters and {results['tokens']:,} tokens"
