@@ -27,13 +27,14 @@ from diffattn.training.callbacks import (
     OnProgress,
 )
 from diffattn.training.checkpoints import CheckpointCallback, last_checkpoint
+from diffattn.training.distributed import require_one_process
+from diffattn.training.engine import EngineConfig
 from diffattn.training.recall_config import RecallConfig
 from diffattn.training.schedule import optimizer_and_scheduler
 from diffattn.training.trainer import (
     OrderedTrainer,
     finish,
     record,
-    require_one_process,
     training_arguments,
 )
 
@@ -77,8 +78,9 @@ def train_recall(
         OSError: The disk is full or not writable; the same call continues.
     """
     folder = Path(folder)
-    require_one_process()
-    run = record(config.name, config.model, config.train, config.resolved(), facts or {})
+    require_one_process("a run on a recall task")
+    resolved, engine = config.resolved(), EngineConfig()
+    run = record(config.name, config.model, config.train, resolved, facts or {}, engine)
     return finish(folder, run, lambda: _run(config, folder, on_progress, on_message))
 
 
