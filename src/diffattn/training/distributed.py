@@ -28,9 +28,14 @@ def num_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def process_index() -> int:
+    """Of this process among all of them, from 0."""
+    return 0 if num_processes() == 1 else int(os.environ.get("RANK", "0"))
+
+
 def is_first() -> bool:
     """Whether this process writes: records, checkpoints, messages and progress."""
-    return num_processes() == 1 or int(os.environ.get("RANK", "0")) == 0
+    return process_index() == 0
 
 
 def is_first_of_node() -> bool:

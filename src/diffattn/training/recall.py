@@ -268,7 +268,7 @@ def _is_finite(model: DiffTransformerForCausalLM) -> bool:
 
 
 def _arguments(config: RecallConfig, folder: Path) -> TrainingArguments:
-    arguments = training_arguments(config.train, folder, fresh=False)
+    arguments = training_arguments(config.train, folder, fresh=False, engine=EngineConfig())
     arguments.per_device_train_batch_size = 1  # items: each is a whole batch
     arguments.set_evaluate(strategy="no")  # accuracy is measured by the callback
     # Seldom: a run takes minutes, and what is lost by an interruption is made again.

@@ -3,8 +3,6 @@
 import math
 import shutil
 from collections.abc import Callable
-from contextlib import ExitStack
-from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, SequentialSampler, Subset
-from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
+from transformers import PrinterCallback, TrainingArguments, set_seed
 from transformers.trainer_utils import EvalLoopOutput
 
 from diffattn.data.context_parts import PartLosses
@@ -22,12 +20,11 @@ from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.cached_attention import chosen_backend
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.loading import without_bars
-from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
 from diffattn.probes.window_losses import window_losses
 from diffattn.records.claim import claim_run
 from diffattn.records.io import log_facts, read_json, read_jsonl, write_json
-from diffattn.records.manifest import verify_manifest, write_manifest
+from diffattn.records.manifest import verify_manifest
 from diffattn.records.run import RunRecord
 from diffattn.training.callbacks import (
     METRICS,
@@ -38,11 +35,7 @@ from diffattn.training.callbacks import (
     diverged,
     require_finite,
 )
-from diffattn.training.checkpoints import (
-    CheckpointCallback,
-    last_checkpoint,
-    written_whole,
-)
+from diffattn.training.checkpoints import CheckpointCallback, last_checkpoint
 from diffattn.training.config import RunConfig, TrainConfig
 from diffattn.training.distributed import (
     from_first,
@@ -52,13 +45,21 @@ from diffattn.training.distributed import (
     micro_batch,
     num_processes,
     run_device,
-    wait_for_all,
     written_by_first,
 )
 from diffattn.training.engine import EngineConfig
 from diffattn.training.memory import require_run_memory
 from diffattn.training.prepare import PreparedData
 from diffattn.training.schedule import optimizer_and_scheduler
+from diffattn.training.sharding import (
+    ShardedState,
+    prepare_model,
+    require_same_parts,
+    require_shardable,
+    save_model,
+    untrained_model,
+    written_by_all,
+)
 
 RESULTS = "results.json"
 
@@ -100,6 +101,7 @@ def train(
     folder = Path(folder)
     require_run_memory(config)
     require_enough(config, data)
+    require_shardable(config.engine)
     resolved = config.resolved()
     resolved["data"] |= data.facts()
     run = record(config.name, config.model, config.train, resolved, facts or {}, config.engine)
@@ -168,15 +170,22 @@ def _run(
 ) -> None:
     """Train from the start or from the last checkpoint, and write ``results.json``."""
     set_seed(config.train.seed)
-    model = DiffTransformerForCausalLM(deepcopy(config.model))
+    checkpoint = from_first(lambda: last_checkpoint(folder / "checkpoints", on_message))
+    require_same_parts(checkpoint, config.engine)
+    model = untrained_model(
+        config.model, config.engine, checkpoint, folder / "checkpoints" / "initial"
+    )
+    prepare_model(model, config.engine)
     validation = TokenDataset(data.validation, config.train.seq_len)
     probe = torch.stack([validation[i]["input_ids"] for i in range(min(8, len(validation)))])
     metrics = MetricsCallback(folder, config.train, probe, on_progress)
     costs = CostCallback(folder, config.name, config.train)
-    checkpoint = from_first(lambda: last_checkpoint(folder / "checkpoints", on_message))
+    arguments = training_arguments(
+        config.train, folder / "checkpoints", fresh=checkpoint is None, engine=config.engine
+    )
     trainer = OrderedTrainer(
         model=model,
-        args=training_arguments(config.train, folder / "checkpoints", fresh=checkpoint is None),
+        args=arguments,
         train_dataset=training_order(TokenDataset(data.train, config.train.seq_len), config.train),
         eval_dataset=_spread(validation, config.train.evaluation_tokens // config.train.seq_len),
         optimizers=optimizer_and_scheduler(model, config.train),
@@ -210,16 +219,13 @@ def _run(
         "tokens": config.train.num_steps * config.train.batch_tokens,
         "metrics": log_facts(metrics.path) if is_first() else None,
     }
-
-    def write() -> None:
-        with written_whole(folder / "model"):
-            model.save_pretrained(folder / "model")
+    with written_by_all(folder / "model"):
+        save_model(model, folder / "model")
+        if is_first():
             data.tokenizer.save_pretrained(folder / "model")
-            write_manifest(folder / "model")
-        costs.write()
+    costs.write()
+    if is_first():
         write_json(folder / RESULTS, results)
-
-    from_first(write)
 
 
 def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> Subset[Any]:
@@ -242,7 +248,7 @@ def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> 
     return Subset(dataset, torch.cat(passes)[:wanted].tolist())
 
 
-class OrderedTrainer(Trainer):
+class OrderedTrainer(ShardedState):
     """transformers.Trainer that reads its dataset front to back, and evaluates by part."""
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
@@ -278,18 +284,15 @@ class OrderedTrainer(Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        with ExitStack() as writing:
-            if is_first():
-                writing.enter_context(written_whole(folder))
-            wait_for_all()  # what lay there is gone
+        with written_by_all(folder):
             super()._save_checkpoint(model, trial)
-            wait_for_all()  # every process has written its part
             if is_first():
                 shutil.copy(folder.parents[1] / METRICS, folder)
-                write_manifest(folder)
 
 
-def training_arguments(config: TrainConfig, folder: Path, *, fresh: bool) -> TrainingArguments:
+def training_arguments(
+    config: TrainConfig, folder: Path, *, fresh: bool, engine: EngineConfig
+) -> TrainingArguments:
     """The settings as transformers.Trainer takes them, with checkpoints in ``folder``."""
     micro = micro_batch(config)
     on_cpu = run_device() == "cpu"
@@ -317,6 +320,8 @@ def training_arguments(config: TrainConfig, folder: Path, *, fresh: bool) -> Tra
         disable_tqdm=True,
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,
+        save_only_model=engine.parallel == "fsdp",  # the rest is ours to save, see ShardedState
+        torch_compile=engine.compile,
     )
     # On several GPUs transformers would multiply the batch by their number.
     arguments._n_gpu = min(1, arguments.n_gpu)
