@@ -10,6 +10,7 @@ from torch.distributed.tensor import Shard, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.layers.feed_forward import SwiGLU
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.io import read_json
@@ -141,3 +142,66 @@ def test_a_single_whole_parameter_is_noticed():
     for kind, (name, message, _) in launched(2, run):
         assert (kind, name) == ("raised", "DiffAttnError")
         assert "got 1 whole ones, the first 1.weight" in message
+
+
+ENGINES = {
+    "checkpointing": {"activation_checkpointing": True},
+    "chunks": {"loss_chunk_tokens": 24},
+    "both": {"activation_checkpointing": True, "loss_chunk_tokens": 24},
+}
+
+
+@pytest.mark.parametrize("engine", [pytest.param("chunks", marks=pytest.mark.scheduled), "both"])
+def test_how_a_run_is_executed_does_not_change_its_losses(
+    engine, make_run, data, finished, tmp_path, monkeypatch
+):
+    computed = []
+    forward = SwiGLU.forward
+
+    def counted(self, x):
+        computed.append(torch.is_grad_enabled())
+        return forward(self, x)
+
+    monkeypatch.setattr(SwiGLU, "forward", counted)
+    config = replace(make_run("diff"), engine=EngineConfig(**ENGINES[engine]))
+    results = train(config, data, tmp_path / "run")
+    assert_same_losses(tmp_path / "run", finished / "diff")
+    expected = read_json(finished / "diff" / "results.json")["validation_loss"]
+    assert results["validation_loss"] == pytest.approx(expected, rel=ROUNDING)
+    # Per step and layer: once, and once more in the backward pass where activations are not kept.
+    assert sum(computed) == 12 * 2 * (2 if engine == "both" else 1)
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("parallel", PARALLEL)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_processes_are_executed_in_every_way(
+    engine, parallel, make_run, data, finished, tmp_path
+):
+    config = make_run("diff", micro_batch_sequences=1)
+    config = replace(config, engine=EngineConfig(parallel=parallel, **ENGINES[engine]))
+    values(launched(2, lambda: train(config, data, tmp_path / "run")))
+    assert_same_losses(tmp_path / "run", finished / "diff")
+
+
+@pytest.mark.scheduled
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
+def test_a_compiled_run_has_the_same_losses(make_run, data, finished, tmp_path):
+    config = replace(make_run("diff"), engine=EngineConfig(compile=True))
+    train(config, data, tmp_path / "run")
+    assert_same_losses(tmp_path / "run", finished / "diff")
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("parallel", PARALLEL)
+def test_bfloat16_on_two_processes(parallel, make_run, data, tmp_path):
+    """Autocast on both: weights, λ and optimizer state stay float32, sharded or not."""
+    train(make_run("diff", precision="bfloat16"), data, tmp_path / "one")
+    config = make_run("diff", precision="bfloat16")
+    config = replace(config, engine=EngineConfig(parallel=parallel))
+    values(launched(2, lambda: train(config, data, tmp_path / "two")))
+    ours, theirs = losses(tmp_path / "two"), losses(tmp_path / "one")
+    of_loss = {key: value for key, value in theirs.items() if key[1] != "gradient_norm"}
+    assert {key: ours[key] for key in of_loss} == pytest.approx(of_loss, rel=2.0**-10)
+    weights = load_file(tmp_path / "two" / "model" / "model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}

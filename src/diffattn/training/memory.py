@@ -28,10 +28,11 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
     """
     model, train = config.model, config.train
     tokens = train.seq_len * micro_batch(train)
+    chunk = config.engine.loss_chunk_tokens
     shards = num_processes() if config.engine.parallel == "fsdp" else 1
     on_device = {
         "weights, gradients and optimizer state": _TRAINED_BYTES * parameter_count(model) // shards,
-        "logits": _LOGIT_BYTES * tokens * model.vocab_size,
+        "logits": _LOGIT_BYTES * min(tokens, chunk or tokens) * model.vocab_size,
         "activations": 4 * tokens * model.hidden_size * model.num_hidden_layers,
     }
     on_host = {

@@ -91,6 +91,7 @@ def untrained_model(
 
 def prepare_model(model: DiffTransformerForCausalLM, engine: EngineConfig) -> None:
     """Have a model trained in the way that is asked for, as far as it is the model's part."""
+    model.loss_chunk_tokens = engine.loss_chunk_tokens
     if engine.activation_checkpointing:
         # The older name, which transformers 5.23 warns of, is the only one in 5.17.
         switch = getattr(model, "activation_checkpointing_enable", None)
