@@ -61,10 +61,19 @@ class RunsProgress(StderrBars):
         total_steps: Steps of all runs together.
         done_steps: Steps that earlier calls have finished already.
         steps_of: Name of a run to its steps.
+        quiet: Draw no bars: another process of the same run does.
     """
 
-    def __init__(self, total_steps: int, done_steps: int, steps_of: Callable[[str], int]) -> None:
+    def __init__(
+        self,
+        total_steps: int,
+        done_steps: int,
+        steps_of: Callable[[str], int],
+        *,
+        quiet: bool = False,
+    ) -> None:
         super().__init__()
+        self.quiet = quiet
         self.total = total_steps
         self.steps_of = steps_of
         self.finished_before = done_steps
@@ -76,6 +85,8 @@ class RunsProgress(StderrBars):
 
     def __enter__(self) -> "RunsProgress":
         steps = TextColumn("{task.completed:.0f}/{task.total:.0f} steps")
+        if self.quiet:
+            return self
         self._start(steps, TextColumn("{task.fields[note]}"))
         if self.bars is not None:
             self.tasks["all"] = self.bars.add_task(

@@ -53,9 +53,10 @@ def train(
         attention_facts("twin", attention)
     require_folder_destination(out)
     # torch loads from here on, after every name is known to be right.
+    from diffattn.training.distributed import from_first, is_first, is_first_of_node, joined
     from diffattn.training.prepare import open_data, prepare_data
 
-    packed = None if data is None else open_data(data, verify=verify)
+    packed = None if data is None else open_data(data, verify=verify and is_first_of_node())
     config = planned.config()
     if packed is not None:  # the model's vocabulary follows the data's
         config = apply_settings(config, [f"data.vocab_size={packed.config.vocab_size}"])
@@ -66,20 +67,30 @@ def train(
     if attention is not None:
         config = replace(config, model=config.model.twin(attention).config)
     if dry_run:
-        typer.echo(json.dumps(config.resolved(), indent=2, ensure_ascii=False))
+        if is_first():
+            typer.echo(json.dumps(config.resolved(), indent=2, ensure_ascii=False))
         return
-    if resume and not out.exists():
-        raise ConfigError(f"train: --resume needs a run in {out}, got none.")
-    is_claimed(out, "run.json", "a run", besides="data")  # before data is packed there
 
     from diffattn.training.memory import require_run_memory
     from diffattn.training.trainer import train as run
 
     require_run_memory(config)
+
+    def may_start() -> None:
+        if resume and not out.exists():
+            raise ConfigError(f"train: --resume needs a run in {out}, got none.")
+        is_claimed(out, "run.json", "a run", besides="data")  # before data is packed there
+
     steps = config.train.num_steps
-    with RunsProgress(steps, 0, lambda _: steps) as progress:
+    with joined(), RunsProgress(steps, 0, lambda _: steps, quiet=not is_first()) as progress:
+        from_first(may_start)
         if packed is None:
-            packed = prepare_data(config.data, out / "data", on_message=progress.on_message)
+
+            def pack() -> None:
+                prepare_data(config.data, out / "data", on_message=progress.on_message)
+
+            from_first(pack)
+            packed = open_data(out / "data", verify=False)  # just written, or checked
         results = run(
             config,
             packed,
@@ -89,6 +100,8 @@ def train(
             ),
             on_message=progress.on_message,
         )
+    if not is_first():
+        return
     if json_:
         typer.echo(json.dumps(results, indent=2))
         return

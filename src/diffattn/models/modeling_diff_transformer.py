@@ -23,6 +23,7 @@ from diffattn.layers.diff_attention import LAMBDA_NAMES, LAMBDA_STD, DiffAttenti
 from diffattn.layers.norm import HeadNorm
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.models import cached_attention
+from diffattn.models.chunked_loss import IGNORED, next_token_losses
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.decoder_block import DiffTransformerBlock
 from diffattn.models.input_checks import check_embeds, check_ids, check_positions
@@ -38,9 +39,13 @@ class DiffTransformerOutput(BaseModelOutputWithPast):
 
 @dataclass
 class DiffTransformerCausalLMOutput(CausalLMOutputWithPast):
-    """Loss, logits, and on request ``attention_maps``: per layer ``[B, H, maps, T, S]``."""
+    """Loss, logits, and on request ``attention_maps``: per layer ``[B, H, maps, T, S]``.
+
+    Where the loss is computed in chunks there are no logits, but ``token_losses`` ``[B, T]``.
+    """
 
     attention_maps: tuple[Tensor, ...] | None = None
+    token_losses: Tensor | None = None
 
 
 class DiffTransformerPreTrainedModel(PreTrainedModel):
@@ -214,6 +219,9 @@ class DiffTransformerForCausalLM(DiffTransformerPreTrainedModel, GenerationMixin
     """
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    loss_chunk_tokens: int | None = None
+    """Tokens whose logits are in memory at once when labels are given. Default: all of them, and
+    the logits are returned."""
 
     def __init__(self, config: DiffTransformerConfig) -> None:
         super().__init__(config)
@@ -249,7 +257,8 @@ class DiffTransformerForCausalLM(DiffTransformerPreTrainedModel, GenerationMixin
             **kwargs: As in :meth:`DiffTransformerModel.forward`.
 
         Returns:
-            Logits ``[B, T, vocab_size]``; mean cross-entropy in nats per token.
+            Logits ``[B, T, vocab_size]``; mean cross-entropy in nats per token. With labels and
+            :attr:`loss_chunk_tokens` the losses of all tokens instead of logits.
         """
         outputs = self.model(
             input_ids=input_ids,
@@ -264,11 +273,14 @@ class DiffTransformerForCausalLM(DiffTransformerPreTrainedModel, GenerationMixin
             raise ShapeError(
                 f"DiffTransformer: logits_to_keep must be 0 or more, got {logits_to_keep}."
             )
+        if labels is not None:
+            check_ids("labels", labels, below=self.config.vocab_size, ignored=True)
+            if self.loss_chunk_tokens is not None:
+                return self._loss_in_chunks(outputs, labels, self.loss_chunk_tokens, **kwargs)
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, keep])
         loss = None
         if labels is not None:
-            check_ids("labels", labels, below=self.config.vocab_size, ignored=True)
             loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
         return DiffTransformerCausalLMOutput(
             loss=loss,
@@ -277,6 +289,27 @@ class DiffTransformerForCausalLM(DiffTransformerPreTrainedModel, GenerationMixin
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
             attention_maps=outputs.attention_maps,
+        )
+
+    def _loss_in_chunks(
+        self,
+        outputs: DiffTransformerOutput,
+        labels: Tensor,
+        chunk_tokens: int,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> DiffTransformerCausalLMOutput:
+        """The loss as ``loss_function`` defines it, without logits."""
+        losses = next_token_losses(outputs.last_hidden_state, self.lm_head, labels, chunk_tokens)
+        if num_items_in_batch is None:
+            num_items_in_batch = (labels[:, 1:] != IGNORED).sum()
+        return DiffTransformerCausalLMOutput(
+            loss=losses.sum() / num_items_in_batch,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            attention_maps=outputs.attention_maps,
+            token_losses=losses.detach(),
         )
 
     def _get_static_cache_init_shape(self) -> Any:

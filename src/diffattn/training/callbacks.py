@@ -16,6 +16,7 @@ from diffattn.errors import DiffAttnError
 from diffattn.probes.lambdas import layer_lambdas
 from diffattn.records.io import append_jsonl, read_json, read_jsonl, write_json, write_jsonl
 from diffattn.training.config import TrainConfig
+from diffattn.training.distributed import is_first
 
 OnProgress = Callable[[int, float | None], None]
 """Called with the steps done and the last training loss in nats per token."""
@@ -44,7 +45,9 @@ class MetricsCallback(TrainerCallback):
 
     def restore(self, checkpoint: Path | None) -> None:
         """Go back to the rows of a checkpoint: those after it will be measured again."""
-        write_jsonl(self.path, read_jsonl(checkpoint / self.path.name) if checkpoint else [])
+        if is_first():
+            rows = read_jsonl(checkpoint / self.path.name) if checkpoint else []
+            write_jsonl(self.path, rows)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Report progress; log before every checkpoint, whose losses so far it does not keep."""
@@ -84,6 +87,8 @@ class MetricsCallback(TrainerCallback):
 
     def _append(self, step: int, **values: Any) -> None:
         require_finite(step, values)
+        if not is_first():
+            return
         tokens = step * self.config.batch_tokens
         append_jsonl(self.path, {"step": step, "tokens": tokens, **values})
 
@@ -166,7 +171,9 @@ class CostCallback(TrainerCallback):
         self.write()
 
     def write(self) -> None:
-        """Write ``costs.json``."""
+        """Write ``costs.json``: of several processes the first one's."""
+        if not is_first():
+            return
         step = statistics.median(self.steps) if self.steps else self.earlier_step
         write_json(
             self.path,

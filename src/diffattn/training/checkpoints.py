@@ -10,6 +10,7 @@ from transformers import TrainerCallback
 
 from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.records.manifest import verify_manifest
+from diffattn.training.distributed import is_first
 
 
 class CheckpointCallback(TrainerCallback):
@@ -26,6 +27,8 @@ class CheckpointCallback(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Remove older checkpoints."""
+        if not is_first():
+            return
         for path in _checkpoints(self.folder)[:-2]:
             shutil.rmtree(path, ignore_errors=True)
 

@@ -17,6 +17,9 @@ class EngineConfig:
     """Compute the activations of a layer again in the backward pass instead of keeping them."""
     compile: bool = False
     """torch.compile the model."""
+    loss_chunk_tokens: int | None = None
+    """Tokens whose logits are in memory at once; the backward pass computes them again. Default:
+    those of the whole micro batch."""
     save_every: int | None = None
     """Steps between checkpoints. Default: one at every evaluation."""
     keep_checkpoints: int = 2
@@ -28,7 +31,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("save_every", "keep_checkpoints", "watch_every"):
+        for name in ("loss_chunk_tokens", "save_every", "keep_checkpoints", "watch_every"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"EngineConfig: {name} must be 1 or more, got {value}.")

@@ -5,6 +5,7 @@ import torch
 from diffattn.models.accounting import parameter_count
 from diffattn.models.memory import require_memory
 from diffattn.training.config import RunConfig
+from diffattn.training.distributed import micro_batch, num_processes
 
 _TRAINED_BYTES = 16
 """Per parameter: the weight, its gradient and AdamW's two moments, in float32."""
@@ -22,13 +23,16 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
         side_by_side: Runs like this one at the same time, on one device.
 
     Raises:
-        ConfigError: It does not fit; says how much is needed, what for, and how much there is.
+        ConfigError: It does not fit; says how much is needed, what for, and how much there is. Or
+            its batch cannot be shared out to the processes of the launch.
     """
     model, train = config.model, config.train
-    tokens = train.seq_len * (train.micro_batch_sequences or train.batch_sequences)
+    tokens = train.seq_len * micro_batch(train)
+    chunk = config.engine.loss_chunk_tokens
+    shards = num_processes() if config.engine.parallel == "fsdp" else 1
     on_device = {
-        "weights, gradients and optimizer state": _TRAINED_BYTES * parameter_count(model),
-        "logits": _LOGIT_BYTES * tokens * model.vocab_size,
+        "weights, gradients and optimizer state": _TRAINED_BYTES * parameter_count(model) // shards,
+        "logits": _LOGIT_BYTES * min(tokens, chunk or tokens) * model.vocab_size,
         "activations": 4 * tokens * model.hidden_size * model.num_hidden_layers,
     }
     on_host = {

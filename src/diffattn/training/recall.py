@@ -27,13 +27,14 @@ from diffattn.training.callbacks import (
     OnProgress,
 )
 from diffattn.training.checkpoints import CheckpointCallback, last_checkpoint
+from diffattn.training.distributed import require_one_process
+from diffattn.training.engine import EngineConfig
 from diffattn.training.recall_config import RecallConfig
 from diffattn.training.schedule import optimizer_and_scheduler
 from diffattn.training.trainer import (
     OrderedTrainer,
     finish,
     record,
-    require_one_process,
     training_arguments,
 )
 
@@ -77,8 +78,9 @@ def train_recall(
         OSError: The disk is full or not writable; the same call continues.
     """
     folder = Path(folder)
-    require_one_process()
-    run = record(config.name, config.model, config.train, config.resolved(), facts or {})
+    require_one_process("a run on a recall task")
+    resolved, engine = config.resolved(), EngineConfig()
+    run = record(config.name, config.model, config.train, resolved, facts or {}, engine)
     return finish(folder, run, lambda: _run(config, folder, on_progress, on_message))
 
 
@@ -266,7 +268,7 @@ def _is_finite(model: DiffTransformerForCausalLM) -> bool:
 
 
 def _arguments(config: RecallConfig, folder: Path) -> TrainingArguments:
-    arguments = training_arguments(config.train, folder, fresh=False)
+    arguments = training_arguments(config.train, folder, fresh=False, engine=EngineConfig())
     arguments.per_device_train_batch_size = 1  # items: each is a whole batch
     arguments.set_evaluate(strategy="no")  # accuracy is measured by the callback
     # Seldom: a run takes minutes, and what is lost by an interruption is made again.

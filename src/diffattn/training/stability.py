@@ -10,6 +10,7 @@ from diffattn.records.io import log_facts, read_json, write_json
 from diffattn.records.lock import sole_writer
 from diffattn.training.callbacks import METRICS, DivergenceError
 from diffattn.training.config import RunConfig
+from diffattn.training.distributed import require_one_process
 from diffattn.training.prepare import PreparedData
 from diffattn.training.trainer import RESULTS, train
 
@@ -53,6 +54,7 @@ def train_stability(
         OSError: The disk is full or not writable; the same call continues.
     """
     folder = Path(folder)
+    require_one_process("a run of which divergence is recorded")
     try:
         train(config, data, folder, facts=facts, **callbacks)
     except DivergenceError as error:

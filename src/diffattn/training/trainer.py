@@ -1,17 +1,16 @@
 """One training run, from a configuration to a run directory."""
 
 import math
-import os
 import shutil
 from collections.abc import Callable
-from copy import deepcopy
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, SequentialSampler, Subset
-from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
+from transformers import PrinterCallback, TrainingArguments, set_seed
 from transformers.trainer_utils import EvalLoopOutput
 
 from diffattn.data.context_parts import PartLosses
@@ -21,13 +20,11 @@ from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.cached_attention import chosen_backend
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.loading import without_bars
-from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
 from diffattn.probes.window_losses import window_losses
 from diffattn.records.claim import claim_run
 from diffattn.records.io import log_facts, read_json, read_jsonl, write_json
-from diffattn.records.lock import sole_writer
-from diffattn.records.manifest import verify_manifest, write_manifest
+from diffattn.records.manifest import verify_manifest
 from diffattn.records.run import RunRecord
 from diffattn.training.callbacks import (
     METRICS,
@@ -38,15 +35,31 @@ from diffattn.training.callbacks import (
     diverged,
     require_finite,
 )
-from diffattn.training.checkpoints import (
-    CheckpointCallback,
-    last_checkpoint,
-    written_whole,
-)
+from diffattn.training.checkpoints import CheckpointCallback, last_checkpoint
 from diffattn.training.config import RunConfig, TrainConfig
+from diffattn.training.distributed import (
+    from_first,
+    is_first,
+    joined,
+    launch,
+    micro_batch,
+    num_processes,
+    run_device,
+    written_by_first,
+)
+from diffattn.training.engine import EngineConfig
 from diffattn.training.memory import require_run_memory
 from diffattn.training.prepare import PreparedData
 from diffattn.training.schedule import optimizer_and_scheduler
+from diffattn.training.sharding import (
+    ShardedState,
+    prepare_model,
+    require_same_parts,
+    require_shardable,
+    save_model,
+    untrained_model,
+    written_by_all,
+)
 
 RESULTS = "results.json"
 
@@ -79,7 +92,7 @@ def train(
 
     Raises:
         ConfigError: The data is too short for one sequence, the run does not fit into memory, or
-            several processes share it.
+            its batch cannot be shared out to the processes of the launch.
         CheckpointError: ``folder`` holds another run, or another process is at work there.
         DiffAttnError: The loss is no longer finite, or a file could not be written whole; the
             same call continues.
@@ -88,33 +101,49 @@ def train(
     folder = Path(folder)
     require_run_memory(config)
     require_enough(config, data)
-    require_one_process()
+    require_shardable(config.engine)
     resolved = config.resolved()
     resolved["data"] |= data.facts()
-    run = record(config.name, config.model, config.train, resolved, facts or {})
+    run = record(config.name, config.model, config.train, resolved, facts or {}, config.engine)
+    if not is_first():
+        on_progress, on_message = _say_nothing, _say_nothing
     return finish(folder, run, lambda: _run(config, data, folder, on_progress, on_message))
 
 
 def finish(folder: Path, run: RunRecord, train: Callable[[], None]) -> dict[str, Any]:
     """Claim a run directory, train unless it has results, and return what they hold."""
-    with sole_writer(folder), without_bars():
-        claim_run(folder, run, f"run {run.name!r}", besides="data")
-        if (folder / RESULTS).exists():
-            _verify_finished(folder)
-        else:
-            train()
+
+    def results() -> dict[str, Any]:
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    return read_json(folder / RESULTS)
+        return read_json(folder / RESULTS)
+
+    with joined(), written_by_first(folder), without_bars():
+        if not from_first(lambda: _is_finished(folder, run)):
+            train()
+        return from_first(results)
 
 
-def _verify_finished(folder: Path) -> None:
-    """Refuse a finished run of which a file is damaged: it cannot be continued."""
+def _is_finished(folder: Path, run: RunRecord) -> bool:
+    """Whether a run directory, claimed for a run, holds its results.
+
+    Raises:
+        CheckpointError: It holds another run, or of a finished one a file is damaged: it cannot
+            be continued.
+    """
+    claim_run(folder, run, f"run {run.name!r}", besides="data")
+    if not (folder / RESULTS).exists():
+        return False
     try:
         read_jsonl(folder / METRICS, recorded=read_json(folder / RESULTS).get("metrics"))
         if (folder / "model").exists():  # runs on recall tasks keep none
             verify_manifest(folder / "model")
     except CheckpointError as error:
         raise CheckpointError(f"{error} To train it again, choose another --out.") from error
+    return True
+
+
+def _say_nothing(*what: object) -> None:
+    """Progress and messages of all processes but the first."""
 
 
 def require_enough(config: RunConfig, data: PreparedData) -> None:
@@ -132,17 +161,6 @@ def require_enough(config: RunConfig, data: PreparedData) -> None:
             )
 
 
-def require_one_process() -> None:
-    """Refuse a distributed launch: ``batch_tokens`` would be multiplied by its processes.
-
-    Raises:
-        ConfigError: Several processes share the run.
-    """
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if processes > 1:
-        raise ConfigError(f"training: one process per run, got WORLD_SIZE={processes}.")
-
-
 def _run(
     config: RunConfig,
     data: PreparedData,
@@ -152,15 +170,22 @@ def _run(
 ) -> None:
     """Train from the start or from the last checkpoint, and write ``results.json``."""
     set_seed(config.train.seed)
-    model = DiffTransformerForCausalLM(deepcopy(config.model))
+    checkpoint = from_first(lambda: last_checkpoint(folder / "checkpoints", on_message))
+    require_same_parts(checkpoint, config.engine)
+    model = untrained_model(
+        config.model, config.engine, checkpoint, folder / "checkpoints" / "initial"
+    )
+    prepare_model(model, config.engine)
     validation = TokenDataset(data.validation, config.train.seq_len)
     probe = torch.stack([validation[i]["input_ids"] for i in range(min(8, len(validation)))])
     metrics = MetricsCallback(folder, config.train, probe, on_progress)
     costs = CostCallback(folder, config.name, config.train)
-    checkpoint = last_checkpoint(folder / "checkpoints", on_message)
+    arguments = training_arguments(
+        config.train, folder / "checkpoints", fresh=checkpoint is None, engine=config.engine
+    )
     trainer = OrderedTrainer(
         model=model,
-        args=training_arguments(config.train, folder / "checkpoints", fresh=checkpoint is None),
+        args=arguments,
         train_dataset=training_order(TokenDataset(data.train, config.train.seq_len), config.train),
         eval_dataset=_spread(validation, config.train.evaluation_tokens // config.train.seq_len),
         optimizers=optimizer_and_scheduler(model, config.train),
@@ -183,11 +208,6 @@ def _run(
         else None
     )
     model.config.use_cache = config.model.use_cache  # transformers switches it off in training
-    with written_whole(folder / "model"):
-        model.save_pretrained(folder / "model")
-        data.tokenizer.save_pretrained(folder / "model")
-        write_manifest(folder / "model")
-    costs.write()
     results = {
         "schema": 1,
         "run": config.name,
@@ -197,9 +217,15 @@ def _run(
         "lam": lam,
         "lambda_init": initial,
         "tokens": config.train.num_steps * config.train.batch_tokens,
-        "metrics": log_facts(metrics.path),
+        "metrics": log_facts(metrics.path) if is_first() else None,
     }
-    write_json(folder / RESULTS, results)
+    with written_by_all(folder / "model"):
+        save_model(model, folder / "model")
+        if is_first():
+            data.tokenizer.save_pretrained(folder / "model")
+    costs.write()
+    if is_first():
+        write_json(folder / RESULTS, results)
 
 
 def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> Subset[Any]:
@@ -222,7 +248,7 @@ def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> 
     return Subset(dataset, torch.cat(passes)[:wanted].tolist())
 
 
-class OrderedTrainer(Trainer):
+class OrderedTrainer(ShardedState):
     """transformers.Trainer that reads its dataset front to back, and evaluates by part."""
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
@@ -240,7 +266,12 @@ class OrderedTrainer(Trainer):
         losses = PartLosses()
         for batch in dataloader:
             ids = batch["input_ids"]
-            losses.add(ids.cpu().numpy(), window_losses(self.model, ids))
+            measured = window_losses(self.model, ids)
+            if num_processes() > 1:  # each has read a share; what fills up the last batch goes
+                everything = (ids, torch.from_numpy(measured).to(ids.device))
+                ids, shared = self.accelerator.gather_for_metrics(everything)
+                measured = shared.cpu().numpy()
+            losses.add(ids.cpu().numpy(), measured)
         return EvalLoopOutput(
             predictions=None,
             label_ids=None,
@@ -253,21 +284,23 @@ class OrderedTrainer(Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        with written_whole(folder):
+        with written_by_all(folder):
             super()._save_checkpoint(model, trial)
-            shutil.copy(folder.parents[1] / METRICS, folder)
-            write_manifest(folder)
+            if is_first():
+                shutil.copy(folder.parents[1] / METRICS, folder)
 
 
-def training_arguments(config: TrainConfig, folder: Path, *, fresh: bool) -> TrainingArguments:
+def training_arguments(
+    config: TrainConfig, folder: Path, *, fresh: bool, engine: EngineConfig
+) -> TrainingArguments:
     """The settings as transformers.Trainer takes them, with checkpoints in ``folder``."""
-    micro = config.micro_batch_sequences or config.batch_sequences
-    on_cpu = not (torch.cuda.is_available() or torch.backends.mps.is_available())
+    micro = micro_batch(config)
+    on_cpu = run_device() == "cpu"
     arguments = TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=micro,
         per_device_eval_batch_size=micro,
-        gradient_accumulation_steps=config.batch_sequences // micro,
+        gradient_accumulation_steps=config.batch_sequences // (micro * num_processes()),
         max_steps=config.num_steps,
         max_grad_norm=config.max_grad_norm,
         bf16=config.precision == "bfloat16",
@@ -286,6 +319,9 @@ def training_arguments(config: TrainConfig, folder: Path, *, fresh: bool) -> Tra
         report_to="none",
         disable_tqdm=True,
         remove_unused_columns=False,
+        ddp_find_unused_parameters=False,
+        save_only_model=engine.parallel == "fsdp",  # the rest is ours to save, see ShardedState
+        torch_compile=engine.compile,
     )
     # On several GPUs transformers would multiply the batch by their number.
     arguments._n_gpu = min(1, arguments.n_gpu)
@@ -298,6 +334,7 @@ def record(
     config: TrainConfig,
     resolved: dict[str, Any],
     facts: dict[str, Any],
+    engine: EngineConfig,
 ) -> RunRecord:
     """What ``run.json`` says of a run.
 
@@ -307,13 +344,15 @@ def record(
         config: Its training.
         resolved: All settings as plain values.
         facts: More about the model.
+        engine: How it is executed.
     """
     return RunRecord(
         name=name,
         config=resolved,
         seed=config.seed,
         backends=_chosen_backends(model, config),
-        device=_device(),
+        device=run_device(),
+        engine=asdict(engine) | launch(engine),
         model={
             "parameters": parameter_count(model),
             "non_embedding_parameters": parameter_count(model, embeddings=False),
@@ -326,17 +365,14 @@ def record(
 def _chosen_backends(model: DiffTransformerConfig, config: TrainConfig) -> dict[str, str]:
     """Which backend the operator will run on, for the shapes of this run."""
     dtype = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
-    batch = config.micro_batch_sequences or config.batch_sequences
     chosen = chosen_backend(
-        model, device=_device(), dtype=dtype, batch=batch, num_tokens=config.seq_len
+        model,
+        device=run_device(),
+        dtype=dtype,
+        batch=micro_batch(config),
+        num_tokens=config.seq_len,
     )
     return {model.attention_op: chosen}
-
-
-def _device() -> str:
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def _spread(dataset: TokenDataset, count: int) -> Subset[Any]:

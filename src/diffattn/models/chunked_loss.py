@@ -1,0 +1,59 @@
+"""Cross-entropy of a language-model head whose logits are never whole in memory."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+IGNORED = -100
+"""Label of a token without a loss, as in torch."""
+
+
+def chunked_token_losses(
+    hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Tensor, chunk_tokens: int
+) -> Tensor:
+    r"""The loss of every token, :math:`-\log \mathrm{softmax}(\mathrm{head}(h_t))_{y_t}`.
+
+    The logits of one chunk exist at a time; the backward pass computes them again. That costs one
+    more product with the head. torch's own ``linear_cross_entropy`` saves that product, but gives
+    a bfloat16 loss for bfloat16 inputs and is not in torch 2.11.
+
+    Args:
+        hidden: ``[N, hidden_size]``, what the head reads.
+        head: From ``[n, hidden_size]`` to logits ``[n, vocab_size]``.
+        targets: int64 ``[N]``; :data:`IGNORED` where there is no loss.
+        chunk_tokens: Most tokens of a chunk.
+
+    Returns:
+        ``[N]`` in nats, 0 for ignored tokens; float32, or float64 for float64 logits.
+    """
+
+    def losses(part: Tensor, labels: Tensor) -> Tensor:
+        logits = head(part)
+        if logits.dtype != torch.float64:
+            logits = logits.float()
+        return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
+
+    parts = zip(hidden.split(chunk_tokens), targets.split(chunk_tokens), strict=True)
+    return torch.cat([checkpoint(losses, *part, use_reentrant=False) for part in parts])
+
+
+def next_token_losses(
+    hidden: Tensor, head: Callable[[Tensor], Tensor], labels: Tensor, chunk_tokens: int
+) -> Tensor:
+    """The loss of predicting each token's successor; see :func:`chunked_token_losses`.
+
+    Args:
+        hidden: ``[B, T, hidden_size]``.
+        head: To logits.
+        labels: int64 ``[B, T]``, unshifted.
+        chunk_tokens: Most tokens of a chunk.
+
+    Returns:
+        ``[B, T]``; 0 at the last position, and before an ignored label.
+    """
+    following = F.pad(labels[:, 1:], (0, 1), value=IGNORED).to(hidden.device)
+    losses = chunked_token_losses(hidden.flatten(0, 1), head, following.flatten(), chunk_tokens)
+    return losses.view_as(following)

@@ -1,0 +1,186 @@
+"""Several processes that train one model together, as torchrun starts them."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
+from diffattn.records.lock import sole_writer
+from diffattn.training.config import TrainConfig
+from diffattn.training.engine import EngineConfig
+
+Made = TypeVar("Made")
+
+# While the first process packs a corpus or hashes a checkpoint, the others wait this long.
+_PATIENCE = timedelta(days=1)
+_VARIABLES = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_talk: Any = None  # group of all processes for plain objects, on gloo also where tensors use NCCL
+
+
+def num_processes() -> int:
+    """Processes of the launch; 1 without one."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def process_index() -> int:
+    """Of this process among all of them, from 0."""
+    return 0 if num_processes() == 1 else int(os.environ.get("RANK", "0"))
+
+
+def is_first() -> bool:
+    """Whether this process writes: records, checkpoints, messages and progress."""
+    return process_index() == 0
+
+
+def is_first_of_node() -> bool:
+    """Whether this process is the first on its machine."""
+    return num_processes() == 1 or int(os.environ.get("LOCAL_RANK", "0")) == 0
+
+
+def run_device() -> str:
+    """Type of the device that a run uses here; several processes need CUDA or the CPU."""
+    if torch.cuda.is_available():
+        return "cuda"
+    has_mps = torch.backends.mps.is_available() and num_processes() == 1
+    return "mps" if has_mps else "cpu"
+
+
+def require_one_process(what: str) -> None:
+    """Refuse a distributed launch of what cannot be shared out.
+
+    Args:
+        what: In words.
+
+    Raises:
+        ConfigError: Several processes were launched.
+    """
+    if num_processes() > 1:
+        raise ConfigError(
+            f"training: {what} must have one process, got WORLD_SIZE={num_processes()}."
+        )
+
+
+def micro_batch(config: TrainConfig) -> int:
+    """Sequences per forward pass of one process.
+
+    ``batch_tokens`` is the batch of all processes together: micro batch × accumulation ×
+    processes = sequences of a batch.
+
+    Raises:
+        ConfigError: The batch cannot be shared out evenly.
+    """
+    processes, sequences = num_processes(), config.batch_sequences
+    if sequences % processes:
+        raise ConfigError(
+            f"training: train.batch_tokens must hold a multiple of {processes} sequences, one "
+            f"share per process (WORLD_SIZE={processes}), got {sequences} of train.seq_len="
+            f"{config.seq_len}."
+        )
+    share = sequences // processes
+    micro = config.micro_batch_sequences or share
+    if share % micro:
+        raise ConfigError(
+            f"training: train.micro_batch_sequences must divide {share}, the sequences of a batch "
+            f"per process (WORLD_SIZE={processes}), got {micro}."
+        )
+    return micro
+
+
+@contextlib.contextmanager
+def joined() -> Iterator[None]:
+    """Join the other processes of the launch; does nothing without any, or inside another one.
+
+    Raises:
+        ConfigError: The launch is incomplete, or has more processes on this machine than GPUs.
+    """
+    global _talk
+    if num_processes() == 1 or dist.is_initialized():
+        yield
+        return
+    if missing := [name for name in _VARIABLES if name not in os.environ]:
+        raise ConfigError(
+            f"training: WORLD_SIZE={num_processes()} must come from torchrun with "
+            f"{', '.join(_VARIABLES)}, got no {missing[0]}."
+        )
+    backend = "gloo"
+    if run_device() == "cuda":
+        local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if local >= gpus:
+            raise ConfigError(
+                f"training: torchrun --nproc-per-node must be at most {gpus}, the GPUs of this "
+                f"machine, got a process with LOCAL_RANK={local}."
+            )
+        torch.cuda.set_device(local)
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend)
+    try:
+        _talk = dist.new_group(backend="gloo", timeout=_PATIENCE)
+        yield
+    finally:
+        _talk = None
+        dist.destroy_process_group()
+
+
+def wait_for_all() -> None:
+    """Go on when every process has come here."""
+    if _talk is not None:
+        dist.barrier(group=_talk)
+
+
+def from_first(make: Callable[[], Made]) -> Made:
+    """What the first process makes, on every process.
+
+    Args:
+        make: Called by the first process alone; its result is sent as a pickle between them.
+
+    Raises:
+        DiffAttnError: Whatever kept the first process from it, on every process.
+        OSError: The same of its files; on the others a ``DiffAttnError``.
+    """
+    if _talk is None:
+        return make()
+    made: Any = None
+    failure: Exception | None = None
+    if is_first():
+        try:
+            made = make()
+        except (DiffAttnError, OSError) as error:
+            failure = error
+    sent = [(made, None if failure is None else _told(failure))]
+    dist.broadcast_object_list(sent, src=0, group=_talk)
+    made, told = sent[0]
+    if told is not None:
+        raise failure or told
+    return made
+
+
+def _told(failure: Exception) -> DiffAttnError:
+    """What the other processes say: an error of the same family, which can be sent."""
+    known = (ConfigError, CheckpointError)
+    kind = next((kind for kind in known if isinstance(failure, kind)), DiffAttnError)
+    return kind(f"training: the first process must be able to go on, got: {failure}")
+
+
+@contextlib.contextmanager
+def written_by_first(folder: Path) -> Iterator[None]:
+    """Hold a folder for this run: the first process does, for all of them.
+
+    Raises:
+        ConfigError: Something else lies there.
+        CheckpointError: Another run holds the folder.
+    """
+    with contextlib.ExitStack() as held:
+        from_first(lambda: held.enter_context(sole_writer(folder)))
+        yield
+
+
+def launch(engine: EngineConfig) -> dict[str, Any]:
+    """What a record says of the processes: how many, and what each keeps of the model."""
+    processes = num_processes()
+    return {"processes": processes, "parallel": engine.parallel if processes > 1 else None}

@@ -1,0 +1,113 @@
+"""Two processes train what one does, write it once, and share out only what can be shared out."""
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.records.io import read_json, read_jsonl
+from diffattn.records.run import RunRecord
+from diffattn.training.distributed import joined, micro_batch, require_one_process
+from diffattn.training.trainer import train
+from launched import launched, values
+
+ROUNDING = 1e-6  # relative; sums over processes are taken in another order
+
+
+def losses(folder):
+    rows = read_jsonl(folder / "metrics.jsonl")
+    return {
+        (row["step"], name): row[name]
+        for row in rows
+        for name in ("train_loss", "gradient_norm", "validation_loss")
+        if name in row
+    }
+
+
+def assert_same_losses(folder, expected):
+    ours, theirs = losses(folder), losses(expected)
+    assert ours.keys() == theirs.keys()
+    assert ours == pytest.approx(theirs, rel=ROUNDING)
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """Names of torchrun's variables, none of which is set."""
+    names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    return names
+
+
+def test_two_processes_train_what_one_does(make_run, data, finished, tmp_path):
+    config, said = make_run("diff"), []
+
+    def run():
+        results = train(config, data, tmp_path / "run", on_progress=lambda *step: said.append(step))
+        return results, len(said)
+
+    (first, second) = values(launched(2, run))
+    assert first[0] == second[0] == read_json(tmp_path / "run" / "results.json")
+    assert (first[1], second[1]) == (12, 0)  # one of them speaks
+    assert_same_losses(tmp_path / "run", finished / "diff")
+    alone = read_json(finished / "diff" / "results.json")
+    assert first[0]["validation_loss"] == pytest.approx(alone["validation_loss"], rel=ROUNDING)
+    assert first[0]["validation_parts"].keys() == alone["validation_parts"].keys()
+    for part, entry in first[0]["validation_parts"].items():
+        assert entry["tokens"] == alone["validation_parts"][part]["tokens"]  # every token once
+    files = {str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run").rglob("*")}
+    assert files == {str(p.relative_to(finished / "diff")) for p in (finished / "diff").rglob("*")}
+    record = RunRecord.read(tmp_path / "run")
+    assert (record.engine["processes"], record.engine["parallel"]) == (2, "ddp")
+    assert RunRecord.read(finished / "diff").engine["parallel"] is None
+
+
+@pytest.mark.parametrize(
+    ("processes", "changes", "expected"),
+    [(1, {}, 4), (2, {}, 2), (4, {}, 1), (2, {"micro_batch_sequences": 1}, 1)],
+)
+def test_a_batch_is_that_of_all_processes_together(
+    processes, changes, expected, make_run, monkeypatch
+):
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    assert micro_batch(make_run("diff", **changes).train) == expected
+
+
+@pytest.mark.parametrize(
+    ("processes", "changes", "message"),
+    [
+        (3, {}, r"train\.batch_tokens must hold a multiple of 3 .* \(WORLD_SIZE=3\), got 4 of"),
+        (2, {"micro_batch_sequences": 4}, r"train\.micro_batch_sequences must divide 2, .* got 4"),
+    ],
+)
+def test_a_batch_that_cannot_be_shared_out_is_refused_before_anything_is_written(
+    processes, changes, message, make_run, data, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    with pytest.raises(ConfigError, match=message):
+        train(make_run("diff", **changes), data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_incomplete_launch_is_refused(alone, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    message = r"WORLD_SIZE=2 must come from torchrun .* got no RANK"
+    with pytest.raises(ConfigError, match=message), joined():
+        pass
+
+
+def test_the_error_of_the_first_process_ends_all(make_run, data, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    outcomes = launched(2, lambda: train(make_run("diff"), data, tmp_path / "run"))
+    assert [kind for kind, _ in outcomes] == ["raised", "raised"]
+    (kind, message, _), (other_kind, other_message, _) = (value for _, value in outcomes)
+    assert (kind, other_kind) == ("CheckpointError", "CheckpointError")
+    assert "must be empty or hold" in message
+    assert other_message.startswith("training: the first process must be able to go on, got: ")
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["notes.txt"]
+
+
+def test_what_cannot_be_shared_out_is_refused(alone, monkeypatch):
+    require_one_process("a run on a recall task")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ConfigError, match=r"a recall task must have one process, got WORLD_SIZE=4"):
+        require_one_process("a run on a recall task")
