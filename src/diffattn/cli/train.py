@@ -73,9 +73,11 @@ def train(
     is_claimed(out, "run.json", "a run", besides="data")  # before data is packed there
 
     from diffattn.training.memory import require_run_memory
+    from diffattn.training.monitoring.trackers import require_trackers
     from diffattn.training.trainer import train as run
 
     require_run_memory(config)
+    require_trackers(config.engine)
     steps = config.train.num_steps
     with RunsProgress(steps, 0, lambda _: steps) as progress:
         if packed is None:

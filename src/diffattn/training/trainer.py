@@ -1,5 +1,6 @@
 """One training run, from a configuration to a run directory."""
 
+import contextlib
 import math
 import os
 import shutil
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, SequentialSampler, Subset
-from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
+from transformers import PrinterCallback, TrainingArguments, set_seed
 from transformers.trainer_utils import EvalLoopOutput
 
 from diffattn.data.context_parts import PartLosses
@@ -32,19 +33,21 @@ from diffattn.records.run import RunRecord
 from diffattn.training.callbacks import (
     METRICS,
     CostCallback,
+    DivergenceError,
     MetricsCallback,
     OnMessage,
     OnProgress,
     diverged,
     require_finite,
 )
-from diffattn.training.checkpoints import (
-    CheckpointCallback,
-    last_checkpoint,
-    written_whole,
-)
+from diffattn.training.checkpoints import CheckpointCallback, written_whole
 from diffattn.training.config import RunConfig, TrainConfig
+from diffattn.training.engine import EngineConfig
 from diffattn.training.memory import require_run_memory
+from diffattn.training.monitoring.batch_guard import RolledBack, require_policies
+from diffattn.training.monitoring.monitor import Monitor
+from diffattn.training.monitoring.monitored_trainer import MonitoredTrainer
+from diffattn.training.monitoring.trackers import require_trackers, tracked_in
 from diffattn.training.prepare import PreparedData
 from diffattn.training.schedule import optimizer_and_scheduler
 
@@ -89,6 +92,8 @@ def train(
     require_run_memory(config)
     require_enough(config, data)
     require_one_process()
+    require_trackers(config.engine)
+    require_policies(config)
     resolved = config.resolved()
     resolved["data"] |= data.facts()
     run = record(config.name, config.model, config.train, resolved, facts or {})
@@ -150,6 +155,19 @@ def _run(
     on_progress: OnProgress,
     on_message: OnMessage,
 ) -> None:
+    """Train, again after every roll-back of the guard, and write ``results.json``."""
+    while True:
+        with contextlib.suppress(RolledBack):
+            return _train(config, data, folder, on_progress, on_message)
+
+
+def _train(
+    config: RunConfig,
+    data: PreparedData,
+    folder: Path,
+    on_progress: OnProgress,
+    on_message: OnMessage,
+) -> None:
     """Train from the start or from the last checkpoint, and write ``results.json``."""
     set_seed(config.train.seed)
     model = DiffTransformerForCausalLM(deepcopy(config.model))
@@ -157,26 +175,39 @@ def _run(
     probe = torch.stack([validation[i]["input_ids"] for i in range(min(8, len(validation)))])
     metrics = MetricsCallback(folder, config.train, probe, on_progress)
     costs = CostCallback(folder, config.name, config.train)
-    checkpoint = last_checkpoint(folder / "checkpoints", on_message)
-    trainer = OrderedTrainer(
-        model=model,
-        args=training_arguments(config.train, folder / "checkpoints", fresh=checkpoint is None),
-        train_dataset=training_order(TokenDataset(data.train, config.train.seq_len), config.train),
-        eval_dataset=_spread(validation, config.train.evaluation_tokens // config.train.seq_len),
-        optimizers=optimizer_and_scheduler(model, config.train),
-        callbacks=[metrics, costs, CheckpointCallback(folder / "checkpoints")],
+    monitor = Monitor(folder, config, on_message)
+    checkpoint = monitor.last_checkpoint()
+    arguments = training_arguments(
+        config.train, folder / "checkpoints", fresh=checkpoint is None, engine=config.engine
     )
+    checkpoints = CheckpointCallback(folder / "checkpoints", config.engine)
+    with tracked_in(folder, config.engine):
+        trainer = OrderedTrainer(
+            model=model,
+            args=arguments,
+            train_dataset=training_order(
+                TokenDataset(data.train, config.train.seq_len), config.train
+            ),
+            eval_dataset=_spread(
+                validation, config.train.evaluation_tokens // config.train.seq_len
+            ),
+            optimizers=optimizer_and_scheduler(model, config.train),
+            callbacks=[*monitor.first_callbacks(), metrics, costs, checkpoints],
+        )
     trainer.remove_callback(PrinterCallback)  # the caller shows progress
+    monitor.attach(trainer, metrics, probe)
     metrics.restore(checkpoint)
     try:
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        trainer.train_from(checkpoint)
         measured = trainer.evaluate(validation, metric_key_prefix="full")
-        lam = layer_lambdas(model, probe)
+        lam, loss = layer_lambdas(model, probe), measured["full_loss"]
+        require_finite(config.train.num_steps, {"validation_loss": loss, "lam": lam})
     except ShapeError as error:  # the operator meets a λ that is no number before any loss does
         got = f"an error of the operator ({error})"
-        raise diverged("the model", got, trainer.state.global_step) from error
-    loss = measured["full_loss"]
-    require_finite(config.train.num_steps, {"validation_loss": loss, "lam": lam})
+        fault = diverged("the model", got, trainer.state.global_step)
+        raise monitor.ended(fault, trainer) from error
+    except DivergenceError as error:
+        raise monitor.ended(error, trainer) from error
     initial = (
         [config.model.layer_lambda_init(i) for i in range(config.model.num_hidden_layers)]
         if config.model.attention.lambda_vectors
@@ -222,7 +253,7 @@ def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> 
     return Subset(dataset, torch.cat(passes)[:wanted].tolist())
 
 
-class OrderedTrainer(Trainer):
+class OrderedTrainer(MonitoredTrainer):
     """transformers.Trainer that reads its dataset front to back, and evaluates by part."""
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
@@ -256,10 +287,13 @@ class OrderedTrainer(Trainer):
         with written_whole(folder):
             super()._save_checkpoint(model, trial)
             shutil.copy(folder.parents[1] / METRICS, folder)
+            self.save_carried(folder)
             write_manifest(folder)
 
 
-def training_arguments(config: TrainConfig, folder: Path, *, fresh: bool) -> TrainingArguments:
+def training_arguments(
+    config: TrainConfig, folder: Path, *, fresh: bool, engine: EngineConfig | None = None
+) -> TrainingArguments:
     """The settings as transformers.Trainer takes them, with checkpoints in ``folder``."""
     micro = config.micro_batch_sequences or config.batch_sequences
     on_cpu = not (torch.cuda.is_available() or torch.backends.mps.is_available())
@@ -283,7 +317,7 @@ def training_arguments(config: TrainConfig, folder: Path, *, fresh: bool) -> Tra
         eval_on_start=fresh,
         save_strategy="steps",
         save_steps=config.evaluate_every,
-        report_to="none",
+        report_to=list(engine.trackers) if engine else [],
         disable_tqdm=True,
         remove_unused_columns=False,
     )
