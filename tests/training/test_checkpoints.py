@@ -42,9 +42,9 @@ def assert_same_run(folder, expected):
 @pytest.mark.parametrize(
     ("settings", "kept", "first"),
     [
-        ({"save_every": 5}, ["checkpoint-5"], 6),
+        pytest.param({"save_every": 5}, ["checkpoint-5"], 6, marks=pytest.mark.scheduled),
         ({"save_every": 1, "keep_checkpoints": 3}, [f"checkpoint-{i}" for i in (4, 5, 6)], 7),
-        ({"keep_checkpoints": 1}, ["checkpoint-4"], 5),
+        pytest.param({"keep_checkpoints": 1}, ["checkpoint-4"], 5, marks=pytest.mark.scheduled),
     ],
     ids=str,
 )
@@ -62,6 +62,7 @@ def test_they_need_not_be_where_evaluations_are(
     assert_same_run(folder, finished / "diff")
 
 
+@pytest.mark.scheduled
 def test_some_stay_and_models_load_from_them(finished, make_run, data, tmp_path):
     config = with_engine(make_run("diff"), save_every=3, keep_every=6)
     stop(config, data, tmp_path / "run", 11)

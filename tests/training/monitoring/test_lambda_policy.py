@@ -55,6 +55,7 @@ def test_vectors_are_drawn_as_for_a_new_layer():
         assert torch.equal(getattr(wide, name), getattr(again, name))
 
 
+@pytest.mark.scheduled
 @pytest.mark.parametrize("policy", ["clip", "reinitialise"])
 def test_every_action_is_recorded_and_repeated_after_a_restart(
     policy, guarded, stopped, bad_batches, data, tmp_path
@@ -83,6 +84,7 @@ def test_every_action_is_recorded_and_repeated_after_a_restart(
         assert all(0 < row["after"] < 1 for row in rows)
 
 
+@pytest.mark.scheduled
 def test_types_whose_lambda_is_bounded_need_no_policy(finished, guarded, data, tmp_path):
     train(guarded("diff_v2", guard={"lam": "clip"}), data, tmp_path / "run")
     for name in ("metrics.jsonl", "model/model.safetensors"):

@@ -23,7 +23,11 @@ def signalled(step, *numbers):
 
 
 @pytest.mark.parametrize(
-    ("number", "ending"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]
+    ("number", "ending"),
+    [
+        (signal.SIGTERM, Terminated),
+        pytest.param(signal.SIGINT, KeyboardInterrupt, marks=pytest.mark.scheduled),
+    ],
 )
 def test_a_signal_saves_the_step_in_work(number, ending, finished, make_run, data, tmp_path):
     before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
@@ -43,6 +47,7 @@ def test_a_signal_saves_the_step_in_work(number, ending, finished, make_run, dat
         assert (tmp_path / "run" / name).read_bytes() == expected, name
 
 
+@pytest.mark.scheduled
 def test_at_the_last_step_only_the_end_is_left(finished, make_run, data, tmp_path):
     with pytest.raises(Terminated, match="143"):
         train(make_run("diff"), data, tmp_path / "run", on_progress=signalled(12, signal.SIGTERM))
@@ -59,6 +64,7 @@ def test_a_second_signal_ends_at_once(make_run, data, tmp_path):
     assert not (tmp_path / "run" / "checkpoints" / "checkpoint-2").exists()
 
 
+@pytest.mark.scheduled
 def test_elsewhere_than_in_the_main_thread_signals_are_left_alone(make_run, data, tmp_path):
     results = []
     thread = threading.Thread(

@@ -16,9 +16,8 @@ def rows_of(folder):
     return [{name: x for name, x in row.items() if name != "speed"} for row in rows]
 
 
-@pytest.mark.parametrize(
-    "attention_type", ["diff_v2", pytest.param("diff", marks=pytest.mark.scheduled)]
-)
+@pytest.mark.scheduled
+@pytest.mark.parametrize("attention_type", ["diff", "diff_v2"])
 def test_watching_changes_nothing(attention_type, finished, guarded, stopped, data, tmp_path):
     engine = {"watch_every": 3, "peak_flops": 1e12}
     config = guarded(attention_type, engine=engine)
