@@ -87,6 +87,7 @@ def train(
         DiffAttnError: The loss is no longer finite, or a file could not be written whole; the
             same call continues.
         OSError: The disk is full or not writable; the same call continues.
+        Terminated: SIGTERM came, and what was done is saved; KeyboardInterrupt for SIGINT.
     """
     folder = Path(folder)
     require_run_memory(config)

@@ -48,7 +48,8 @@ def write_postmortem(folder: Path, config: RunConfig, trainer: Any, error: Diver
         ],
         **_diagnosis(config, trainer, step),
     }
-    write_json(folder / POSTMORTEM, _plain(facts))
+    if trainer.is_world_process_zero():
+        write_json(folder / POSTMORTEM, _plain(facts))
 
 
 def _diagnosis(config: RunConfig, trainer: Any, step: int) -> dict[str, Any]:
