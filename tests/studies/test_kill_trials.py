@@ -94,6 +94,30 @@ def test_a_killed_parent_takes_its_workers_along(number, longer, unbroken, tmp_p
     assert_same_study(out, unbroken)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_workers_of_a_parent_that_is_asked_to_end_save_the_step_in_work(number, settings, tmp_path):
+    """With no checkpoint of their own accord before the end."""
+    out = tmp_path / "out"
+    rare = (*settings, "train.num_steps=4000", "train.evaluate_every=4000", "train.log_every=1")
+    with subprocess.Popen(
+        [sys.executable, "-c", REPRODUCE, str(out), *rare],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+    ) as parent:  # fmt: skip
+        run = out / "runs" / "softmax-seed0"
+        for _ in range(30_000):
+            if (run / "metrics.jsonl").exists() and len(
+                (run / "metrics.jsonl").read_bytes()
+            ) > 5000:
+                break
+            time.sleep(0.01)
+        assert not list(run.glob("checkpoints/*"))
+        os.kill(parent.pid, number)
+        status = parent.wait(timeout=120)
+    assert status == (143 if number == signal.SIGTERM else -signal.SIGINT)
+    (saved,) = run.glob("checkpoints/*/manifest.json")
+    assert 0 < int(saved.parent.name.split("-")[1]) < 4000
+
+
 def test_two_studies_in_one_folder(longer, unbroken, tmp_path):
     """The second one fails with one line; the first one is not disturbed."""
     out = tmp_path / "out"

@@ -4,14 +4,17 @@ import errno
 import json
 import resource
 import shutil
+from dataclasses import replace
 
 import pytest
 from transformers import Trainer
 
-from diffattn.errors import DiffAttnError
+from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.records.io import read_json
 from diffattn.training import trainer
+from diffattn.training.guard import GuardConfig
+from diffattn.training.prepare import prepare_data
 from diffattn.training.trainer import train
 from record_files import write_record
 
@@ -209,6 +212,33 @@ def test_a_model_that_does_not_fit_is_written_by_the_next_call(
     assert not (folder / "results.json").exists()
     train(config, data, folder)
     assert_same_run(folder, finished / "diff")
+
+
+def test_what_changed_under_an_interrupted_run_is_named(make_run, data, corpus, tmp_path):
+    """Its settings, its policies, its text; the folder stays as it was."""
+    folder, config = tmp_path / "run", make_run("diff")
+    with pytest.raises(Interruption):
+        train(config, data, folder, on_progress=interrupt_at(7))
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    shutil.copytree(corpus, tmp_path / "text")
+    (tmp_path / "text" / "00.txt").write_text("the cat sat on another mat", encoding="utf-8")
+    changed = prepare_data(replace(data.config, source=str(tmp_path / "text")), tmp_path / "data")
+    for other, tokens, named in (
+        (make_run("diff", beta_2=0.99), data, r"train.beta_2 0.99 where 0.95 is recorded"),
+        (replace(config, guard=GuardConfig(spike="skip")), data, "guard .*'spike': 'skip'.* where"),
+        (config, replace(changed, config=data.config), r"data.\w+ .* where .* is recorded"),
+    ):
+        with pytest.raises(CheckpointError, match=f"same settings to be continued, got {named}"):
+            train(other, tokens, folder)
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+    with (corpus / "00.txt").open("a", encoding="utf-8") as file:
+        file.write(" and more")
+    try:
+        with pytest.raises(CheckpointError, match=r"the corpus or its settings changed"):
+            prepare_data(data.config, data.folder)
+    finally:
+        text = (corpus / "00.txt").read_text(encoding="utf-8")
+        (corpus / "00.txt").write_text(text.removesuffix(" and more"), encoding="utf-8")
 
 
 def test_a_run_killed_before_its_first_step_starts_over(finished, make_run, data, tmp_path):

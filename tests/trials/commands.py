@@ -16,7 +16,15 @@ from trials.tracing import recording
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog", "by", "sea"]
 TIMES = frozenset(
-    {"created", "wall_seconds", "cpu_seconds", "step_seconds", "tokens_per_second", "peak_bytes"}
+    {
+        "created",
+        "wall_seconds",
+        "cpu_seconds",
+        "step_seconds",
+        "tokens_per_second",
+        "peak_bytes",
+        "mfu",
+    }
     | {"checksum", "commit", "dirty"}
 )
 """Keys of records whose values differ from run to run, or with the state of the checkout."""

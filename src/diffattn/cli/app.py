@@ -92,7 +92,9 @@ def _run() -> int:
         return _misused(error)
     except KeyboardInterrupt:
         status = _INTERRUPTED
-    except SystemExit as end:  # typer's own, of a broken pipe
+    except SystemExit as end:  # typer's own, of a broken pipe; or SIGTERM's, with a line
+        if line := getattr(end, "line", None):
+            return _fail(line, int(end.code or 0))
         status = end.code
     except Exception as error:
         if os.environ.get(DEBUG):

@@ -72,9 +72,11 @@ def train(
         return
 
     from diffattn.training.memory import require_run_memory
+    from diffattn.training.monitoring.trackers import require_trackers
     from diffattn.training.trainer import train as run
 
     require_run_memory(config)
+    require_trackers(config.engine)
 
     def may_start() -> None:
         if resume and not out.exists():

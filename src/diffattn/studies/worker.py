@@ -10,11 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from diffattn.errors import DiffAttnError
 from diffattn.records.lock import sole_writer
+from diffattn.training.config import RunConfig
 
 
 def job(config: Any, facts: dict[str, Any], data: Path | None, folder: Path) -> str:
@@ -23,6 +25,7 @@ def job(config: Any, facts: dict[str, Any], data: Path | None, folder: Path) -> 
         {
             "name": config.name,
             "config": config.resolved(),
+            "engine": asdict(config.engine) if isinstance(config, RunConfig) else None,
             "facts": facts,
             "data": None if data is None else str(data),
             "folder": str(folder),
@@ -76,7 +79,9 @@ def _train(order: dict[str, Any], send: Callable[..., None]) -> None:
 
 def _train_on_text(order: dict[str, Any], **callbacks: Callable[..., None]) -> None:
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-    from diffattn.training.config import DataConfig, RunConfig, TrainConfig
+    from diffattn.training.config import DataConfig, TrainConfig
+    from diffattn.training.engine import EngineConfig
+    from diffattn.training.guard import GuardConfig
     from diffattn.training.prepare import open_data
     from diffattn.training.stability import RECORDED, StabilityRun, train_stability
     from diffattn.training.trainer import train
@@ -88,6 +93,8 @@ def _train_on_text(order: dict[str, Any], **callbacks: Callable[..., None]) -> N
         model=DiffTransformerConfig(**settings["model"]),
         train=TrainConfig(**settings["train"]),
         data=DataConfig(**settings["data"]),
+        guard=GuardConfig(**settings.get("guard", {})),
+        engine=EngineConfig(**order["engine"]),
     )
     data = open_data(Path(order["data"]))
     run = train_stability if records_divergence else train

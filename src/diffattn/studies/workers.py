@@ -17,6 +17,7 @@ from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.models.twins import Twin
 from diffattn.studies.worker import job
 from diffattn.training.config import RunConfig
+from diffattn.training.monitoring.termination import ended_by_sigterm
 from diffattn.training.recall_config import RecallConfig
 
 OnMessage = Callable[[str], None]
@@ -96,25 +97,26 @@ def run_members(
     active: dict[str, subprocess.Popen[str]] = {}
     failures: list[str] = []
     try:
-        while active or (waiting and not failures):
-            while waiting and len(active) < workers and not failures:
-                member = waiting.pop(0)
-                active[member.config.name] = _start(member, data, folder, events)
-            name, event = events.get()
-            if "exit" not in event:
-                on_progress(name, event)
-                if "error" in event:
-                    failures.append(event["error"])
-                continue
-            _hang_up(active.pop(name))
-            if event["exit"] != 0 and not failures:
-                failures.append(
-                    f"{name}: the run must end by itself, got exit status {event['exit']}. "
-                    f"Its log: {folder / name}.log"
-                )
+        with ended_by_sigterm():
+            while active or (waiting and not failures):
+                while waiting and len(active) < workers and not failures:
+                    member = waiting.pop(0)
+                    active[member.config.name] = _start(member, data, folder, events)
+                name, event = events.get()
+                if "exit" not in event:
+                    on_progress(name, event)
+                    if "error" in event:
+                        failures.append(event["error"])
+                    continue
+                _hang_up(active.pop(name))
+                if event["exit"] != 0 and not failures:
+                    failures.append(
+                        f"{name}: the run must end by itself, got exit status {event['exit']}. "
+                        f"Its log: {folder / name}.log"
+                    )
     finally:
         for process in active.values():
-            process.terminate()
+            process.terminate()  # it saves a checkpoint first
         for process in active.values():
             process.wait()
             _hang_up(process)

@@ -42,6 +42,8 @@ class MetricsCallback(TrainerCallback):
         self.probe = probe
         self.on_progress = on_progress
         self.loss: float | None = None
+        self.report: Callable[[Mapping[str, Any]], None] = lambda values: None
+        """Given what transformers itself does not report to trackers."""
 
     def restore(self, checkpoint: Path | None) -> None:
         """Go back to the rows of a checkpoint: those after it will be measured again."""
@@ -83,6 +85,7 @@ class MetricsCallback(TrainerCallback):
         lam = layer_lambdas(kwargs["model"], self.probe)
         if lam is not None:
             row["lam"] = lam
+            self.report({"lam": lam})
         self._append(state.global_step, **row)
 
     def _append(self, step: int, **values: Any) -> None:

@@ -9,28 +9,70 @@ from typing import Any
 from transformers import TrainerCallback
 
 from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.records.io import make_folder
 from diffattn.records.manifest import verify_manifest
-from diffattn.training.distributed import is_first
+from diffattn.training.engine import EngineConfig
+
+KEPT = "kept"
+"""Folder of the checkpoints that stay, in the run directory."""
+
+
+class Carried:
+    """What goes into every checkpoint besides the model and the optimizer, and back."""
+
+    def save(self, checkpoint: Path) -> None:
+        """Write it into the folder of a checkpoint."""
+        raise NotImplementedError
+
+    def load(self, checkpoint: Path) -> None:
+        """Take it from there."""
+        raise NotImplementedError
 
 
 class CheckpointCallback(TrainerCallback):
-    """Keeps the two newest checkpoints.
+    """Says when a checkpoint is written, and keeps the newest ones.
 
-    transformers' own limit goes by modification times, and warns where they are coarse.
+    transformers' own limit goes by modification times, and warns where they are coarse; its own
+    interval is part of what it saves, and could not be changed by a continued run.
 
     Args:
         folder: Where the checkpoints lie.
+        engine: How often they are written, and which are kept.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, engine: EngineConfig) -> None:
         self.folder = folder
+        self.engine = engine
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Copy what a killed process had not."""
+        self._keep(state)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """At other steps than the evaluations, if that is wanted; always after the last step."""
+        if self.engine.save_every is not None and state.global_step < state.max_steps:
+            control.should_save = state.global_step % self.engine.save_every == 0
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Remove older checkpoints."""
-        if not is_first():
+        """Copy those that stay, and remove older ones."""
+        self._keep(state)
+        if state.is_world_process_zero:
+            for path in _checkpoints(self.folder)[: -self.engine.keep_checkpoints]:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _keep(self, state: Any) -> None:
+        every = self.engine.keep_every
+        if every is None or not state.is_world_process_zero:
             return
-        for path in _checkpoints(self.folder)[:-2]:
-            shutil.rmtree(path, ignore_errors=True)
+        for path in _checkpoints(self.folder):
+            kept = self.folder.parent / KEPT / path.name
+            if checkpoint_step(path) % every == 0 and not kept.exists():
+                unfinished = kept.with_name(f".{path.name}.tmp")
+                make_folder(kept.parent)
+                with written_whole(unfinished):
+                    shutil.copytree(path, unfinished)
+                    verify_manifest(unfinished)
+                unfinished.rename(kept)
 
 
 def checkpoint_step(path: Path) -> int:
@@ -38,13 +80,19 @@ def checkpoint_step(path: Path) -> int:
     return int(path.name.split("-")[1])
 
 
-def last_checkpoint(folder: Path, on_message: Callable[[str], None]) -> Path | None:
+def last_checkpoint(
+    folder: Path,
+    on_message: Callable[[str], None],
+    *,
+    fits: Callable[[Path], bool] = lambda checkpoint: True,
+) -> Path | None:
     """The newest whole checkpoint, or ``None``.
 
     Args:
         folder: Where the checkpoints lie.
         on_message: Given one line for each newer one that is damaged, or that a killed process
             left half-written.
+        fits: Whether a whole one is of what the run does now; one that is not is removed.
     """
     for path in reversed(_checkpoints(folder)):
         try:
@@ -52,7 +100,9 @@ def last_checkpoint(folder: Path, on_message: Callable[[str], None]) -> Path | N
         except CheckpointError as error:
             on_message(f"{path.name} is not whole, an earlier one is used: {error}")
         else:
-            return path
+            if fits(path):
+                return path
+            shutil.rmtree(path)
     return None
 
 

@@ -4,7 +4,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from diffattn.errors import ConfigError
+from diffattn.models.known_names import check_known
 from diffattn.training.setting_types import check_types
+
+TRACKERS: dict[str, tuple[str, ...]] = {
+    "tensorboard": ("tensorboard", "tensorboardX"),
+    "wandb": ("wandb",),
+    "trackio": ("trackio",),
+}
+"""Trackers to the modules of which one must be installed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,14 +32,39 @@ class EngineConfig:
     """Steps between checkpoints. Default: one at every evaluation."""
     keep_checkpoints: int = 2
     """Newest checkpoints that are kept until the run ends."""
+    keep_every: int | None = None
+    """Of the checkpoints, those at multiples of so many steps are copied to ``kept/`` and stay
+    there; a model loads from each of them. Default: none."""
     report_to: str = "none"
     """Trackers of transformers, separated by commas: tensorboard, wandb, trackio."""
     watch_every: int | None = None
-    """Steps between measurements of activations. Default: none are made."""
+    """Steps between rows of ``watch.jsonl``: activations, λ, speed. Default: none are measured."""
+    peak_flops: float | None = None
+    """What the devices of the run could do in all, in FLOP/s; the run's share of it is its MFU.
+    Default: unknown, and no MFU is stated."""
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("loss_chunk_tokens", "save_every", "keep_checkpoints", "watch_every"):
+        counts = (
+            "loss_chunk_tokens",
+            "save_every",
+            "keep_checkpoints",
+            "keep_every",
+            "watch_every",
+        )
+        for name in counts:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"EngineConfig: {name} must be 1 or more, got {value}.")
+        if self.peak_flops is not None and self.peak_flops <= 0:
+            raise ConfigError(
+                f"EngineConfig: peak_flops must be more than 0, got {self.peak_flops}."
+            )
+        for name in self.trackers:
+            check_known("EngineConfig", "report_to", name, ("none", *TRACKERS))
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """Names in ``report_to``."""
+        names = tuple(name.strip() for name in self.report_to.split(","))
+        return () if names == ("none",) else names

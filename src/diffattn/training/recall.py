@@ -245,13 +245,13 @@ def _run(
         data_collator=lambda features: features[0],  # an item is a whole batch
         compute_loss_func=_answer_loss,
         optimizers=optimizer_and_scheduler(model, train),
-        callbacks=[metrics, costs, CheckpointCallback(folder / "checkpoints")],
+        callbacks=[metrics, costs, CheckpointCallback(folder / "checkpoints", EngineConfig())],
     )
     trainer.remove_callback(PrinterCallback)  # the caller shows progress
     metrics.restore(checkpoint)
     has_diverged = False
     try:
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        trainer.train_from(checkpoint)
     except (DivergenceError, ShapeError) as error:
         # The operator meets a λ that is no number before any loss does: a ShapeError.
         if isinstance(error, ShapeError) and _is_finite(model):

@@ -1,5 +1,6 @@
 """One training run, from a configuration to a run directory."""
 
+import contextlib
 import math
 import shutil
 from collections.abc import Callable
@@ -29,13 +30,14 @@ from diffattn.records.run import RunRecord
 from diffattn.training.callbacks import (
     METRICS,
     CostCallback,
+    DivergenceError,
     MetricsCallback,
     OnMessage,
     OnProgress,
     diverged,
     require_finite,
 )
-from diffattn.training.checkpoints import CheckpointCallback, last_checkpoint
+from diffattn.training.checkpoints import CheckpointCallback
 from diffattn.training.config import RunConfig, TrainConfig
 from diffattn.training.distributed import (
     from_first,
@@ -49,6 +51,10 @@ from diffattn.training.distributed import (
 )
 from diffattn.training.engine import EngineConfig
 from diffattn.training.memory import require_run_memory
+from diffattn.training.monitoring.batch_guard import RolledBack, require_policies
+from diffattn.training.monitoring.monitor import Monitor
+from diffattn.training.monitoring.monitored_trainer import MonitoredTrainer
+from diffattn.training.monitoring.trackers import require_trackers, tracked_in
 from diffattn.training.prepare import PreparedData
 from diffattn.training.schedule import optimizer_and_scheduler
 from diffattn.training.sharding import (
@@ -97,11 +103,14 @@ def train(
         DiffAttnError: The loss is no longer finite, or a file could not be written whole; the
             same call continues.
         OSError: The disk is full or not writable; the same call continues.
+        Terminated: SIGTERM came, and what was done is saved; KeyboardInterrupt for SIGINT.
     """
     folder = Path(folder)
     require_run_memory(config)
     require_enough(config, data)
     require_shardable(config.engine)
+    require_trackers(config.engine)
+    require_policies(config)
     resolved = config.resolved()
     resolved["data"] |= data.facts()
     run = record(config.name, config.model, config.train, resolved, facts or {}, config.engine)
@@ -168,9 +177,23 @@ def _run(
     on_progress: OnProgress,
     on_message: OnMessage,
 ) -> None:
+    """Train, again after every roll-back of the guard, and write ``results.json``."""
+    while True:
+        with contextlib.suppress(RolledBack):
+            return _train(config, data, folder, on_progress, on_message)
+
+
+def _train(
+    config: RunConfig,
+    data: PreparedData,
+    folder: Path,
+    on_progress: OnProgress,
+    on_message: OnMessage,
+) -> None:
     """Train from the start or from the last checkpoint, and write ``results.json``."""
     set_seed(config.train.seed)
-    checkpoint = from_first(lambda: last_checkpoint(folder / "checkpoints", on_message))
+    monitor = Monitor(folder, config, on_message)
+    checkpoint = from_first(monitor.last_checkpoint)
     require_same_parts(checkpoint, config.engine)
     model = untrained_model(
         config.model, config.engine, checkpoint, folder / "checkpoints" / "initial"
@@ -183,25 +206,34 @@ def _run(
     arguments = training_arguments(
         config.train, folder / "checkpoints", fresh=checkpoint is None, engine=config.engine
     )
-    trainer = OrderedTrainer(
-        model=model,
-        args=arguments,
-        train_dataset=training_order(TokenDataset(data.train, config.train.seq_len), config.train),
-        eval_dataset=_spread(validation, config.train.evaluation_tokens // config.train.seq_len),
-        optimizers=optimizer_and_scheduler(model, config.train),
-        callbacks=[metrics, costs, CheckpointCallback(folder / "checkpoints")],
-    )
+    checkpoints = CheckpointCallback(folder / "checkpoints", config.engine)
+    with tracked_in(folder, config.engine):
+        trainer = OrderedTrainer(
+            model=model,
+            args=arguments,
+            train_dataset=training_order(
+                TokenDataset(data.train, config.train.seq_len), config.train
+            ),
+            eval_dataset=_spread(
+                validation, config.train.evaluation_tokens // config.train.seq_len
+            ),
+            optimizers=optimizer_and_scheduler(model, config.train),
+            callbacks=[*monitor.first_callbacks(), metrics, costs, checkpoints],
+        )
     trainer.remove_callback(PrinterCallback)  # the caller shows progress
+    monitor.attach(trainer, metrics, probe)
     metrics.restore(checkpoint)
     try:
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        trainer.train_from(checkpoint)
         measured = trainer.evaluate(validation, metric_key_prefix="full")
-        lam = layer_lambdas(model, probe)
+        lam, loss = layer_lambdas(model, probe), measured["full_loss"]
+        require_finite(config.train.num_steps, {"validation_loss": loss, "lam": lam})
     except ShapeError as error:  # the operator meets a λ that is no number before any loss does
         got = f"an error of the operator ({error})"
-        raise diverged("the model", got, trainer.state.global_step) from error
-    loss = measured["full_loss"]
-    require_finite(config.train.num_steps, {"validation_loss": loss, "lam": lam})
+        fault = diverged("the model", got, trainer.state.global_step)
+        raise monitor.ended(fault, trainer) from error
+    except DivergenceError as error:
+        raise monitor.ended(error, trainer) from error
     initial = (
         [config.model.layer_lambda_init(i) for i in range(config.model.num_hidden_layers)]
         if config.model.attention.lambda_vectors
@@ -248,7 +280,7 @@ def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> 
     return Subset(dataset, torch.cat(passes)[:wanted].tolist())
 
 
-class OrderedTrainer(ShardedState):
+class OrderedTrainer(MonitoredTrainer, ShardedState):
     """transformers.Trainer that reads its dataset front to back, and evaluates by part."""
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
@@ -288,6 +320,7 @@ class OrderedTrainer(ShardedState):
             super()._save_checkpoint(model, trial)
             if is_first():
                 shutil.copy(folder.parents[1] / METRICS, folder)
+                self.save_carried(folder)
 
 
 def training_arguments(
@@ -316,7 +349,7 @@ def training_arguments(
         eval_on_start=fresh,
         save_strategy="steps",
         save_steps=config.evaluate_every,
-        report_to="none",
+        report_to=list(engine.trackers) if engine else [],
         disable_tqdm=True,
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,

@@ -1,0 +1,121 @@
+"""How large the numbers inside a running model are."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+_BLOCK_ENTRIES = 2**24
+"""Attention logits that are held at a time."""
+
+
+@torch.no_grad()
+def layer_activations(
+    model: DiffTransformerForCausalLM, input_ids: Tensor
+) -> list[dict[str, float]]:
+    r"""Sizes of what flows through each layer, from one forward pass.
+
+    The context RMS is that of what attention gives each query before head norm and projection,
+
+    .. math:: \mathrm{RMS}(c) = \sqrt{\frac{1}{D_v} \lVert c \rVert^2},\quad c = \sum_j a_j v_j,
+
+    here over all queries and heads. Softmax weights of uncorrelated values of RMS 1 hold it within
+    :math:`[1/\sqrt n, 1)`; the difference of two maps can bring it to 0.
+
+    Source: DIFF V2 note (January 2026), Context RMS.
+
+    Args:
+        model: A causal language model of ours; its mode is kept.
+        input_ids: int64 ``[B, T]``.
+
+    Returns:
+        Per layer ``hidden_max``, the largest absolute entry of the residual stream after it; and
+        where it attends ``logit_max``, the largest absolute attention logit of a visible key,
+        ``context_rms`` and ``value_rms``; and where it has a λ ``lam``, its mean over tokens and
+        heads, ``lam_min`` and ``lam_max``.
+    """
+    blocks: list[Any] = list(model.model.layers)
+    rows: list[dict[str, float]] = [{} for _ in blocks]
+    hooks = []
+    for row, block in zip(rows, blocks, strict=True):
+        hooks.append(block.register_forward_hook(_reads_output(row)))
+        hooks.append(
+            block.self_attn.register_forward_pre_hook(_wraps_operator(row), with_kwargs=True)
+        )
+    with _evaluating(model):
+        try:
+            model(input_ids.to(model.device), use_cache=False)
+        finally:
+            for hook in hooks:
+                hook.remove()
+    return rows
+
+
+def largest_logit(q: Tensor, k: Tensor) -> float:
+    r"""The largest :math:`|s\,q_i \cdot k_j|` of a key that the query sees, :math:`j \le i`.
+
+    Args:
+        q: ``[B, T, H, 2, D]``, or without the map axis, as the operator takes it.
+        k: ``[B, T, Hkv, 2, D]``, or without the map axis.
+    """
+    q, k = (x if x.ndim == 5 else x[:, :, :, None] for x in (q.float(), k.float()))
+    num_tokens, shared = q.shape[1], q.shape[2] // k.shape[2]
+    rows = max(1, _BLOCK_ENTRIES // (len(q) * num_tokens))
+    largest = q.new_zeros(())
+    for head in range(q.shape[2]):
+        for number in range(q.shape[3]):
+            # [B, T, D]; V2's two maps share their keys.
+            queries = q[:, :, head, number] * q.shape[-1] ** -0.5
+            keys = k[:, :, head // shared, min(number, k.shape[3] - 1)]
+            for start in range(0, num_tokens, rows):
+                logits = queries[:, start : start + rows] @ keys.mT  # [B, rows, T]
+                largest = torch.maximum(largest, logits.tril(start).abs().amax())
+    return float(largest)
+
+
+def _reads_output(row: dict[str, float]) -> Callable[..., None]:
+    def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        row["hidden_max"] = float(output.abs().amax())
+
+    return hook
+
+
+def _wraps_operator(row: dict[str, float]) -> Callable[..., Any]:
+    """What a layer is given in place of its operator also measures."""
+
+    def hook(
+        module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        operator = options["attend"]
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, *lam: Tensor) -> Tensor:
+            row["logit_max"] = largest_logit(q, k)
+            row["value_rms"] = _rms(v)
+            if lam:
+                row["lam"] = float(lam[0].mean())
+                row["lam_min"], row["lam_max"] = map(float, lam[0].aminmax())
+            out: Tensor = operator(q, k, v, *lam)
+            row["context_rms"] = _rms(out)
+            return out
+
+        return inputs, {**options, "attend": attend}
+
+    return hook
+
+
+def _rms(x: Tensor) -> float:
+    return float(x.float().square().mean().sqrt())
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

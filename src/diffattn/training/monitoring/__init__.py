@@ -1,0 +1,1 @@
+"""What watches over a run: signals, measurements, trackers, policies of the guard."""

@@ -1,0 +1,84 @@
+"""Sizes of activations against what other ways of reading the model give."""
+
+import pytest
+import torch
+
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.probes.activations import largest_logit, layer_activations
+
+
+def model_of(attention_type):
+    torch.manual_seed(0)
+    config = DiffTransformerConfig(
+        attention_type=attention_type, vocab_size=40, hidden_size=32, num_hidden_layers=2,
+        num_heads=4, num_kv_heads=2, head_dim=8, max_position_embeddings=24, initializer_range=0.3,
+    )  # fmt: skip
+    return DiffTransformerForCausalLM(config)
+
+
+@pytest.fixture
+def ids():
+    return torch.randint(0, 40, (3, 24), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("attention_type", ["softmax", "diff", "diff_v2", "shared_diff"])
+def test_they_are_those_of_the_forward_pass(attention_type, ids):
+    model = model_of(attention_type).train()
+    contexts, values = [], []
+    hooks = [
+        hook
+        for block in model.model.layers
+        for hook in (
+            block.self_attn.subln.register_forward_hook(lambda m, x, y: contexts.append(x[0])),
+            block.self_attn.v_proj.register_forward_hook(lambda m, x, y: values.append(y)),
+        )
+    ]
+    with torch.no_grad():
+        output = model.eval()(ids, use_cache=False, output_hidden_states=True)
+    for hook in hooks:
+        hook.remove()
+    hooks = [len(block._forward_hooks) for block in model.model.layers]
+    weights = {name: x.clone() for name, x in model.state_dict().items()}
+    model.train()
+    rng = torch.get_rng_state()
+    rows = layer_activations(model, ids)
+    assert torch.equal(torch.get_rng_state(), rng)
+    assert model.training
+    assert all(torch.equal(x, weights[name]) for name, x in model.state_dict().items())
+    assert [len(block._forward_hooks) for block in model.model.layers] == hooks
+    assert rows[0]["hidden_max"] == pytest.approx(float(output.hidden_states[1].abs().max()))
+    for row, context, value in zip(rows, contexts, values, strict=True):
+        assert row["context_rms"] == pytest.approx(float(context.square().mean().sqrt()))
+        assert row["value_rms"] == pytest.approx(float(value.square().mean().sqrt()))
+    if attention_type in ("diff", "shared_diff"):
+        for row, block in zip(rows, model.model.layers, strict=True):
+            assert row["lam"] == row["lam_min"] == row["lam_max"] == block.self_attn.lam().item()
+    elif attention_type == "diff_v2":
+        assert all(0 < row["lam_min"] < row["lam"] < row["lam_max"] < 1 for row in rows)
+    else:
+        assert "lam" not in rows[0]
+
+
+@pytest.mark.parametrize(("maps", "key_maps"), [((), ()), ((2,), (2,)), ((2,), ())], ids=str)
+@pytest.mark.parametrize("block", [2**24, 24, 50])
+def test_the_largest_logit_is_over_visible_keys_alone(maps, key_maps, block, monkeypatch):
+    monkeypatch.setattr("diffattn.probes.activations._BLOCK_ENTRIES", block)
+    draw = torch.Generator().manual_seed(0)
+    q = torch.randn(2, 10, 4, *maps, 8, generator=draw)
+    k = torch.randn(2, 10, 2, *key_maps, 8, generator=draw)
+    k[:, -1] = 0  # seen by the last query alone
+    wide = k if key_maps or not maps else k[:, :, :, None].expand(-1, -1, -1, 2, -1)
+    wide = wide.repeat_interleave(2, dim=2)
+    logits = torch.einsum("bth...d,bsh...d->bh...ts", q, wide) * 8**-0.5
+    seen = torch.ones(10, 10, dtype=torch.bool).tril()
+    assert largest_logit(q, k) == pytest.approx(float(logits[..., seen].abs().max()))
+    k[:, -1] = 1e4
+    hidden = logits[..., seen].abs().max()
+    assert largest_logit(q[:, :-1], k[:, :-1]) <= float(hidden) + 1e-5
+    assert largest_logit(q, k) > 1e3
+
+
+def test_a_model_without_attention_has_no_logits(ids):
+    rows = layer_activations(model_of("none"), ids)
+    assert set(rows[0]) == {"hidden_max", "logit_max", "value_rms", "context_rms"}

@@ -1,0 +1,90 @@
+"""A run that is asked to end saves a checkpoint first."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from children import in_child
+from diffattn.training.monitoring.termination import STATUS, Terminated, ended_by_sigterm
+from diffattn.training.trainer import train
+
+SAME = ("metrics.jsonl", "results.json", "model/model.safetensors")
+
+
+def signalled(step, *numbers):
+    def on_progress(now, loss):
+        if now == step:
+            for number in numbers:
+                os.kill(os.getpid(), number)
+
+    return on_progress
+
+
+@pytest.mark.parametrize(
+    ("number", "ending"),
+    [
+        (signal.SIGTERM, Terminated),
+        pytest.param(signal.SIGINT, KeyboardInterrupt, marks=pytest.mark.scheduled),
+    ],
+)
+def test_a_signal_saves_the_step_in_work(number, ending, finished, make_run, data, tmp_path):
+    before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+    with pytest.raises(ending) as end:
+        train(make_run("diff"), data, tmp_path / "run", on_progress=signalled(7, number))
+    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == ["checkpoint-4", "checkpoint-7"]
+    if ending is Terminated:
+        assert end.value.code == STATUS == 143
+        assert "The checkpoint of step 7 is saved" in end.value.line
+    steps = []
+    train(make_run("diff"), data, tmp_path / "run", on_progress=lambda s, loss: steps.append(s))
+    assert steps == list(range(8, 13))
+    for name in SAME:
+        expected = (finished / "diff" / name).read_bytes()
+        assert (tmp_path / "run" / name).read_bytes() == expected, name
+
+
+@pytest.mark.scheduled
+def test_at_the_last_step_only_the_end_is_left(finished, make_run, data, tmp_path):
+    with pytest.raises(Terminated, match="143"):
+        train(make_run("diff"), data, tmp_path / "run", on_progress=signalled(12, signal.SIGTERM))
+    train(make_run("diff"), data, tmp_path / "run", on_progress=signalled(12, signal.SIGKILL))
+    for name in SAME:
+        expected = (finished / "diff" / name).read_bytes()
+        assert (tmp_path / "run" / name).read_bytes() == expected, name
+
+
+def test_a_second_signal_ends_at_once(make_run, data, tmp_path):
+    twice = signalled(2, signal.SIGTERM, signal.SIGTERM)
+    ended = in_child(lambda: train(make_run(), data, tmp_path / "run", on_progress=twice))
+    assert ended == ("died", "SIGTERM")
+    assert not (tmp_path / "run" / "checkpoints" / "checkpoint-2").exists()
+
+
+@pytest.mark.scheduled
+def test_elsewhere_than_in_the_main_thread_signals_are_left_alone(make_run, data, tmp_path):
+    results = []
+    thread = threading.Thread(
+        target=lambda: results.append(train(make_run(num_steps=3), data, tmp_path / "run"))
+    )
+    thread.start()
+    thread.join()
+    assert results[0]["tokens"] == 3 * 128
+
+
+def test_who_waits_for_others_cleans_up():
+    before, cleaned = signal.getsignal(signal.SIGTERM), []
+
+    def work():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            cleaned.append(True)
+
+    with pytest.raises(Terminated, match="143"), ended_by_sigterm():
+        work()
+    assert cleaned == [True]
+    assert signal.getsignal(signal.SIGTERM) == before

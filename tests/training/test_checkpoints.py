@@ -1,0 +1,96 @@
+"""When checkpoints are written, and which are kept."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.training.engine import EngineConfig
+from diffattn.training.trainer import train
+
+SAME = ("metrics.jsonl", "results.json", "model/model.safetensors")
+
+
+class Interruption(BaseException):
+    """As a kill."""
+
+
+def stop(config, data, folder, step):
+    def on_progress(now, loss):
+        if now == step:
+            raise Interruption
+
+    with pytest.raises(Interruption):
+        train(config, data, folder, on_progress=on_progress)
+
+
+def with_engine(config, **settings):
+    return replace(config, engine=EngineConfig(**settings))
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def assert_same_run(folder, expected):
+    for name in SAME:
+        assert (folder / name).read_bytes() == (expected / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept", "first"),
+    [
+        pytest.param({"save_every": 5}, ["checkpoint-5"], 6, marks=pytest.mark.scheduled),
+        ({"save_every": 1, "keep_checkpoints": 3}, [f"checkpoint-{i}" for i in (4, 5, 6)], 7),
+        pytest.param({"keep_checkpoints": 1}, ["checkpoint-4"], 5, marks=pytest.mark.scheduled),
+    ],
+    ids=str,
+)
+def test_they_need_not_be_where_evaluations_are(
+    settings, kept, first, finished, make_run, data, tmp_path
+):
+    """Rows of the log are means over steps on both sides of the stop, and the same as ever."""
+    config, folder = with_engine(make_run("diff"), **settings), tmp_path / "run"
+    stop(config, data, folder, 7)
+    assert names(folder / "checkpoints") == kept
+    steps = []
+    # Another interval is no other run.
+    train(make_run("diff"), data, folder, on_progress=lambda step, loss: steps.append(step))
+    assert steps == list(range(first, 13))
+    assert_same_run(folder, finished / "diff")
+
+
+@pytest.mark.scheduled
+def test_some_stay_and_models_load_from_them(finished, make_run, data, tmp_path):
+    config = with_engine(make_run("diff"), save_every=3, keep_every=6)
+    stop(config, data, tmp_path / "run", 11)
+    assert names(tmp_path / "run" / "kept") == ["checkpoint-6"]
+    shutil.rmtree(tmp_path / "run" / "kept")  # killed before it was copied
+    train(config, data, tmp_path / "run")
+    assert_same_run(tmp_path / "run", finished / "diff")
+    kept = tmp_path / "run" / "kept"
+    assert names(kept) == ["checkpoint-12", "checkpoint-6"]
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    last, middle = (DiffTransformerForCausalLM.from_pretrained(kept / n) for n in names(kept))
+    end = DiffTransformerForCausalLM.from_pretrained(tmp_path / "run" / "model")
+    weights = [model.model.embed_tokens.weight for model in (last, middle, end)]
+    assert weights[0].equal(weights[2])
+    assert not weights[0].equal(weights[1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"save_every": 0}, "save_every must be 1 or more, got 0"),
+        ({"keep_checkpoints": 0}, "keep_checkpoints must be 1 or more, got 0"),
+        ({"keep_every": -1}, "keep_every must be 1 or more, got -1"),
+        ({"peak_flops": 0.0}, r"peak_flops must be more than 0, got 0\.0"),
+        ({"report_to": "tensorbord"}, "got 'tensorbord'. Did you mean 'tensorboard'?"),
+    ],
+    ids=str,
+)
+def test_impossible_settings_are_named(settings, message):
+    with pytest.raises(ConfigError, match=f"EngineConfig: .*{message}"):
+        EngineConfig(**settings)
