@@ -155,7 +155,6 @@ def test_what_cannot_be_kept_to_is_refused(guarded, data, tmp_path, monkeypatch)
     with pytest.raises(ConfigError, match="GuardConfig: limit must be 1 or more, got 0"):
         GuardConfig(limit=0)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("diffattn.training.trainer.require_one_process", lambda: None)
     for guard in ({"not_finite": "skip"}, {"spike": "stop"}, {"lam": "clip"}):
         with pytest.raises(ConfigError, match="guard must be left at its defaults"):
             train(guarded(guard=guard), data, tmp_path / "run")

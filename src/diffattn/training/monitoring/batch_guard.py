@@ -1,7 +1,6 @@
 """Batches whose loss or gradient went wrong, and what is done about them."""
 
 import math
-import os
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from diffattn.stats.spikes import LEAST_GRADIENT, LEAST_LOSS, WINDOW, spike_step
 from diffattn.training.callbacks import DivergenceError, OnMessage, diverged
 from diffattn.training.checkpoints import Carried, checkpoint_step
 from diffattn.training.config import RunConfig
+from diffattn.training.distributed import num_processes
 from diffattn.training.monitoring.rewinding import rewind
 
 GUARD = "guard.jsonl"
@@ -37,7 +37,7 @@ def require_policies(config: RunConfig) -> None:
     Raises:
         ConfigError: There are some.
     """
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    processes = num_processes()
     if processes > 1 and (config.guard.judges_batches or config.guard.lam != "report"):
         raise ConfigError(
             "training: guard must be left at its defaults where several processes share a run, "
