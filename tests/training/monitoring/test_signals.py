@@ -7,10 +7,19 @@ import threading
 import pytest
 
 from children import in_child
+from diffattn.training.monitoring.signals import StopSignals
 from diffattn.training.monitoring.termination import STATUS, Terminated, ended_by_sigterm
 from diffattn.training.trainer import train
 
 SAME = ("metrics.jsonl", "results.json", "model/model.safetensors")
+
+
+@pytest.fixture(autouse=True)
+def _in_the_foreground():
+    """Also where the tests themselves run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def signalled(step, *numbers):
@@ -73,6 +82,17 @@ def test_elsewhere_than_in_the_main_thread_signals_are_left_alone(make_run, data
     thread.start()
     thread.join()
     assert results[0]["tokens"] == 3 * 128
+
+
+def test_what_was_ignored_before_stays_ignored():
+    """As SIGINT is by jobs in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with StopSignals() as signals:
+            os.kill(os.getpid(), signal.SIGINT)
+        signals.require_none(0)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_who_waits_for_others_cleans_up():

@@ -25,7 +25,8 @@ class StopSignals(TrainerCallback):
     def __enter__(self) -> "StopSignals":
         if in_main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._receive)
+                if signal.getsignal(number) != signal.SIG_IGN:  # as for a job in the background
+                    self._before[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(
@@ -63,8 +64,9 @@ class StopSignals(TrainerCallback):
     def _receive(self, number: int, frame: object) -> None:
         self.received = signal.Signals(number)
         # In C and thus at once, also within a long kernel; Ctrl-C leaves a terminal as it was.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for other in self._before:
+            at_once = signal.default_int_handler if other == signal.SIGINT else signal.SIG_DFL
+            signal.signal(other, at_once)
 
     def _agreed(self, device: torch.device) -> bool:
         """Whether any process was asked to end; all of them then know."""
