@@ -98,7 +98,7 @@ class AttentionLayer(nn.Module):
             ``[B, T, hidden_size]``, dtype of ``x`` (of the products under autocast).
         """
         q, k = self.queries_keys(x)
-        v = self.v_proj(x).unflatten(-1, (self.num_kv_heads, self.value_dim))
+        v = self.v_proj(x).unflatten(-1, (-1, self.value_dim))
         if position_embeddings is not None:
             q, k = apply_rotary(q, *position_embeddings), apply_rotary(k, *position_embeddings)
         out = (attend or self.operator)(q, k, v, *self.lambdas(x))  # [B, T, H, Dv]

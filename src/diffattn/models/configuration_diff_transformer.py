@@ -13,6 +13,15 @@ from diffattn.models.twins import Twin
 from diffattn.models.twins import twin as matched_twin
 from diffattn.ops.lambda_param import lambda_init as scheduled_lambda_init
 
+_TENSOR_PARALLEL = {
+    "layers.*.self_attn.q_proj": "colwise",
+    "layers.*.self_attn.k_proj": "colwise",
+    "layers.*.self_attn.v_proj": "colwise",
+    "layers.*.self_attn.o_proj": "rowwise",
+    "layers.*.mlp.gate_proj": "colwise",
+    "layers.*.mlp.up_proj": "colwise",
+    "layers.*.mlp.down_proj": "rowwise",
+}
 _SHOWN = 300
 """Characters of a message that holds a value of the wrong type."""
 
@@ -87,6 +96,30 @@ class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
         "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
         "norm": (["hidden_states"], ["hidden_states"]),
     }
+
+    @property
+    def base_model_tp_plan(self) -> dict[str, str]:
+        """How transformers splits the weights over devices: by whole heads, so by pairs of maps.
+
+        Rows of every projection lie head by head, both maps of a head beside each other, so equal
+        shares of the rows are whole heads if the devices divide ``num_kv_heads``; otherwise a
+        forward pass fails. λ vectors and the scale of the head norm stay whole. For Shared DIFF
+        the plan serves the forward pass alone: the gradient of its λ would be that of one
+        device's heads.
+        """
+        plan = dict(_TENSOR_PARALLEL)
+        if self.attention.lambda_projection:
+            plan["layers.*.self_attn.lambda_proj"] = "colwise"
+        if self.uses_head_norm:
+            plan["layers.*.self_attn.subln"] = "replicated_with_grad_allreduce"
+        if self.attention.low_rank_maps:
+            for name in ("q", "k"):
+                plan[f"layers.*.self_attn.{name}_down_proj"] = "colwise"
+                plan[f"layers.*.self_attn.{name}_up"] = "embedding_rowwise"  # axis 0: heads
+            plan["layers.*.self_attn"] = "local_params"
+        elif self.attention.lambda_vectors:
+            plan["layers.*.self_attn"] = "replicated_with_grad_allreduce"
+        return plan
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._check_keywords(kwargs)

@@ -219,6 +219,7 @@ class DiffTransformerForCausalLM(DiffTransformerPreTrainedModel, GenerationMixin
     """
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
     loss_chunk_tokens: int | None = None
     """Tokens whose logits are in memory at once when labels are given. Default: all of them, and
     the logits are returned."""

@@ -1,0 +1,132 @@
+"""A model split over two devices by heads computes what it does on one."""
+
+import pytest
+import torch
+from transformers.distributed import DistributedConfig
+
+from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.training.distributed import joined
+from launched import launched, values
+
+
+def saved_model(attention_type, folder, num_kv_heads):
+    base = DiffTransformerConfig(
+        attention_type="softmax", vocab_size=60, hidden_size=32, num_hidden_layers=2, num_heads=8,
+        num_kv_heads=num_kv_heads, head_dim=4, max_position_embeddings=32,
+    )  # fmt: skip
+    model = DiffTransformerForCausalLM(base.twin(attention_type).config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))  # λ and norms off their start
+    model.save_pretrained(folder)
+    return model
+
+
+def split(folder):
+    return DiffTransformerForCausalLM.from_pretrained(
+        folder, distributed_config=DistributedConfig(tp_size=2, tp_plan="auto")
+    )
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("num_kv_heads", [8, 4], ids=["mha", "gqa"])
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_logits_and_generated_tokens_are_those_of_one_device(
+    attention_type, num_kv_heads, tmp_path
+):
+    whole = saved_model(attention_type, tmp_path / "model", num_kv_heads).eval()
+    ids = torch.randint(60, (2, 16))
+
+    def run():
+        with joined(), torch.no_grad():
+            model = split(tmp_path / "model").eval()
+            attention = model.model.layers[0].self_attn
+            rows = attention.q_proj.weight.to_local().shape[0]
+            logits = model(ids).logits
+            tokens = model.generate(ids, max_new_tokens=5, do_sample=False, pad_token_id=0)
+            return rows, logits, tokens
+
+    with torch.no_grad():
+        expected = whole(ids).logits
+        tokens = whole.generate(ids, max_new_tokens=5, do_sample=False, pad_token_id=0)
+    for rows, logits, generated in values(launched(2, run)):
+        assert 2 * rows == whole.model.layers[0].self_attn.q_proj.weight.shape[0]
+        torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5 * expected.abs().max())
+        assert torch.equal(generated, tokens)
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("attention_type", ["softmax", "diff", "diff_v2"])
+def test_gradients_are_those_of_one_device(attention_type, tmp_path):
+    whole = saved_model(attention_type, tmp_path / "model", 8)
+    ids = torch.randint(60, (2, 16))
+
+    def run():
+        with joined():
+            model = split(tmp_path / "model")
+            model(ids, labels=ids).loss.backward()
+            grads = {name: parameter.grad for name, parameter in model.named_parameters()}
+            return {
+                n: g.full_tensor() if hasattr(g, "full_tensor") else g for n, g in grads.items()
+            }
+
+    whole(ids, labels=ids).loss.backward()
+    for gradients in values(launched(2, run)):
+        for name, parameter in whole.named_parameters():
+            bound = 1e-4 * parameter.grad.abs().max()
+            torch.testing.assert_close(
+                gradients[name], parameter.grad, rtol=0, atol=bound, msg=name
+            )
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize(("attention_type", "num_kv_heads"), [("diff", 2), ("diff_v2", 1)])
+def test_a_head_is_never_split(attention_type, num_kv_heads, tmp_path):
+    assert saved_model(attention_type, tmp_path / "model", num_kv_heads).config.num_kv_heads == 1
+
+    def run():
+        with joined():
+            split(tmp_path / "model")(torch.randint(60, (2, 16)))
+
+    for kind, (_, message, _) in launched(2, run):
+        assert kind == "raised"
+        assert "unflatten" in message
+
+
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_equal_shares_of_the_rows_are_whole_heads(attention_type):
+    """What the plan relies on: rows of half the heads give the queries and keys of those heads."""
+    config = DiffTransformerConfig(
+        attention_type="softmax", vocab_size=60, hidden_size=32, num_hidden_layers=1, num_heads=8,
+        head_dim=4,
+    ).twin(attention_type).config  # fmt: skip
+    layer = DiffTransformerForCausalLM(config).model.layers[0].self_attn
+    x = torch.randn(1, 3, 32)
+    with torch.no_grad():
+        q, k = layer.queries_keys(x)
+        for name, parameter in list(layer.named_parameters()):
+            if name.startswith(("q_", "k_")):  # the first device's share
+                parameter.data = parameter.data[: len(parameter) // 2].clone()
+        half_q, half_k = layer.queries_keys(x)
+    assert torch.equal(half_q, q[:, :, : q.shape[2] // 2])
+    assert torch.equal(half_k, k[:, :, : k.shape[2] // 2])
+
+
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_every_rule_names_something(attention_type):
+    config = DiffTransformerConfig(
+        attention_type="softmax", vocab_size=60, hidden_size=32, num_hidden_layers=1, num_heads=8,
+        head_dim=4,
+    ).twin(attention_type).config  # fmt: skip
+    with torch.device("meta"):
+        model = DiffTransformerForCausalLM(config).model
+    names = {name for name, _ in (*model.named_modules(), *model.named_parameters())}
+    for rule in config.base_model_tp_plan:
+        assert rule.replace("*", "0") in names
+    heads = ("q_", "k_", "v_", "o_", "lambda_proj")
+    split = {rule.split(".")[-1] for rule in config.base_model_tp_plan}
+    attention = model.layers[0].self_attn
+    for name, _ in (*attention.named_children(), *attention.named_parameters(recurse=False)):
+        assert not name.startswith(heads) or name in split  # no projection of heads is left whole
