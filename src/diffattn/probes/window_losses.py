@@ -6,10 +6,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.models.packed_rows import packed_row
 
 
 @torch.no_grad()
-def window_losses(model: DiffTransformerForCausalLM, input_ids: Tensor) -> np.ndarray:
+def window_losses(
+    model: DiffTransformerForCausalLM, input_ids: Tensor, position_ids: Tensor | None = None
+) -> np.ndarray:
     r"""Losses of tokens given all before them in their window: :math:`-\log p(x_t \mid x_{<t})`.
 
     One forward pass under the autocast in force; softmaxes in float32.
@@ -17,13 +20,20 @@ def window_losses(model: DiffTransformerForCausalLM, input_ids: Tensor) -> np.nd
     Args:
         model: A causal language model, on any device; its mode is kept.
         input_ids: int64 ``[B, T]``.
+        position_ids: int64 ``[B, T]`` that begin again at 0 with each document, to keep documents
+            apart. The loss at position 0, of what no token of the document predicts, is not
+            meant to be read. Default: a window is one document.
 
     Returns:
         float64 ``[B, T - 1]`` in nats, of tokens 1 to T - 1.
     """
     was_training = model.training
     try:
-        logits = model.eval()(input_ids=input_ids.to(model.device), use_cache=False).logits
+        inputs = {"input_ids": input_ids}
+        if position_ids is not None:
+            inputs = {"input_ids": input_ids.reshape(1, -1), **packed_row(position_ids)}
+        inputs = {name: value.to(model.device) for name, value in inputs.items()}
+        logits = model.eval()(**inputs, use_cache=False).logits
     finally:
         model.train(was_training)
     # Shifting the ids, padded, spares a copy of the logits without their last position.

@@ -5,6 +5,8 @@ import os
 import shutil
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from diffattn.models.cached_attention import chosen_backend
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.loading import without_bars
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.models.packed_rows import packed_row
 from diffattn.probes.lambdas import layer_lambdas
 from diffattn.probes.window_losses import window_losses
 from diffattn.records.claim import claim_run
@@ -47,8 +50,10 @@ from diffattn.training.config import RunConfig, TrainConfig
 from diffattn.training.memory import require_run_memory
 from diffattn.training.prepare import PreparedData
 from diffattn.training.schedule import optimizer_and_scheduler
+from diffattn.training.windows import WindowConfig
 
 RESULTS = "results.json"
+_APART = asdict(WindowConfig(documents="apart"))
 
 
 def train(
@@ -153,7 +158,8 @@ def _run(
     """Train from the start or from the last checkpoint, and write ``results.json``."""
     set_seed(config.train.seed)
     model = DiffTransformerForCausalLM(deepcopy(config.model))
-    validation = TokenDataset(data.validation, config.train.seq_len)
+    windows = partial(TokenDataset, seq_len=config.train.seq_len, apart=config.windows.apart)
+    validation = windows(data.validation)
     probe = torch.stack([validation[i]["input_ids"] for i in range(min(8, len(validation)))])
     metrics = MetricsCallback(folder, config.train, probe, on_progress)
     costs = CostCallback(folder, config.name, config.train)
@@ -161,7 +167,7 @@ def _run(
     trainer = OrderedTrainer(
         model=model,
         args=training_arguments(config.train, folder / "checkpoints", fresh=checkpoint is None),
-        train_dataset=training_order(TokenDataset(data.train, config.train.seq_len), config.train),
+        train_dataset=training_order(windows(data.train), config.train),
         eval_dataset=_spread(validation, config.train.evaluation_tokens // config.train.seq_len),
         optimizers=optimizer_and_scheduler(model, config.train),
         callbacks=[metrics, costs, CheckpointCallback(folder / "checkpoints")],
@@ -239,8 +245,9 @@ class OrderedTrainer(Trainer):
         """Mean loss of a causal language model, and loss and tokens of every part, in one pass."""
         losses = PartLosses()
         for batch in dataloader:
-            ids = batch["input_ids"]
-            losses.add(ids.cpu().numpy(), window_losses(self.model, ids))
+            ids, positions = batch["input_ids"], batch.get("position_ids")
+            within = None if positions is None else (positions != 0).cpu().numpy()[:, 1:]
+            losses.add(ids.cpu().numpy(), window_losses(self.model, ids, positions), within)
         return EvalLoopOutput(
             predictions=None,
             label_ids=None,
@@ -250,6 +257,13 @@ class OrderedTrainer(Trainer):
             },
             num_samples=len(dataloader.dataset),
         )
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Documents that are kept apart go to the model as one packed row."""
+        if "position_ids" in inputs:
+            rows = {name: inputs[name].reshape(1, -1) for name in ("input_ids", "labels")}
+            inputs = rows | packed_row(inputs["position_ids"])
+        return super()._prepare_inputs(inputs)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
@@ -312,7 +326,7 @@ def record(
         name=name,
         config=resolved,
         seed=config.seed,
-        backends=_chosen_backends(model, config),
+        backends=_chosen_backends(model, config, apart=resolved.get("windows") == _APART),
         device=_device(),
         model={
             "parameters": parameter_count(model),
@@ -323,12 +337,16 @@ def record(
     )
 
 
-def _chosen_backends(model: DiffTransformerConfig, config: TrainConfig) -> dict[str, str]:
+def _chosen_backends(
+    model: DiffTransformerConfig, config: TrainConfig, *, apart: bool
+) -> dict[str, str]:
     """Which backend the operator will run on, for the shapes of this run."""
     dtype = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
-    batch = config.micro_batch_sequences or config.batch_sequences
+    batch, num_tokens = config.micro_batch_sequences or config.batch_sequences, config.seq_len
+    if apart:
+        batch, num_tokens = 1, batch * num_tokens
     chosen = chosen_backend(
-        model, device=_device(), dtype=dtype, batch=batch, num_tokens=config.seq_len
+        model, device=_device(), dtype=dtype, batch=batch, num_tokens=num_tokens
     )
     return {model.attention_op: chosen}
 
