@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from diffattn.cli import progress
-from diffattn.cli.progress import ItemProgress, RunsProgress, duration
+from diffattn.cli.progress import ItemProgress, PackProgress, RunsProgress, duration
 
 
 @pytest.fixture
@@ -135,3 +135,19 @@ def test_bars_of_what_has_ended_or_could_not_run_make_room(monkeypatch):
 )
 def test_durations(seconds, text):
     assert duration(seconds) == text
+
+
+def test_a_packing_shows_tokens_and_the_time_left_where_the_size_is_known(capsys, monkeypatch):
+    now = iter([0.0, 10.0, 20.0, 25.0, 50.0, 75.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    with PackProgress() as shown:
+        shown.on_progress(400, 1_000, 5)  # an interrupted call had packed so much
+        shown.on_progress(500, 1_000, 1_500)
+        shown.on_progress(550, 1_000, 2_000)
+        shown.on_progress(800, 1_000, 2_500)
+        shown.on_progress(900, None, 3_000)
+    assert capsys.readouterr().err.splitlines() == [
+        "packing: 1,500 tokens, 50% read, about 50 s left",
+        "packing: 2,500 tokens, 80% read, about 20 s left",
+        "packing: 3,000 tokens",
+    ]

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from diffattn.data.corpora import Document
+from diffattn.data.packing import pack
 from diffattn.data.tokenizer import END_OF_TEXT, train_tokenizer
-from diffattn.data.tokens import pack
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from diffattn.data import corpora
+from diffattn.data import source_files
 from diffattn.data.corpora import (
     Document,
     corpus_hash,
@@ -80,7 +80,7 @@ def test_standard_library_is_the_same_in_another_process(stdlib):
 
 
 def test_standard_library_without_sources_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpora.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(source_files.sysconfig, "get_path", lambda name: str(tmp_path))
     with pytest.raises(ConfigError, match=r"must hold \.py sources, got none"):
         next(standard_library())
 
@@ -211,7 +211,9 @@ def test_hub_dataset_names_the_extra_it_needs(monkeypatch):
 
 
 def test_hub_source_needs_a_name():
-    with pytest.raises(ConfigError, match=r"must be 'hub:NAME\[:CONFIG\]', got 'hub:'"):
+    with pytest.raises(
+        ConfigError, match=r"must be 'hub:NAME\[@REVISION\]\[:CONFIG\]', got 'hub:'"
+    ):
         load_corpus("hub:")
 
 

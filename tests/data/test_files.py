@@ -17,9 +17,10 @@ DOORS = {"read_text", "read_bytes", "open", "loads", "reader", "DictReader", "fr
 NO_TEXT_OF_USERS = {
     "cli/app.py": "opens the null device for output that nobody reads",
     "cli/reproduce.py": "prints its own record",
-    "data/encoding.py": "writes token files",
     "data/files.py": "the door",
+    "data/split_writer.py": "writes token files",
     "data/tokenizer.py": "the tokenizer's own definition",
+    "data/tokens.py": "names in a packing",
     "evaluation/icl/data.py": "CSV of a text from the door",
     "evaluation/judge/endpoint.py": "a server's answer",
     "evaluation/judge/prompt.py": "a judge's reply",

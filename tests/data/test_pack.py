@@ -7,12 +7,13 @@ import pytest
 
 from diffattn.data import encoding
 from diffattn.data.corpora import Document, corpus_hash
+from diffattn.data.packing import pack
 from diffattn.data.tokenizer import tokenizer_hash, train_tokenizer
-from diffattn.data.tokens import PackedTokens, pack
+from diffattn.data.tokens import PackedTokens
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.records.io import read_json
 
-FILES = {"train.bin", "train.json", "validation.bin", "validation.json"}
+FILES = {f"{s}.{kind}" for s in ("train", "validation") for kind in ("bin", "idx", "names", "json")}
 
 
 def listed(folder):
@@ -24,10 +25,10 @@ def test_every_document_comes_back_followed_by_the_end_token(documents, packed, 
     seen = []
     for split in ("train", "validation"):
         part = PackedTokens(packed, split)
-        offsets = part.metadata["document_offsets"]
+        offsets = part.document_offsets
         assert offsets[0] == 0
         assert offsets[-1] == part.num_tokens == len(part.tokens)
-        for i, name in enumerate(part.metadata["documents"]):
+        for i, name in enumerate(part.document_names()):
             ids = part.tokens[offsets[i] : offsets[i + 1]].tolist()
             assert ids[-1] == tokenizer.eos_token_id
             assert tokenizer.eos_token_id not in ids[:-1]
@@ -41,11 +42,14 @@ def test_sidecars_describe_the_files(documents, packed, tokenizer):
     for split in ("train", "validation"):
         part = PackedTokens(packed, split)
         content = (packed / f"{split}.bin").read_bytes()
-        assert part.metadata["schema"] == 2
+        assert part.metadata["schema"] == 3
         assert part.metadata["split"] == split
         assert part.metadata["dtype"] == "uint16" == str(part.tokens.dtype)
         assert part.metadata["vocab_size"] == len(tokenizer)
-        assert part.metadata["num_documents"] == len(part.metadata["documents"])
+        assert part.metadata["num_documents"] == len(list(part.document_names()))
+        for kind, key in (("idx", "index_hash"), ("names", "names_hash")):
+            described = (packed / f"{split}.{kind}").read_bytes()
+            assert part.metadata[key] == hashlib.sha256(described).hexdigest()
         assert part.metadata["corpus_hash"] == corpus_hash(documents)
         assert part.metadata["tokenizer_hash"] == tokenizer_hash(tokenizer)
         assert part.metadata["token_hash"] == hashlib.sha256(content).hexdigest()
@@ -56,7 +60,7 @@ def test_sidecars_describe_the_files(documents, packed, tokenizer):
 def test_packing_is_deterministic_whatever_the_batches(
     documents, packed, tokenizer, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(encoding, "_BATCH_CHARS", 300)  # above the longest text: no pieces
+    monkeypatch.setattr(encoding, "BATCH_CHARS", 300)  # above the longest text: no pieces
     counts = []
     result = pack(
         iter(documents),
@@ -77,7 +81,7 @@ def test_packing_is_deterministic_whatever_the_batches(
 def test_long_texts_are_encoded_in_pieces_and_come_back_exactly(
     tokenizer, tmp_path, monkeypatch, num_chars
 ):
-    monkeypatch.setattr(encoding, "_BATCH_CHARS", num_chars)
+    monkeypatch.setattr(encoding, "BATCH_CHARS", num_chars)
     document = Document(name="a", text="ab é🏳️‍🌈\n\n" * 20 + "no line end " * 20)
     pack([document], tokenizer, tmp_path, validation_fraction=0.3)
     parts = [PackedTokens(tmp_path, split).tokens.tolist() for split in ("train", "validation")]
@@ -93,7 +97,8 @@ def test_only_document_gives_its_tail_to_validation(tokenizer, tmp_path):
     assert tail.startswith("line ")
     assert len(tail) == pytest.approx(0.1 * len(text), abs=20)
     assert result["train"]["num_bytes"] + result["validation"]["num_bytes"] == len(text)
-    assert result["train"]["documents"] == result["validation"]["documents"] == ["book.txt"]
+    for split in ("train", "validation"):
+        assert list(PackedTokens(tmp_path, split).document_names()) == ["book.txt"]
     assert result["train"]["corpus_hash"] == corpus_hash([document])
 
 
@@ -113,6 +118,11 @@ def test_empty_corpus_is_refused_and_leaves_no_folder(tokenizer, tmp_path):
 def test_impossible_fraction_is_refused(documents, tokenizer, tmp_path, fraction):
     with pytest.raises(ConfigError, match="must be between 0 and 1, got"):
         pack(documents, tokenizer, tmp_path, validation_fraction=fraction)
+
+
+def test_no_process_to_encode_is_refused(documents, tokenizer, tmp_path):
+    with pytest.raises(ConfigError, match="workers must be 1 or more, got 0"):
+        pack(documents, tokenizer, tmp_path, workers=0)
 
 
 def test_tokenizer_without_end_token_is_refused(documents, tmp_path):
@@ -146,7 +156,7 @@ def test_same_packing_is_reused_without_encoding(documents, packed, tokenizer, m
         raise AssertionError("encoded again")
 
     before = {name: (packed / name).stat().st_mtime_ns for name in FILES}
-    monkeypatch.setattr("diffattn.data.tokens.encode", fail)
+    monkeypatch.setattr("diffattn.data.encoding.encode", fail)
     (packed / ".packing-dead").mkdir()  # of a process that was killed at its very end
     result = pack(iter(documents), tokenizer, packed, validation_fraction=0.2)
     assert listed(packed) == FILES
@@ -209,20 +219,27 @@ def test_full_disk_leaves_nothing_and_the_next_call_works(tokenizer, tmp_path):
     assert listed(tmp_path) == FILES
 
 
-def test_failure_while_files_get_their_names_leaves_none_of_them(
-    documents, tokenizer, tmp_path, monkeypatch
+def test_failure_while_files_get_their_names_leaves_no_packing_and_is_made_good(
+    documents, packed, tokenizer, tmp_path, monkeypatch
 ):
     replace = type(tmp_path).replace
 
     def fail_at_sidecar(self, target):
-        if self.suffix == ".json":
+        if self.name == "train.json":
             raise OSError("No space left on device")
         return replace(self, target)
 
-    monkeypatch.setattr(type(tmp_path), "replace", fail_at_sidecar)
-    with pytest.raises(OSError, match="No space"):
-        pack(documents, tokenizer, tmp_path)
-    assert not listed(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(tmp_path), "replace", fail_at_sidecar)
+        with pytest.raises(OSError, match="No space"):
+            pack(documents, tokenizer, tmp_path, validation_fraction=0.2)
+    with pytest.raises(CheckpointError, match=r"train\.json: file must exist, got none"):
+        PackedTokens(tmp_path, "train")
+    monkeypatch.setattr("diffattn.data.encoding.encode", None)  # calling it would fail
+    pack(documents, tokenizer, tmp_path, validation_fraction=0.2)
+    assert listed(tmp_path) == FILES
+    for name in FILES:
+        assert (tmp_path / name).read_bytes() == (packed / name).read_bytes()
 
 
 def test_killed_packing_looks_unfinished_and_is_started_anew(

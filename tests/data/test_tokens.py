@@ -54,7 +54,7 @@ def test_missing_files_are_refused(copy):
         ({"dtype": "float32"}, "for dtype"),
         ({"num_tokens": "many"}, "for num_tokens"),
         ({"num_tokens": 0}, "for num_tokens"),
-        ({"token_hash": None, "documents": 3}, "for token_hash, documents"),
+        ({"token_hash": None, "index_hash": 3}, "for token_hash, index_hash"),
     ],
     ids=str,
 )
@@ -110,6 +110,42 @@ def test_pickling_carries_the_path_and_not_the_tokens(packed):
     content = pickle.dumps(dataset)
     assert len(content) < 1_000
     assert torch.equal(pickle.loads(content)[3]["input_ids"], dataset[3]["input_ids"])
+
+
+def test_packings_from_before_the_index_files_are_still_read(packed, copy):
+    """Version 2 held borders and names as lists."""
+    new = PackedTokens(packed, "train")
+    lists = {
+        "schema": 2,
+        "document_offsets": new.document_offsets.tolist(),
+        "documents": list(new.document_names()),
+    }
+    old = {key: v for key, v in new.metadata.items() if key not in ("index_hash", "names_hash")}
+    write_record(copy / "train.json", old | lists)
+    for kind in ("idx", "names"):
+        (copy / f"train.{kind}").unlink()
+    part = PackedTokens(copy, "train")
+    assert part.document_offsets.tolist() == new.document_offsets.tolist()
+    assert list(part.document_names()) == list(new.document_names())
+    assert torch.equal(
+        TokenDataset(part, 7, apart=True)[3]["position_ids"],
+        TokenDataset(new, 7, apart=True)[3]["position_ids"],
+    )
+
+
+@pytest.mark.parametrize("seq_len", [1, 7, 64])
+def test_documents_kept_apart_begin_at_position_0_and_nothing_predicts_their_first_token(
+    packed, tokenizer, seq_len
+):
+    part = PackedTokens(packed, "train")
+    before = tokenizer.eos_token_id
+    for item in TokenDataset(part, seq_len, apart=True):
+        position = 0
+        for i, token in enumerate(item["input_ids"].tolist()):
+            position = 0 if i == 0 or before == tokenizer.eos_token_id else position + 1
+            assert item["position_ids"][i] == position
+            assert item["labels"][i] == (token if position else -100)
+            before = token
 
 
 def test_loader_batches_keep_the_order(packed):

@@ -6,9 +6,13 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
+from diffattn.models.packed_rows import packed_row
+from diffattn.ops import backends
 
 BORDERS = [0, 4, 5, 11]  # documents of 4, 1 and 6 tokens
 RESTARTS = torch.tensor([[0, 1, 2, 3, 0, 0, 1, 2, 3, 4, 5]])
+PACKED_BACKENDS = ("reference", "chunked", "decode", "composed", "sdpa")
+"""Those that run on a CPU without compiling. Kernels: tests/ops, in the interpreter."""
 CU_SEQLENS = torch.tensor(BORDERS, dtype=torch.int32)
 
 
@@ -91,6 +95,33 @@ def test_a_batch_of_packed_rows_is_refused(
     with implementation(model, "sdpa"), torch.no_grad():  # Hugging Face's masks can do it
         both = model(ids, position_ids=RESTARTS.expand(2, -1)).logits
     assert_only_rounding([both[:1]], model, separately)
+
+
+@pytest.mark.parametrize(
+    "backend",
+    ["auto", *(pytest.param(name, marks=pytest.mark.scheduled) for name in PACKED_BACKENDS)],
+)
+def test_windows_with_documents_apart_are_one_packed_row(
+    make_config, build, attention_type, ids, assert_only_rounding, backend
+):
+    """Two windows, the first of three documents, on every backend that runs here."""
+    config = make_config(attention_type)
+    if backend != "auto" and backend not in backends.names(config.attention_op):
+        pytest.skip(f"{config.attention_op} has no backend {backend}")
+    model = build(make_config(attention_type, attention_backend=backend))
+    positions = torch.cat([RESTARTS, torch.arange(11)[None]])
+
+    @torch.no_grad()
+    def separately(model):
+        pieces = [ids[:1, a:b] for a, b in pairwise(BORDERS)] + [ids[1:]]
+        return [torch.cat([model(piece).logits for piece in pieces], dim=1)]
+
+    packed = packed_row(positions)
+    assert packed["cu_seq_lens_q"].tolist() == [*BORDERS, 22]
+    assert packed["cu_seq_lens_q"].dtype == torch.int32
+    with torch.no_grad():
+        logits = model(ids.reshape(1, -1), **packed).logits
+    assert_only_rounding([logits], model, separately)
 
 
 def test_wrong_borders_are_refused(model, row):

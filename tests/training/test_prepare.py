@@ -1,10 +1,13 @@
 """Data is prepared once, reused, and never mixed with another corpus or with foreign files."""
 
+import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
+from diffattn.data.corpora import load_corpus
+from diffattn.data.pinning import pin
 from diffattn.data.tokens import PackedTokens
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.records.lock import sole_writer
@@ -18,6 +21,10 @@ def contents(folder):
     """Every file's bytes and time of change, by path."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
+
+
+def contents_only(folder):
+    return {path: content for path, (content, _) in contents(folder).items()}
 
 
 @pytest.fixture
@@ -37,7 +44,7 @@ def test_the_second_time_nothing_is_trained_or_written(data, config, monkeypatch
     lines = []
     again = prepare_data(config, data.folder, on_message=lines.append)
     assert contents(data.folder) == before
-    assert lines == ["checking 20 documents"]
+    assert lines == [f"checking {config.source}"]
     assert again.facts() == data.facts()
     assert again.config == config
 
@@ -52,7 +59,8 @@ def test_facts_and_files_describe_the_corpus(data, corpus):
     assert len({facts[key] for key in facts if key.endswith("hash")}) == 4
     names = {path.name for path in data.folder.iterdir()}
     assert names == {
-        "data.json", "tokenizer", "train.bin", "train.json", "validation.bin", "validation.json",
+        "data.json", "tokenizer", "train.bin", "train.idx", "train.names", "train.json",
+        "validation.bin", "validation.idx", "validation.names", "validation.json",
     }  # fmt: skip
 
 
@@ -73,6 +81,102 @@ def test_a_changed_corpus_is_refused_and_nothing_is_touched(config, copied, corp
         assert contents(folder) == before
 
 
+def test_a_changed_file_is_named(config, corpus, tmp_path):
+    shutil.copytree(corpus, tmp_path / "texts")
+    moved = replace(config, source=str(tmp_path / "texts"))
+    prepare_data(moved, tmp_path / "data")
+    (tmp_path / "texts" / "03.txt").write_text("other")
+    with pytest.raises(CheckpointError, match=r"another one's \(source: '03\.txt' has changed\)"):
+        prepare_data(moved, tmp_path / "data")
+
+
+def test_a_corpus_that_changes_while_it_is_packed_is_refused(config, corpus, tmp_path):
+    shutil.copytree(corpus, tmp_path / "texts")
+    moved = replace(config, source=str(tmp_path / "texts"))
+
+    def change(line):
+        if line.startswith("packing"):
+            (tmp_path / "texts" / "03.txt").write_text("other")
+
+    with pytest.raises(CheckpointError, match="must stay as it is while it is packed"):
+        prepare_data(moved, tmp_path / "data", on_message=change)
+    with pytest.raises(CheckpointError, match=r"'03\.txt' has changed"):
+        prepare_data(moved, tmp_path / "data")
+
+
+def test_the_marker_pins_what_was_used(data, corpus, config):
+    marker = read_record(data.folder / "data.json")
+    assert marker["config"] == asdict(config)
+    assert marker["source"] == pin(str(corpus))
+    assert marker["corpus_hash"] == data.facts()["corpus_hash"]
+    assert marker["tokenizer_hash"] == data.facts()["tokenizer_hash"]
+    assert marker["packed"]["train"]["token_hash"] == data.facts()["train_hash"]
+    assert marker["packed"]["validation"]["num_bytes"] == data.facts()["validation_bytes"]
+    assert {"python", "tokenizers", "transformers", "diffattn"} <= marker["versions"].keys()
+
+
+def test_data_packed_before_sources_were_pinned_is_still_used(config, data, copied, corpus):
+    marker = read_record(copied / "data.json")
+    old = {key: marker[key] for key in ("config", "corpus_hash", "tokenizer_files")}
+    write_record(copied / "data.json", {"schema": 1, **old})
+    before = contents(copied)
+    assert prepare_data(config, copied).facts() == data.facts()
+    (copied / "train.bin").unlink()
+    with pytest.raises(CheckpointError, match=r"train\.bin"):
+        prepare_data(config, copied)
+    write_record(copied / "data.json", {"schema": 1, **old, "corpus_hash": "0"})
+    with pytest.raises(CheckpointError, match=r"another one's \(text\)"):
+        prepare_data(config, copied)
+    assert before.keys() - contents(copied).keys() == {"train.bin"}
+
+
+def test_a_local_dataset_is_streamed(config, data, corpus, tmp_path):
+    pytest.importorskip("datasets", reason="the extra 'data' is not installed")
+    (tmp_path / "set").mkdir()
+    rows = [{"text": path.read_text(encoding="utf-8")} for path in sorted(corpus.iterdir())]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "set" / "rows.jsonl").write_text(lines)
+    hub = replace(config, source=f"hub:{tmp_path / 'set'}")
+    packed = prepare_data(hub, tmp_path / "data")
+    assert packed.facts()["tokenizer_hash"] == data.facts()["tokenizer_hash"]
+    assert prepare_data(hub, tmp_path / "data").facts() == packed.facts()
+    with (tmp_path / "set" / "rows.jsonl").open("a") as file:
+        file.write(lines)
+    with pytest.raises(CheckpointError, match=r"'rows\.jsonl' has changed"):
+        prepare_data(hub, tmp_path / "data")
+
+
+def test_a_packed_commit_of_the_hub_is_used_without_the_hub(
+    config, data, corpus, tmp_path, monkeypatch
+):
+    revisions = []
+
+    def documents(name, *, text_field, config, revision):
+        revisions.append(revision)
+        return load_corpus(str(corpus))
+
+    hub = replace(config, source="hub:owner/name")
+    with monkeypatch.context() as patch:
+        patch.setattr("diffattn.data.pinning._commit", lambda source: "0123abc")
+        patch.setattr("diffattn.data.corpora.hub_dataset", documents)
+        packed = prepare_data(hub, tmp_path / "data")
+    assert revisions == ["0123abc"] * 2  # for the tokenizer and for the tokens
+    assert read_record(tmp_path / "data" / "data.json")["source"] == {"revision": "0123abc"}
+    monkeypatch.setattr("diffattn.data.pinning._commit", None)  # calling it would fail
+    assert prepare_data(hub, tmp_path / "data").facts() == packed.facts() == data.facts()
+
+
+def test_progress_counts_the_bytes_of_the_source(config, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("diffattn.data.encoding.BATCH_CHARS", 3_000)
+    seen = []
+    prepared = prepare_data(config, tmp_path / "data", on_progress=seen.append)
+    size = sum(path.stat().st_size for path in corpus.iterdir())
+    assert len(seen) > 4
+    assert all(now.total_bytes == size >= now.bytes_read for now in seen)
+    assert seen[0].bytes_read < size == seen[-1].bytes_read
+    assert seen[-1].num_tokens == prepared.train.num_tokens + prepared.validation.num_tokens
+
+
 def test_folders_of_somebody_else_are_left_alone(config, tmp_path):
     (tmp_path / "mine" / "tokenizer").mkdir(parents=True)
     (tmp_path / "mine" / "tokenizer" / "tokenizer.json").write_text("{}")
@@ -91,7 +195,9 @@ def test_folders_of_somebody_else_are_left_alone(config, tmp_path):
 def test_an_interrupted_preparation_is_finished_by_the_next(config, data, tmp_path, survives):
     folder = tmp_path / "data"
     folder.mkdir()
-    shutil.copy(data.folder / "data.json", folder)
+    whole = read_record(data.folder / "data.json")
+    begun = ("schema", "config", "source", "tokenizer_files")
+    write_record(folder / "data.json", {key: whole[key] for key in begun})
     if survives in ("tokenizer", "half a packing"):
         shutil.copytree(data.folder / "tokenizer", folder / "tokenizer")
     if survives == "half a tokenizer":
@@ -102,7 +208,7 @@ def test_an_interrupted_preparation_is_finished_by_the_next(config, data, tmp_pa
         (folder / ".packing-x" / "train.bin").write_bytes(b"12")
         shutil.copy(data.folder / "train.bin", folder)
     assert prepare_data(config, folder).facts() == data.facts()
-    assert {path.name for path in folder.iterdir()} == {p.name for p in data.folder.iterdir()}
+    assert contents_only(folder) == contents_only(data.folder)
 
 
 def test_a_full_disk_is_one_error_and_the_next_call_continues(config, data, tmp_path, monkeypatch):

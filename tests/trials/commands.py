@@ -256,4 +256,4 @@ def in_this_process(
 
 def nameless(path: str) -> str:
     """A path without the parts of temporary names that differ from process to process."""
-    return re.sub(r"\.\d+\.tmp$|(?<=\.packing-)\w+$|(?<=\.packing-)\w+(?=/)", "*", path)
+    return re.sub(r"\.\d+\.tmp$", "*", path)

@@ -179,7 +179,7 @@ def test_files_of_two_packings_are_told_apart(packed, tmp_path, of):
         shutil.copytree(other / "tokenizer", folder / "tokenizer", dirs_exist_ok=True)
         expected = r"tokenizer\.json: must be as it was packed"
     else:
-        for name in ("train.bin", "train.json"):
+        for name in ("train.bin", "train.idx", "train.names", "train.json"):
             shutil.copy(other / name, folder / name)
         expected = r"all files must be of one packing, got another corpus_hash in train\.json"
     with pytest.raises(CheckpointError, match=expected):

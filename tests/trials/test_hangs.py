@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 from diffattn.cli.app import app
 from diffattn.data import files, tokenizer
 from diffattn.data.corpora import Document, load_corpus, text_files
+from diffattn.data.packing import pack
 from diffattn.data.tokenizer import load_tokenizer, plain_encoder, train_tokenizer
-from diffattn.data.tokens import PackedTokens, pack
+from diffattn.data.tokens import PackedTokens
 from diffattn.errors import DiffAttnError
 from diffattn.evaluation.hallucination.data import load_examples
 from diffattn.evaluation.hallucination.tasks import TASKS
@@ -128,6 +129,7 @@ READERS = {
     **{
         f"packed {name}": (f"packed/{name}", lambda f: open_data(f / "packed"))
         for name in ("data.json", "train.bin", "validation.bin", "train.json", "validation.json",
+                     "train.idx", "validation.names",
                      "tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json")
     },
     "tokens": ("packed/train.bin", lambda f: PackedTokens(f / "packed", "train")),

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from diffattn.cli.app import app
 from diffattn.data import files
 from diffattn.data.corpora import Document, corpus_hash, load_corpus
+from diffattn.data.packing import pack
 from diffattn.data.tokenizer import tokenizer_hash, train_tokenizer
-from diffattn.data.tokens import pack
 from diffattn.errors import ConfigError
 from diffattn.evaluation.catalog import PROTOCOLS
 from diffattn.evaluation.hallucination.data import load_examples

@@ -9,7 +9,10 @@ import typer
 
 def pack(
     source: Annotated[
-        str, typer.Argument(help="stdlib, a text file, folder or JSONL file, or hub:NAME[:CONFIG]")
+        str,
+        typer.Argument(
+            help="stdlib, a text file, folder or JSONL file, or hub:NAME[@REVISION][:CONFIG]"
+        ),
     ],
     out: Annotated[Path, typer.Option(help="folder of the token files")],
     tokenizer: Annotated[
@@ -19,13 +22,23 @@ def pack(
         int, typer.Option(help="entries of the tokenizer, at most; the model's vocabulary")
     ] = 8_192,
     validation_fraction: Annotated[float, typer.Option(help="share of documents held out")] = 0.05,
+    workers: Annotated[
+        int, typer.Option(help="processes that encode; the files do not depend on it")
+    ] = 1,
     text_field: Annotated[str, typer.Option(help="field of JSONL or hub rows")] = "text",
     json_: Annotated[bool, typer.Option("--json", help="print hashes and counts as JSON")] = False,
 ) -> None:
-    """Turn text into memory-mapped token files, split by document."""
+    """Turn text into memory-mapped token files, split by document.
+
+    The same command again goes on where it was interrupted, with any number of workers.
+    """
+    from diffattn.cli.progress import PackProgress
+    from diffattn.errors import ConfigError
     from diffattn.records.destination import require_folder_destination
     from diffattn.training.config import DataConfig
 
+    if workers < 1:
+        raise ConfigError(f"--workers: must be 1 or more, got {workers}.")
     require_folder_destination(out)
     config = DataConfig(
         source=source,
@@ -36,7 +49,16 @@ def pack(
     )
     from diffattn.training.prepare import prepare_data
 
-    data = prepare_data(config, out, on_message=lambda line: typer.echo(line, err=True))
+    with PackProgress() as progress:
+        data = prepare_data(
+            config,
+            out,
+            workers=workers,
+            on_message=progress.on_message,
+            on_progress=lambda now: progress.on_progress(
+                now.bytes_read, now.total_bytes, now.num_tokens
+            ),
+        )
     facts = data.facts()
     if json_:
         typer.echo(json.dumps(facts, indent=2))

@@ -207,6 +207,39 @@ class ItemProgress(StderrBars):
         return f"{number} of {self.parts}: {name}"
 
 
+class PackProgress(StderrBars):
+    """Tokens written, and the time until all of the source is packed where its size is known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.task: TaskID | None = None
+        self.began: tuple[float, int] | None = None
+
+    def __enter__(self) -> "PackProgress":
+        self._start(TextColumn("{task.fields[note]}"))
+        self.last_line = time.monotonic()  # a short packing needs no line
+        return self
+
+    def on_progress(self, done: int, total: int | None, num_tokens: int) -> None:
+        """Show that ``done`` of ``total`` bytes are read and so many tokens are written."""
+        now, note = time.monotonic(), f"{num_tokens:,} tokens"
+        if self.bars is not None:
+            if self.task is None:
+                self.task = self.bars.add_task("packing", total=total, note=note)
+            self.bars.update(self.task, completed=done, note=note)
+            return
+        # What an interrupted call had packed is read before the first batch, and not timed.
+        began, before = self.began = self.began or (now, done)
+        if now - self.last_line < _SECONDS_BETWEEN_LINES:
+            return
+        self.last_line = now
+        left = ""
+        if total and before < done <= total:
+            rest = (now - began) / (done - before) * (total - done)
+            left = f", {done / total:.0%} read, about {duration(rest)} left"
+        self.on_message(f"packing: {note}{left}")
+
+
 def duration(seconds: float) -> str:
     """``"1 h 05 min"``, ``"3 min 20 s"`` or ``"12 s"``."""
     minutes, rest = divmod(round(seconds), 60)

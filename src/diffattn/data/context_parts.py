@@ -43,14 +43,18 @@ class PartLosses:
         self._sums = dict.fromkeys(PARTS, 0.0)
         self._counts = dict.fromkeys(PARTS, 0)
 
-    def add(self, windows: np.ndarray, losses: np.ndarray) -> None:
+    def add(
+        self, windows: np.ndarray, losses: np.ndarray, counted: np.ndarray | None = None
+    ) -> None:
         """Take in windows and the losses of their tokens.
 
         Args:
             windows: int64 ``[n, T]``.
             losses: float64 ``[n, T - 1]`` in nats, of tokens 1 to T - 1.
+            counted: bool ``[n, T - 1]``, False for tokens that are left out. Default: none are.
         """
         for name, inside in context_parts(windows).items():
+            inside = inside if counted is None else inside & counted
             self._sums[name] += float(losses[inside].sum())
             self._counts[name] += int(inside.sum())
 

@@ -4,7 +4,6 @@ import ast
 import hashlib
 import itertools
 import os
-import sysconfig
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,20 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.data import files
+from diffattn.data.source_files import (
+    INSTALLED,
+    hub_parts,
+    is_hidden,
+    prose_files,
+    require_source,
+    standard_library_files,
+    stdlib_folder,
+)
 from diffattn.errors import ConfigError, did_you_mean
-
-# Test data is not prose or code anyone wrote to be read; encodings and pydoc_data are tables.
-_STDLIB_SKIPPED_FOLDERS = frozenset(
-    {"test", "tests", "idle_test", "encodings", "pydoc_data", "site-packages", "dist-packages"}
-)
-# Written when an interpreter is built or installed, so they differ between equal versions.
-_STDLIB_BUILD_PREFIXES = (
-    "__pycache__",
-    "config-",
-    "_sysconfigdata",
-    "sitecustomize",
-    "usercustomize",
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,9 +65,8 @@ def standard_library() -> Iterator[Document]:
     Raises:
         ConfigError: This interpreter comes without sources (zipped or compiled only).
     """
-    root = Path(sysconfig.get_path("stdlib"))
-    names = files.relative_files(root, _outside_stdlib_corpus)
-    texts = ((name, files.read_text(root / name)) for name in names if name.endswith(".py"))
+    root = stdlib_folder()
+    texts = ((name, files.read_text(root / name)) for name in standard_library_files())
     yield from _nonempty(
         (Document(name=name, text=text) for name, text in texts if text and text.strip()),
         f"standard_library: {root} must hold .py sources, got none. Name your own text files.",
@@ -92,15 +86,15 @@ def python_installation() -> Iterator[Document]:
         ConfigError: This interpreter comes without sources.
     """
     yield from standard_library()
-    root = Path(sysconfig.get_path("stdlib"))
+    root = stdlib_folder()
     topics = root / "pydoc_data" / "topics.py"
     if topics.is_file():  # some distributions leave it out
         for name, topic in sorted(_topics(topics).items()):
             yield Document(name=f"pydoc_data/topics.py:{name}", text=topic)
-    for path in (*sorted(root.glob("idlelib/*.txt")), root / "LICENSE.txt"):
-        text = files.read_text(path) if path.is_file() else None
+    for name in prose_files():
+        text = files.read_text(root / name)
         if text and text.strip():
-            yield Document(name=path.relative_to(root).as_posix(), text=text)
+            yield Document(name=name, text=text)
 
 
 def _topics(path: Path) -> dict[str, str]:
@@ -111,7 +105,12 @@ def _topics(path: Path) -> dict[str, str]:
     return texts
 
 
-def text_files(paths: Sequence[Path], *, text_field: str = "text") -> Iterator[Document]:
+def text_files(
+    paths: Sequence[Path],
+    *,
+    text_field: str = "text",
+    on_read: files.OnRead = lambda size: None,
+) -> Iterator[Document]:
     """UTF-8 text files, and folders of them.
 
     A folder is read recursively in the order of posix paths relative to it, which are the names
@@ -123,6 +122,7 @@ def text_files(paths: Sequence[Path], *, text_field: str = "text") -> Iterator[D
     Args:
         paths: Files and folders, read in the order given.
         text_field: Key of the text in ``.jsonl`` files.
+        on_read: Called with the number of bytes of every file, or piece of one, that was read.
 
     Returns:
         One document per file, or per line of a ``.jsonl`` file.
@@ -134,23 +134,27 @@ def text_files(paths: Sequence[Path], *, text_field: str = "text") -> Iterator[D
     for path in map(Path, paths):
         files.require_path(path)
         if path.is_dir():
-            yield from _folder(path, text_field)
+            yield from _folder(path, text_field, on_read)
         elif path.suffix == ".jsonl":
-            yield from jsonl_file(path, text_field)
+            yield from jsonl_file(path, text_field, on_read=on_read)
         else:
             text = files.read_text(path)
             if text is None or not text.strip():
                 got = "an empty file" if text is not None else "binary data or another encoding"
                 raise ConfigError(f"{path}: must be UTF-8 text, got {got}.")
+            on_read(path.stat().st_size)
             yield Document(name=files.unicode_name(path.name), text=text)
 
 
-def jsonl_file(path: Path, text_field: str = "text") -> Iterator[Document]:
+def jsonl_file(
+    path: Path, text_field: str = "text", *, on_read: files.OnRead = lambda size: None
+) -> Iterator[Document]:
     """One document per line of a JSON-lines file; blank lines and empty texts are skipped.
 
     Args:
         path: UTF-8 file with one JSON object per line.
         text_field: Key of the text in each object.
+        on_read: Called with the number of bytes of every piece that was read.
 
     Returns:
         Documents in file order, named ``file.jsonl:LINE`` (lines count from 1).
@@ -161,12 +165,17 @@ def jsonl_file(path: Path, text_field: str = "text") -> Iterator[Document]:
     """
     path = Path(path)
     files.require_path(path)
-    documents = _jsonl(path, files.unicode_name(path.name), text_field)
+    documents = _jsonl(path, files.unicode_name(path.name), text_field, on_read)
     yield from _nonempty(documents, f"{path}: must hold at least one text, got an empty file.")
 
 
 def hub_dataset(
-    name: str, *, split: str = "train", text_field: str = "text", config: str | None = None
+    name: str,
+    *,
+    split: str = "train",
+    text_field: str = "text",
+    config: str | None = None,
+    revision: str | None = None,
 ) -> Iterator[Document]:
     """Stream a dataset from the Hugging Face hub, or from a local folder in its format.
 
@@ -175,6 +184,7 @@ def hub_dataset(
         split: A split of the dataset; our own train and validation parts are cut from it.
         text_field: Column of the text.
         config: Configuration of the dataset. Default: its only or default one.
+        revision: Commit, branch or tag on the hub. Default: the newest commit.
 
     Returns:
         Documents in stream order, named ``NAME[:CONFIG]:SPLIT:ROW``; empty texts are skipped.
@@ -199,7 +209,9 @@ def hub_dataset(
 
     def rows() -> Iterator[Any]:
         try:
-            yield from datasets.load_dataset(name, config, split=split, streaming=True)
+            yield from datasets.load_dataset(
+                name, config, split=split, revision=revision, streaming=True
+            )
         # Some at the first row only; StopIteration for files without rows.
         except (OSError, ValueError, RuntimeError, StopIteration) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
@@ -215,20 +227,29 @@ def hub_dataset(
     )
 
 
-_INSTALLED: dict[str, Callable[[], Iterator[Document]]] = {
+_OF_INSTALLED: dict[str, Callable[[], Iterator[Document]]] = {
     "stdlib": standard_library,
     "python": python_installation,
 }
 
 
-def load_corpus(source: str = "stdlib", *, text_field: str = "text") -> Iterator[Document]:
+def load_corpus(
+    source: str = "stdlib",
+    *,
+    text_field: str = "text",
+    revision: str | None = None,
+    on_read: files.OnRead = lambda size: None,
+) -> Iterator[Document]:
     """Open a corpus by what a user types.
 
     Args:
         source: ``"stdlib"`` (``"./stdlib"`` is a folder), the standard library's sources;
             ``"python"``, those and the documentation beside them; the path of a text file, a
-            folder or a ``.jsonl`` file; or ``"hub:NAME"`` or ``"hub:NAME:CONFIG"``.
+            folder or a ``.jsonl`` file; or ``"hub:NAME"`` or ``"hub:NAME:CONFIG"``, also with
+            ``NAME@REVISION``.
         text_field: Key or column of the text in JSON lines and hub datasets.
+        revision: Of a hub dataset, in place of the source's.
+        on_read: Called with the number of bytes that were read of files that the source names.
 
     Returns:
         Documents in a fixed order. The first one is read now, so that a wrong source is
@@ -238,21 +259,16 @@ def load_corpus(source: str = "stdlib", *, text_field: str = "text") -> Iterator
         ConfigError: The source is unknown, missing, empty or damaged.
     """
     documents: Iterator[Document]
-    path = Path(os.path.expanduser(source))
-    if source in _INSTALLED:
-        documents = _INSTALLED[source]()
+    if source in INSTALLED:
+        documents = _OF_INSTALLED[source]()
     elif source.startswith("hub:"):
-        name, _, config = source.removeprefix("hub:").partition(":")
-        if not name:
-            raise ConfigError(f"load_corpus: source must be 'hub:NAME[:CONFIG]', got {source!r}.")
-        documents = hub_dataset(name, text_field=text_field, config=config or None)
+        name, named_revision, config = hub_parts(source)
+        documents = hub_dataset(
+            name, text_field=text_field, config=config, revision=revision or named_revision
+        )
     else:
-        if not source or not os.path.exists(path):  # also for a name that no file can have
-            raise ConfigError(
-                f"load_corpus: source must be 'stdlib', 'python', 'hub:NAME' or an existing file "
-                f"or folder, got {source!r}.{files.near_path(path, *_INSTALLED)}"
-            )
-        documents = text_files([path], text_field=text_field)
+        path = require_source(source)
+        documents = text_files([path], text_field=text_field, on_read=on_read)
     first = next(documents)  # every source raises rather than end without a document
     return itertools.chain([first], documents)
 
@@ -278,17 +294,18 @@ def document_bytes(document: Document) -> bytes:
     return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
 
-def _folder(folder: Path, text_field: str) -> Iterator[Document]:
+def _folder(folder: Path, text_field: str, on_read: files.OnRead) -> Iterator[Document]:
     """Documents of a folder; see ``text_files``."""
 
     def documents() -> Iterator[Document]:
         skipped = []
-        for relative in files.relative_files(folder, lambda name: name.startswith(".")):
+        for relative in files.relative_files(folder, is_hidden):
             path, name = folder / relative, files.unicode_name(relative)
             if relative.endswith(".jsonl"):
-                yield from _jsonl(path, name, text_field)
+                yield from _jsonl(path, name, text_field, on_read)
                 continue
             text = files.read_text(path)
+            on_read(path.stat().st_size)
             if text is None:
                 skipped.append(name)
             elif text.strip():
@@ -303,9 +320,9 @@ def _folder(folder: Path, text_field: str) -> Iterator[Document]:
     yield from _nonempty(documents(), f"{folder}: must hold UTF-8 text files, got none.")
 
 
-def _jsonl(path: Path, name: str, text_field: str) -> Iterator[Document]:
+def _jsonl(path: Path, name: str, text_field: str, on_read: files.OnRead) -> Iterator[Document]:
     """Documents of a JSON-lines file, which may be empty."""
-    for number, line in enumerate(files.read_lines(path), start=1):
+    for number, line in enumerate(files.read_lines(path, on_read), start=1):
         where = f"{path}:{number}"
         if not line.strip():
             continue
@@ -340,7 +357,3 @@ def _nonempty(documents: Iterator[Document], message: str) -> Iterator[Document]
         raise ConfigError(message)
     yield first
     yield from documents
-
-
-def _outside_stdlib_corpus(name: str) -> bool:
-    return name in _STDLIB_SKIPPED_FOLDERS or name.startswith(_STDLIB_BUILD_PREFIXES)

@@ -1,105 +1,158 @@
-"""From documents to token files in flat memory: batches of text in, bytes appended to a file."""
+"""From documents to token ids in flat memory: batches of text in, bytes out, in any processes."""
 
+import concurrent.futures
+import hashlib
+import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
 
 from diffattn.data.corpora import Document
-from diffattn.data.sidecar import DTYPES
-from diffattn.data.tokenizer import plain_encoder
-from diffattn.records.checksum import file_hash
+from diffattn.errors import DiffAttnError
 
-_BATCH_CHARS = 1 << 20  # encodings take some hundred bytes per token until they are written
+BATCH_CHARS = 1 << 20  # encodings take some hundred bytes per token until they are written
+_WAITING_BATCHES = 2
+"""Batches per process that are encoded ahead of the one being written."""
 
 
-class SplitWriter:
-    """Tokens of one split on their way to disk, and what its sidecar says of them."""
+@dataclass(slots=True)
+class Batch:
+    """Texts to encode, and where their tokens belong."""
 
-    def __init__(self, folder: Path, split: str, vocab_size: int) -> None:
-        self.dtype = "uint16" if vocab_size < 65_536 else "uint32"
-        self.split = split
-        self.vocab_size = vocab_size
-        self.file = (folder / f"{split}.bin").open("wb")
-        self.names: list[str] = []
-        self.offsets = [0]
-        self.num_tokens = 0
-        self.num_bytes = 0
+    splits: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    ended: list[tuple[str, int] | None] = field(default_factory=list)
+    """Name and bytes of the document of which the text is the last piece."""
+    num_chars: int = 0
+    corpus_hash: str = ""
+    """Of the documents that were read until the batch was complete."""
 
-    def write(self, ids: list[int]) -> None:
-        """Append tokens of the current document."""
-        self.file.write(np.asarray(ids, dtype=DTYPES[self.dtype]).tobytes())
-        self.num_tokens += len(ids)
 
-    def end_document(self, document: Document) -> None:
-        """Note that all tokens of a document are written."""
-        self.names.append(document.name)
-        self.num_bytes += len(document.text.encode())
-        self.offsets.append(self.num_tokens)
+@dataclass(slots=True)
+class EncodedBatch:
+    """A batch and its token ids."""
 
-    def finish(self) -> dict[str, Any]:
-        """Bring the tokens to disk, close the file and describe it."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
-        return {
-            "split": self.split,
-            "dtype": self.dtype,
-            "vocab_size": self.vocab_size,
-            "num_tokens": self.num_tokens,
-            "num_bytes": self.num_bytes,
-            "num_documents": len(self.names),
-            "token_hash": file_hash(Path(self.file.name)),
-            "document_offsets": self.offsets,
-            "documents": self.names,
-        }
+    batch: Batch
+    ids: bytes
+    """Of all texts, one after the other."""
+    lengths: list[int]
+    """Ids per text."""
+
+
+def batches(assigned: Iterable[tuple[str, Document]], digest: "hashlib._Hash") -> Iterator[Batch]:
+    """Group pieces of documents by size. The same documents give the same batches.
+
+    Args:
+        assigned: Splits and their documents.
+        digest: Of the corpus as far as it is read, fed by whoever reads it.
+    """
+    batch = Batch()
+    for split, document in assigned:
+        *pieces, last = _pieces(document.text)
+        end = (document.name, len(document.text.encode()))
+        for piece, ended in [*((piece, None) for piece in pieces), (last, end)]:
+            batch.splits.append(split)
+            batch.texts.append(piece)
+            batch.ended.append(ended)
+            batch.num_chars += len(piece) + 1
+            if batch.num_chars >= BATCH_CHARS:
+                batch.corpus_hash = digest.hexdigest()
+                yield batch
+                batch = Batch()
+    if batch.texts:
+        batch.corpus_hash = digest.hexdigest()
+        yield batch
 
 
 def encode(
-    assigned: Iterable[tuple[str, Document]],
-    tokenizer: Any,
-    writers: Mapping[str, SplitWriter],
-    on_progress: Callable[[int], None] | None,
-) -> None:
-    """Write every document and the end token after it to the writer of its split."""
-    encoder = plain_encoder(tokenizer)
-    for batch in _batches(assigned):
-        texts = [text for _, text, _ in batch]
-        encodings = encoder.encode_batch_fast(texts, add_special_tokens=False)
-        for (split, _, ended), encoding in zip(batch, encodings, strict=True):
-            writers[split].write(encoding.ids)
-            if ended is not None:
-                writers[split].write([tokenizer.eos_token_id])
-                writers[split].end_document(ended)
-        if on_progress is not None:
-            on_progress(sum(writer.num_tokens for writer in writers.values()))
+    waiting: Iterator[Batch], encoder: Any, dtype: np.dtype[Any], workers: int
+) -> Iterator[EncodedBatch]:
+    """Encode batches in their order; the ids do not depend on the number of processes.
+
+    Args:
+        waiting: Batches; read ahead by two per process.
+        encoder: See :func:`diffattn.data.tokenizer.plain_encoder`.
+        dtype: Of the ids.
+        workers: Processes that encode; with 1 this process does, on the library's threads.
+
+    Raises:
+        DiffAttnError: A process ended before its work was done.
+    """
+    if workers == 1:
+        for batch in waiting:
+            yield EncodedBatch(batch, *_encoded(encoder, batch.texts, dtype))
+        return
+    # Not forked: the library's threads and their locks do not survive that.
+    with concurrent.futures.ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_begin_worker,
+        initargs=(encoder.to_str(),),
+    ) as pool:
+        ahead: deque[tuple[Batch, concurrent.futures.Future[tuple[bytes, list[int]]]]] = deque()
+        try:
+            for batch in waiting:
+                ahead.append((batch, pool.submit(_encoded_by_worker, batch.texts, dtype.str)))
+                if len(ahead) >= _WAITING_BATCHES * workers:
+                    first, result = ahead.popleft()
+                    yield EncodedBatch(first, *result.result())
+            while ahead:
+                first, result = ahead.popleft()
+                yield EncodedBatch(first, *result.result())
+        except BrokenProcessPool as error:
+            raise DiffAttnError(
+                "pack: a process that encodes must end when its work is done, got one that was "
+                "killed or could not start (a script needs an 'if __name__ == \"__main__\"' "
+                "around its calls). The same command goes on where it was."
+            ) from error
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
-def _batches(
-    assigned: Iterable[tuple[str, Document]],
-) -> Iterator[list[tuple[str, str, Document | None]]]:
-    """Group (split, piece of text, the document if the piece is its last) by size."""
-    batch: list[tuple[str, str, Document | None]] = []
-    num_chars = 0
-    for split, document in assigned:
-        *pieces, last = _pieces(document.text)
-        for piece, ended in [*((piece, None) for piece in pieces), (last, document)]:
-            batch.append((split, piece, ended))
-            num_chars += len(piece) + 1
-            if num_chars >= _BATCH_CHARS:
-                yield batch
-                batch, num_chars = [], 0
-    if batch:
-        yield batch
+def _encoded(encoder: Any, texts: list[str], dtype: np.dtype[Any]) -> tuple[bytes, list[int]]:
+    ids = [e.ids for e in encoder.encode_batch_fast(texts, add_special_tokens=False)]
+    return b"".join(np.asarray(i, dtype=dtype).tobytes() for i in ids), [len(i) for i in ids]
+
+
+_worker_encoder: Any = None
+
+
+def _begin_worker(encoder: str) -> None:
+    """Load the tokenizer once, and end when the process that waits for it does."""
+    global _worker_encoder
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the pool
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    from tokenizers import Tokenizer
+
+    _worker_encoder = Tokenizer.from_str(encoder)
+    _worker_encoder.encode_special_tokens = True  # the one setting of ours that is not saved
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+def _encoded_by_worker(texts: list[str], dtype: str) -> tuple[bytes, list[int]]:
+    return _encoded(_worker_encoder, texts, np.dtype(dtype))
 
 
 def _pieces(text: str) -> list[str]:
     """Cut a long text after line ends where it can; at least one piece."""
     pieces, start = [], 0
-    while len(text) - start > _BATCH_CHARS:
-        stop = start + _BATCH_CHARS
+    while len(text) - start > BATCH_CHARS:
+        stop = start + BATCH_CHARS
         stop = text.rfind("\n", start, stop) + 1 or stop
         pieces.append(text[start:stop])
         start = stop

@@ -4,6 +4,7 @@ wrong with them. Every reader of the package comes through here.
 
 import codecs
 import difflib
+import hashlib
 import io
 import itertools
 import json
@@ -20,6 +21,8 @@ MAX_TEXT_BYTES = 1 << 32
 """One text, a file or a line of JSON lines, is at most so large; a corpus may be larger."""
 
 _CHUNK_BYTES = 1 << 20
+OnRead = Callable[[int], None]
+"""Called with a number of bytes that were read."""
 
 
 def normalise_line_ends(value: Any) -> Any:
@@ -61,13 +64,14 @@ def read_text(path: Path, encoding: str = "utf-8") -> str | None:
         return None
 
 
-def read_lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path, on_read: OnRead = lambda size: None) -> Iterator[str]:
     r"""Lines of a UTF-8 file that may be larger than memory, without their ends.
 
     Lines end as in :func:`read_text`, which also says how far the file is read.
 
     Args:
         path: A regular file.
+        on_read: Called with the number of bytes of every piece that was read.
 
     Raises:
         ConfigError: As :func:`read_text`; or the file holds other data, or too long a line.
@@ -78,6 +82,7 @@ def read_lines(path: Path) -> Iterator[str]:
     parts: list[str] = []
     number = size = 0
     for chunk in itertools.chain(_chunks(path, one_text=False), (b"",)):
+        on_read(len(chunk))
         first, *others = decoder.decode(chunk, final=not chunk).split("\n")
         parts.append(first)
         size += len(first)
@@ -122,6 +127,19 @@ def relative_files(root: Path, excluded: Callable[[str], bool]) -> list[str]:
         paths = (Path(folder, name) for name in names if not excluded(name))
         files += [path.relative_to(root).as_posix() for path in paths if path.is_file()]
     return sorted(files)
+
+
+def fingerprint(path: Path) -> dict[str, int | str]:
+    """Size and SHA-256 of a file's bytes, as far as it reaches now.
+
+    Raises:
+        ConfigError: It cannot be read, or is no regular file.
+    """
+    digest, size = hashlib.sha256(), 0
+    for chunk in _chunks(path, one_text=False):
+        digest.update(chunk)
+        size += len(chunk)
+    return {"bytes": size, "sha256": digest.hexdigest()}
 
 
 def require_path(path: Path) -> None:

@@ -11,9 +11,14 @@ from diffattn.errors import CheckpointError
 from diffattn.records.io import read_json
 
 # Sidecars come last: with them a packing is whole.
-FILES = ("train.bin", "validation.bin", "train.json", "validation.json")
-SCHEMA = 2
-"""Lines of the text end with ``\\n``, whatever they ended with, since version 2."""
+FILES = (
+    "train.bin", "train.idx", "train.names", "validation.bin", "validation.idx", "validation.names",
+    "train.json", "validation.json",
+)  # fmt: skip
+SCHEMA = 3
+"""Borders and names of the documents have files of their own since version 3."""
+OLD_SCHEMA = 2
+"""The sidecar holds them as lists; it is still read, so that runs on such data go on."""
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 _FIELDS = {
     "schema": int,
@@ -27,8 +32,10 @@ _FIELDS = {
     "num_bytes": int,
     "num_documents": int,
     "token_hash": str,
-    "document_offsets": list,
-    "documents": list,
+}
+_MORE_FIELDS: dict[int, dict[str, type]] = {
+    OLD_SCHEMA: {"document_offsets": list, "documents": list},
+    SCHEMA: {"index_hash": str, "names_hash": str},
 }
 
 
@@ -55,9 +62,11 @@ def read_sidecar(path: Path, split: str) -> dict[str, Any]:
         CheckpointError: The file is missing, damaged, or not such a sidecar.
     """
     sidecar = read_json(path)
-    wrong = [key for key, kind in _FIELDS.items() if not isinstance(sidecar.get(key), kind)]
+    schema = OLD_SCHEMA if sidecar.get("schema") == OLD_SCHEMA else SCHEMA
+    fields = _FIELDS | _MORE_FIELDS[schema]
+    wrong = [key for key, kind in fields.items() if not isinstance(sidecar.get(key), kind)]
     if not wrong:
-        expected = {"schema": SCHEMA, "split": split}
+        expected = {"schema": schema, "split": split}
         wrong = [key for key, value in expected.items() if sidecar[key] != value]
         wrong += ["dtype"] if sidecar["dtype"] not in DTYPES else []
         wrong += ["num_tokens"] if sidecar["num_tokens"] < 1 else []

@@ -85,6 +85,7 @@ def _train_on_text(order: dict[str, Any], **callbacks: Callable[..., None]) -> N
     from diffattn.training.prepare import open_data
     from diffattn.training.stability import RECORDED, StabilityRun, train_stability
     from diffattn.training.trainer import train
+    from diffattn.training.windows import WindowConfig
 
     settings = order["config"]
     records_divergence = settings.get("divergence") == RECORDED
@@ -95,6 +96,7 @@ def _train_on_text(order: dict[str, Any], **callbacks: Callable[..., None]) -> N
         data=DataConfig(**settings["data"]),
         guard=GuardConfig(**settings.get("guard", {})),
         engine=EngineConfig(**order["engine"]),
+        windows=WindowConfig(**settings.get("windows", {})),
     )
     data = open_data(Path(order["data"]))
     run = train_stability if records_divergence else train

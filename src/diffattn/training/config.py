@@ -8,6 +8,7 @@ from diffattn.errors import ConfigError
 from diffattn.training.engine import EngineConfig
 from diffattn.training.guard import GuardConfig
 from diffattn.training.setting_types import check_types
+from diffattn.training.windows import WindowConfig
 
 if TYPE_CHECKING:  # settings are checked and listed without torch
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -151,6 +152,7 @@ class RunConfig:
     model: "DiffTransformerConfig"
     train: TrainConfig
     data: DataConfig
+    windows: WindowConfig = field(default_factory=WindowConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
 
@@ -169,14 +171,16 @@ class RunConfig:
     def resolved(self) -> dict[str, Any]:
         """All settings that shape the result as plain values, for records.
 
-        Policies of the guard are named only where they differ from the default, which changes
-        nothing, so that records from before there was one still compare.
+        Windows and the guard's policies are named only where they differ from the default, which
+        changes nothing, so that records from before there was a choice still compare.
         """
         settings = {
             "model": self.model.settings(),
             "train": asdict(self.train),
             "data": asdict(self.data),
         }
+        if self.windows != WindowConfig():
+            settings["windows"] = asdict(self.windows)
         if self.guard != GuardConfig():
             settings["guard"] = asdict(self.guard)
         return settings

@@ -10,11 +10,13 @@ from diffattn.records.settings import parse_value, read_settings
 from diffattn.training.config import DataConfig, RunConfig, TrainConfig
 from diffattn.training.engine import EngineConfig
 from diffattn.training.guard import GuardConfig
+from diffattn.training.windows import WindowConfig
 
 _SECTIONS: dict[str, type] = {
     "model": ModelSettings,
     "train": TrainConfig,
     "data": DataConfig,
+    "windows": WindowConfig,
     "guard": GuardConfig,
     "engine": EngineConfig,
 }
@@ -29,10 +31,11 @@ _DERIVED = {
 def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
     """The configuration with changes such as ``"train.num_steps=500"`` applied.
 
-    Sections are ``model``, ``train``, ``data``, ``guard`` and ``engine``. Values are JSON
-    (``2e-3``, ``true``, ``null``, ``[0.2, 0.3]``), else text. Unless they are set too, the model's
-    vocabulary and context follow ``data.vocab_size`` and ``train.seq_len``, and its defaults of
-    ``num_kv_heads``, ``intermediate_size`` and ``shared_rank`` follow what they are derived from.
+    Sections are ``model``, ``train``, ``data``, ``windows``, ``guard`` and ``engine``. Values are
+    JSON (``2e-3``, ``true``, ``null``, ``[0.2, 0.3]``), else text. Unless they are set too, the
+    model's vocabulary and context follow ``data.vocab_size`` and ``train.seq_len``, and its
+    defaults of ``num_kv_heads``, ``intermediate_size`` and ``shared_rank`` follow what they are
+    derived from.
 
     Raises:
         ConfigError: No ``=``, an unknown key, or a value of the wrong kind.
@@ -44,6 +47,7 @@ def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
         "model": config.model.settings(),
         "train": dataclasses.asdict(config.train),
         "data": dataclasses.asdict(config.data),
+        "windows": dataclasses.asdict(config.windows),
         "guard": dataclasses.asdict(config.guard),
         "engine": dataclasses.asdict(config.engine),
     }
@@ -60,11 +64,12 @@ def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
     # The model follows the others, so a wrong value of theirs is named first.
     train = _build("train", type(config.train), values["train"])
     data = _build("data", type(config.data), values["data"])
+    windows = _build("windows", WindowConfig, values["windows"])
     guard = _build("guard", GuardConfig, values["guard"])
     engine = _build("engine", EngineConfig, values["engine"])
     model = _build("model", DiffTransformerConfig, values["model"])
     return dataclasses.replace(
-        config, model=model, train=train, data=data, guard=guard, engine=engine
+        config, model=model, train=train, data=data, windows=windows, guard=guard, engine=engine
     )
 
 

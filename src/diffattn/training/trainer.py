@@ -5,6 +5,7 @@ import math
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.cached_attention import chosen_backend
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.loading import without_bars
+from diffattn.models.packed_rows import packed_row
 from diffattn.probes.lambdas import layer_lambdas
 from diffattn.probes.window_losses import window_losses
 from diffattn.records.claim import claim_run
@@ -66,8 +68,10 @@ from diffattn.training.sharding import (
     untrained_model,
     written_by_all,
 )
+from diffattn.training.windows import WindowConfig
 
 RESULTS = "results.json"
+_APART = asdict(WindowConfig(documents="apart"))
 
 
 def train(
@@ -199,7 +203,8 @@ def _train(
         config.model, config.engine, checkpoint, folder / "checkpoints" / "initial"
     )
     prepare_model(model, config.engine)
-    validation = TokenDataset(data.validation, config.train.seq_len)
+    windows = partial(TokenDataset, seq_len=config.train.seq_len, apart=config.windows.apart)
+    validation = windows(data.validation)
     probe = torch.stack([validation[i]["input_ids"] for i in range(min(8, len(validation)))])
     metrics = MetricsCallback(folder, config.train, probe, on_progress)
     costs = CostCallback(folder, config.name, config.train)
@@ -211,9 +216,7 @@ def _train(
         trainer = OrderedTrainer(
             model=model,
             args=arguments,
-            train_dataset=training_order(
-                TokenDataset(data.train, config.train.seq_len), config.train
-            ),
+            train_dataset=training_order(windows(data.train), config.train),
             eval_dataset=_spread(
                 validation, config.train.evaluation_tokens // config.train.seq_len
             ),
@@ -297,13 +300,16 @@ class OrderedTrainer(MonitoredTrainer, ShardedState):
         """Mean loss of a causal language model, and loss and tokens of every part, in one pass."""
         losses = PartLosses()
         for batch in dataloader:
-            ids = batch["input_ids"]
-            measured = window_losses(self.model, ids)
+            ids, positions = batch["input_ids"], batch.get("position_ids")
+            measured = torch.from_numpy(window_losses(self.model, ids, positions)).to(ids.device)
+            within = torch.ones_like(ids) if positions is None else positions
             if num_processes() > 1:  # each has read a share; what fills up the last batch goes
-                everything = (ids, torch.from_numpy(measured).to(ids.device))
-                ids, shared = self.accelerator.gather_for_metrics(everything)
-                measured = shared.cpu().numpy()
-            losses.add(ids.cpu().numpy(), measured)
+                ids, measured, within = self.accelerator.gather_for_metrics((ids, measured, within))
+            losses.add(
+                ids.cpu().numpy(),
+                measured.cpu().numpy(),
+                None if positions is None else (within != 0).cpu().numpy()[:, 1:],
+            )
         return EvalLoopOutput(
             predictions=None,
             label_ids=None,
@@ -313,6 +319,13 @@ class OrderedTrainer(MonitoredTrainer, ShardedState):
             },
             num_samples=len(dataloader.dataset),
         )
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Documents that are kept apart go to the model as one packed row."""
+        if "position_ids" in inputs:
+            rows = {name: inputs[name].reshape(1, -1) for name in ("input_ids", "labels")}
+            inputs = rows | packed_row(inputs["position_ids"])
+        return super()._prepare_inputs(inputs)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
@@ -383,7 +396,7 @@ def record(
         name=name,
         config=resolved,
         seed=config.seed,
-        backends=_chosen_backends(model, config),
+        backends=_chosen_backends(model, config, apart=resolved.get("windows") == _APART),
         device=run_device(),
         engine=asdict(engine) | launch(engine),
         model={
@@ -395,15 +408,16 @@ def record(
     )
 
 
-def _chosen_backends(model: DiffTransformerConfig, config: TrainConfig) -> dict[str, str]:
+def _chosen_backends(
+    model: DiffTransformerConfig, config: TrainConfig, *, apart: bool
+) -> dict[str, str]:
     """Which backend the operator will run on, for the shapes of this run."""
     dtype = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
+    batch, num_tokens = micro_batch(config), config.seq_len
+    if apart:
+        batch, num_tokens = 1, batch * num_tokens
     chosen = chosen_backend(
-        model,
-        device=run_device(),
-        dtype=dtype,
-        batch=micro_batch(config),
-        num_tokens=config.seq_len,
+        model, device=run_device(), dtype=dtype, batch=batch, num_tokens=num_tokens
     )
     return {model.attention_op: chosen}
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from diffattn.data.corpora import Document, load_corpus
+from diffattn.data.packing import pack
 from diffattn.data.tokenizer import train_tokenizer
-from diffattn.data.tokens import PackedTokens, pack
+from diffattn.data.tokens import PackedTokens
 from diffattn.errors import ConfigError
 from diffattn.evaluation.compare import compare
 from diffattn.evaluation.perplexity.ar_hits import ArHits, hit_threshold

@@ -44,6 +44,11 @@ class ComparisonConfig:
                 f"{where}: base must be a softmax model, whose twins are compared, "
                 f"got {self.base.model.attention_type!r}."
             )
+        if self.base.windows.apart:
+            raise ConfigError(
+                f"{where}: windows.documents must be 'joined', as the models that count read them, "
+                f"got {self.base.windows.documents!r}."
+            )
         check_known(where, "match", self.match, MATCHES)
         for name in self.variants:
             check_known(where, "variant", name, VARIANTS)

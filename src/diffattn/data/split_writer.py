@@ -1,0 +1,111 @@
+"""The files of one split on their way to disk, in a state from which they can be continued."""
+
+import contextlib
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diffattn.errors import CheckpointError
+
+OFFSET_DTYPE = np.dtype("<i8")
+SUFFIXES = ("bin", "idx", "names")
+_READ_BYTES = 1 << 24
+
+
+class SplitWriter:
+    """Token ids, document borders and document names of one split, appended in flat memory.
+
+    ``SPLIT.bin`` holds the ids, ``SPLIT.idx`` the first token of each document and then the number
+    of tokens as little-endian int64, ``SPLIT.names`` one JSON string per document and line.
+
+    Args:
+        folder: Of the three files.
+        split: ``"train"`` or ``"validation"``.
+        recorded: What :meth:`state` said, to go on from there. Default: begin.
+
+    Raises:
+        CheckpointError: The files no longer hold what was recorded.
+    """
+
+    def __init__(self, folder: Path, split: str, recorded: dict[str, Any] | None = None) -> None:
+        counts = recorded or {"num_tokens": 0, "num_bytes": 0, "num_documents": 0}
+        self.num_tokens: int = counts["num_tokens"]
+        self.num_bytes: int = counts["num_bytes"]
+        self.num_documents: int = counts["num_documents"]
+        self._files: dict[str, _HashedFile] = {}
+        with contextlib.ExitStack() as stack:
+            for suffix in SUFFIXES:
+                known = None if recorded is None else recorded["files"][suffix]
+                self._files[suffix] = _HashedFile(folder / f"{split}.{suffix}", known)
+                stack.callback(self._files[suffix].file.close)
+            self._open = stack.pop_all()
+        if recorded is None:
+            self._files["idx"].write(_offset(0))
+
+    def write(self, ids: bytes | memoryview, num_tokens: int) -> None:
+        """Append tokens of the current document."""
+        self._files["bin"].write(ids)
+        self.num_tokens += num_tokens
+
+    def end_document(self, name: str, num_bytes: int) -> None:
+        """Note that all tokens of a document of so many bytes of text are written."""
+        self._files["idx"].write(_offset(self.num_tokens))
+        self._files["names"].write(f"{json.dumps(name)}\n".encode())
+        self.num_documents += 1
+        self.num_bytes += num_bytes
+
+    def state(self) -> dict[str, Any]:
+        """Bring everything to disk, and say what lies there."""
+        return {
+            "num_tokens": self.num_tokens,
+            "num_bytes": self.num_bytes,
+            "num_documents": self.num_documents,
+            "files": {suffix: file.state() for suffix, file in self._files.items()},
+        }
+
+    def close(self) -> None:
+        """Close the files, all of them also if one cannot be written to its end."""
+        self._open.close()
+
+
+class _HashedFile:
+    """A file that grows, and the SHA-256 of what it holds."""
+
+    def __init__(self, path: Path, recorded: dict[str, Any] | None) -> None:
+        self.digest = hashlib.sha256()
+        self.size = 0
+        self.file = path.open("wb" if recorded is None else "r+b")
+        if recorded is None:
+            return
+        while self.size < recorded["bytes"]:
+            content = self.file.read(min(_READ_BYTES, recorded["bytes"] - self.size))
+            if not content:
+                break
+            self.digest.update(content)
+            self.size += len(content)
+        if (self.size, self.digest.hexdigest()) != (recorded["bytes"], recorded["sha256"]):
+            self.file.close()
+            raise CheckpointError(
+                f"{path}: must be as the interrupted packing left it, got other content. "
+                f"Delete {path.parent} to pack from the start."
+            )
+        self.file.seek(self.size)
+        self.file.truncate()
+
+    def write(self, content: bytes | memoryview) -> None:
+        self.file.write(content)
+        self.digest.update(content)
+        self.size += len(content)
+
+    def state(self) -> dict[str, Any]:
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        return {"bytes": self.size, "sha256": self.digest.hexdigest()}
+
+
+def _offset(token: int) -> bytes:
+    return np.array(token, dtype=OFFSET_DTYPE).tobytes()

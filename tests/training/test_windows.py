@@ -1,0 +1,127 @@
+"""Documents of one sequence that are kept apart: nothing of one reaches another."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers import set_seed
+
+from diffattn.data.tokens import TokenDataset
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.records.io import read_json, read_jsonl
+from diffattn.training.config import RunConfig
+from diffattn.training.settings import apply_settings
+from diffattn.training.trainer import train, training_order
+from diffattn.training.windows import WindowConfig
+
+APART = WindowConfig(documents="apart")
+SEQ_LEN = 256  # about the length of a document
+
+
+@pytest.fixture(scope="module")
+def apart(make_run, data, tmp_path_factory):
+    """``apart(attention_type)``: a run with documents apart, and its folder."""
+    made = {}
+
+    def run(attention_type):
+        if attention_type not in made:
+            config = make_run(
+                attention_type, seq_len=SEQ_LEN, batch_tokens=2 * SEQ_LEN, num_steps=3,
+                warmup_steps=1, micro_batch_sequences=1,
+            )  # fmt: skip
+            config = replace(config, windows=APART)
+            folder = tmp_path_factory.mktemp("apart") / attention_type
+            train(config, data, folder)
+            made[attention_type] = config, folder
+        return made[attention_type]
+
+    return run
+
+
+def documents_of(item):
+    """The parts of a window, one per document."""
+    starts = (item["position_ids"] == 0).nonzero().flatten().tolist()
+    return [item["input_ids"][a:b] for a, b in zip(starts, [*starts[1:], None], strict=True)]
+
+
+@torch.no_grad()
+def losses_alone(model, dataset):
+    """Loss of every token but the first of each document, read alone."""
+    losses = []
+    for item in dataset:
+        for tokens in documents_of(item):
+            if len(tokens) > 1:
+                logits = model(tokens[None]).logits[0, :-1]
+                entropy = torch.nn.functional.cross_entropy(logits, tokens[1:], reduction="none")
+                losses += entropy.tolist()
+    return losses
+
+
+@pytest.mark.parametrize(
+    "attention_type",
+    [
+        "diff",
+        *(pytest.param(t, marks=pytest.mark.scheduled) for t in ATTENTION_TYPES if t != "diff"),
+    ],
+)
+def test_validation_reads_every_document_alone(apart, data, attention_type):
+    _, folder = apart(attention_type)
+    model = DiffTransformerForCausalLM.from_pretrained(folder / "model").eval()
+    dataset = TokenDataset(data.validation, SEQ_LEN, apart=True)
+    assert max(len(documents_of(item)) for item in dataset) > 1
+    alone = losses_alone(model, dataset)
+    results = read_json(folder / "results.json")
+    assert results["validation_loss"] == pytest.approx(np.mean(alone), rel=1e-5)
+    counted = sum(part["tokens"] for name, part in results["validation_parts"].items()
+                  if name.startswith("quarter"))  # fmt: skip
+    assert counted == len(alone) < len(dataset) * (SEQ_LEN - 1)
+
+
+def test_a_training_step_is_that_of_the_documents_alone(apart, data):
+    """The first step's gradient norm and loss, accumulated over windows of unequal counts."""
+    config, folder = apart("diff")
+    set_seed(config.train.seed)
+    model = DiffTransformerForCausalLM(config.model)
+    dataset = TokenDataset(data.train, SEQ_LEN, apart=True)
+    items = list(training_order(dataset, config.train))[: config.train.batch_sequences]
+    texts = [tokens for item in items for tokens in documents_of(item) if len(tokens) > 1]
+    counted = sum(len(tokens) - 1 for tokens in texts)
+    loss = sum(
+        model(tokens[None], labels=tokens[None]).loss * (len(tokens) - 1) / counted
+        for tokens in texts
+    )
+    loss.backward()
+    norm = math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters()))
+    first = next(row for row in read_jsonl(folder / "metrics.jsonl") if "train_loss" in row)
+    assert first["step"] == 1
+    assert first["train_loss"] == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert first["gradient_norm"] == pytest.approx(norm, rel=1e-4)
+
+
+def test_a_run_says_so_and_is_not_continued_otherwise(apart, data):
+    config, folder = apart("diff")
+    recorded = read_json(folder / "run.json")
+    assert recorded["config"]["windows"] == {"documents": "apart"}
+    assert recorded["backends"] == {"diff_attention": "chunked"}
+    with pytest.raises(CheckpointError, match="must hold run 'diff-tiny' with the same settings"):
+        train(replace(config, windows=WindowConfig()), data, folder)
+
+
+def test_the_default_is_not_named(make_run):
+    config = make_run()
+    assert config.windows == WindowConfig(documents="joined")
+    assert "windows" not in config.resolved()
+
+
+def test_the_setting_is_reached_by_name_and_checked(make_run):
+    config = apply_settings(make_run(), ["windows.documents=apart"])
+    assert isinstance(config, RunConfig)
+    assert config.windows == APART
+    with pytest.raises(ConfigError, match="Did you mean 'apart'"):
+        apply_settings(make_run(), ["windows.documents=aparte"])
+    with pytest.raises(ConfigError, match=r"Did you mean 'windows\.documents'"):
+        apply_settings(make_run(), ["windows.document=apart"])
