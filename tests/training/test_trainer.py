@@ -23,8 +23,9 @@ from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.lock import sole_writer
 from diffattn.records.run import RunRecord
 from diffattn.training.callbacks import require_finite
+from diffattn.training.ordered_trainer import OrderedTrainer, training_order
 from diffattn.training.schedule import learning_rate_factor
-from diffattn.training.trainer import OrderedTrainer, train, training_order
+from diffattn.training.trainer import train
 
 SAME_EVERY_TIME = ("metrics.jsonl", "results.json", "model/model.safetensors")
 

@@ -14,8 +14,9 @@ from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.training.config import RunConfig
+from diffattn.training.ordered_trainer import training_order
 from diffattn.training.settings import apply_settings
-from diffattn.training.trainer import train, training_order
+from diffattn.training.trainer import train
 from diffattn.training.windows import WindowConfig
 
 APART = WindowConfig(documents="apart")

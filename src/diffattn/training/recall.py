@@ -29,14 +29,10 @@ from diffattn.training.callbacks import (
 from diffattn.training.checkpoints import CheckpointCallback, last_checkpoint
 from diffattn.training.distributed import require_one_process
 from diffattn.training.engine import EngineConfig
+from diffattn.training.ordered_trainer import OrderedTrainer, training_arguments
 from diffattn.training.recall_config import RecallConfig
 from diffattn.training.schedule import optimizer_and_scheduler
-from diffattn.training.trainer import (
-    OrderedTrainer,
-    finish,
-    record,
-    training_arguments,
-)
+from diffattn.training.trainer import finish, record
 
 # Beyond every training seed, so that no training batch is a batch of these streams.
 _HELD_OUT_SEED = 2**32

@@ -10,21 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils.data import Dataset, SequentialSampler, Subset
-from transformers import PrinterCallback, TrainingArguments, set_seed
-from transformers.trainer_utils import EvalLoopOutput
+from transformers import PrinterCallback, set_seed
 
-from diffattn.data.context_parts import PartLosses
 from diffattn.data.tokens import TokenDataset
 from diffattn.errors import CheckpointError, ConfigError, ShapeError
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.cached_attention import chosen_backend
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.loading import without_bars
-from diffattn.models.packed_rows import packed_row
 from diffattn.probes.lambdas import layer_lambdas
-from diffattn.probes.window_losses import window_losses
 from diffattn.records.claim import claim_run
 from diffattn.records.io import log_facts, read_json, read_jsonl, write_json
 from diffattn.records.manifest import verify_manifest
@@ -47,7 +41,6 @@ from diffattn.training.distributed import (
     joined,
     launch,
     micro_batch,
-    num_processes,
     run_device,
     written_by_first,
 )
@@ -55,12 +48,16 @@ from diffattn.training.engine import EngineConfig
 from diffattn.training.memory import require_run_memory
 from diffattn.training.monitoring.batch_guard import RolledBack, require_policies
 from diffattn.training.monitoring.monitor import Monitor
-from diffattn.training.monitoring.monitored_trainer import MonitoredTrainer
 from diffattn.training.monitoring.trackers import require_trackers, tracked_in
+from diffattn.training.ordered_trainer import (
+    OrderedTrainer,
+    spread,
+    training_arguments,
+    training_order,
+)
 from diffattn.training.prepare import PreparedData
 from diffattn.training.schedule import optimizer_and_scheduler
 from diffattn.training.sharding import (
-    ShardedState,
     prepare_model,
     require_same_parts,
     require_shardable,
@@ -217,9 +214,7 @@ def _train(
             model=model,
             args=arguments,
             train_dataset=training_order(windows(data.train), config.train),
-            eval_dataset=_spread(
-                validation, config.train.evaluation_tokens // config.train.seq_len
-            ),
+            eval_dataset=spread(validation, config.train.evaluation_tokens // config.train.seq_len),
             optimizers=optimizer_and_scheduler(model, config.train),
             callbacks=[*monitor.first_callbacks(), metrics, costs, checkpoints],
         )
@@ -261,117 +256,6 @@ def _train(
     costs.write()
     if is_first():
         write_json(folder / RESULTS, results)
-
-
-def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> Subset[Any]:
-    """The windows of every step, in order: a fresh permutation for each pass over the data.
-
-    It depends on ``data_seed`` and the dataset alone, so every member of a comparison reads the
-    same tokens at the same step.
-
-    Args:
-        dataset: Map-style, of n windows.
-        config: Steps, batch and ``data_seed``.
-
-    Returns:
-        A dataset of ``num_steps * batch_sequences`` windows, to be read front to back.
-    """
-    size = len(dataset)  # type: ignore[arg-type]
-    wanted = config.num_steps * config.batch_sequences
-    generator = torch.Generator().manual_seed(config.data_seed)
-    passes = [torch.randperm(size, generator=generator) for _ in range(-(-wanted // size))]
-    return Subset(dataset, torch.cat(passes)[:wanted].tolist())
-
-
-class OrderedTrainer(MonitoredTrainer, ShardedState):
-    """transformers.Trainer that reads its dataset front to back, and evaluates by part."""
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
-        return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)
-
-    def evaluation_loop(
-        self,
-        dataloader: Any,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> EvalLoopOutput:
-        """Mean loss of a causal language model, and loss and tokens of every part, in one pass."""
-        losses = PartLosses()
-        for batch in dataloader:
-            ids, positions = batch["input_ids"], batch.get("position_ids")
-            measured = torch.from_numpy(window_losses(self.model, ids, positions)).to(ids.device)
-            within = torch.ones_like(ids) if positions is None else positions
-            if num_processes() > 1:  # each has read a share; what fills up the last batch goes
-                ids, measured, within = self.accelerator.gather_for_metrics((ids, measured, within))
-            losses.add(
-                ids.cpu().numpy(),
-                measured.cpu().numpy(),
-                None if positions is None else (within != 0).cpu().numpy()[:, 1:],
-            )
-        return EvalLoopOutput(
-            predictions=None,
-            label_ids=None,
-            metrics={
-                f"{metric_key_prefix}_loss": losses.loss,
-                f"{metric_key_prefix}_parts": losses.parts(),
-            },
-            num_samples=len(dataloader.dataset),
-        )
-
-    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Documents that are kept apart go to the model as one packed row."""
-        if "position_ids" in inputs:
-            rows = {name: inputs[name].reshape(1, -1) for name in ("input_ids", "labels")}
-            inputs = rows | packed_row(inputs["position_ids"])
-        return super()._prepare_inputs(inputs)
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        with written_by_all(folder):
-            super()._save_checkpoint(model, trial)
-            if is_first():
-                shutil.copy(folder.parents[1] / METRICS, folder)
-                self.save_carried(folder)
-
-
-def training_arguments(
-    config: TrainConfig, folder: Path, *, fresh: bool, engine: EngineConfig
-) -> TrainingArguments:
-    """The settings as transformers.Trainer takes them, with checkpoints in ``folder``."""
-    micro = micro_batch(config)
-    on_cpu = run_device() == "cpu"
-    arguments = TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=micro,
-        per_device_eval_batch_size=micro,
-        gradient_accumulation_steps=config.batch_sequences // (micro * num_processes()),
-        max_steps=config.num_steps,
-        max_grad_norm=config.max_grad_norm,
-        bf16=config.precision == "bfloat16",
-        seed=config.seed,
-        use_cpu=on_cpu,
-        dataloader_pin_memory=not on_cpu,
-        logging_strategy="steps",
-        logging_steps=config.log_every,
-        logging_first_step=True,
-        logging_nan_inf_filter=False,
-        eval_strategy="steps",
-        eval_steps=config.evaluate_every,
-        eval_on_start=fresh,
-        save_strategy="steps",
-        save_steps=config.evaluate_every,
-        report_to=list(engine.trackers) if engine else [],
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        ddp_find_unused_parameters=False,
-        save_only_model=engine.parallel == "fsdp",  # the rest is ours to save, see ShardedState
-        torch_compile=engine.compile,
-    )
-    # On several GPUs transformers would multiply the batch by their number.
-    arguments._n_gpu = min(1, arguments.n_gpu)
-    return arguments
 
 
 def record(
@@ -420,9 +304,3 @@ def _chosen_backends(
         model, device=run_device(), dtype=dtype, batch=batch, num_tokens=num_tokens
     )
     return {model.attention_op: chosen}
-
-
-def _spread(dataset: TokenDataset, count: int) -> Subset[Any]:
-    """``count`` windows spread evenly over the dataset, at least one."""
-    count = max(1, min(count, len(dataset)))
-    return Subset(dataset, [i * len(dataset) // count for i in range(count)])

@@ -8,7 +8,8 @@ import torch
 from diffattn.data.tokens import TokenDataset
 from diffattn.training.engine import EngineConfig
 from diffattn.training.guard import GuardConfig
-from diffattn.training.trainer import OrderedTrainer, train, training_order
+from diffattn.training.ordered_trainer import OrderedTrainer, training_order
+from diffattn.training.trainer import train
 
 
 class Interruption(BaseException):

@@ -12,8 +12,9 @@ from diffattn.records.io import read_json, read_jsonl, write_jsonl
 from diffattn.training.callbacks import DivergenceError
 from diffattn.training.guard import GuardConfig
 from diffattn.training.monitoring.batch_guard import BatchGuard, GuardStop
+from diffattn.training.ordered_trainer import training_order
 from diffattn.training.schedule import optimizer_and_scheduler
-from diffattn.training.trainer import train, training_order
+from diffattn.training.trainer import train
 
 SAME = ("metrics.jsonl", "guard.jsonl", "results.json", "model/model.safetensors")
 

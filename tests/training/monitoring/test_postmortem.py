@@ -10,7 +10,8 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.io import read_json
 from diffattn.training.callbacks import DivergenceError
 from diffattn.training.monitoring.postmortem import gradient_norms
-from diffattn.training.trainer import train, training_order
+from diffattn.training.ordered_trainer import training_order
+from diffattn.training.trainer import train
 
 
 def test_a_run_that_ends_leaves_one(guarded, bad_batches, data, tmp_path):

@@ -7,8 +7,8 @@ import numpy as np
 from diffattn.data.count_models import COUNT_MODELS, count_losses
 from diffattn.data.tokens import TokenDataset
 from diffattn.training.config import TrainConfig
+from diffattn.training.ordered_trainer import training_order
 from diffattn.training.prepare import PreparedData
-from diffattn.training.trainer import training_order
 
 
 def count_model_results(config: TrainConfig, data: PreparedData) -> dict[str, dict[str, Any]]:

@@ -210,7 +210,7 @@ def step_windows(dataset: Any, first: int, last: int, config: RunConfig) -> list
     """Which windows of the training tokens some steps read.
 
     Args:
-        dataset: Of :func:`diffattn.training.trainer.training_order`.
+        dataset: Of :func:`diffattn.training.ordered_trainer.training_order`.
         first: Step, counted from 1.
         last: Step, counted from 1.
         config: The run.
