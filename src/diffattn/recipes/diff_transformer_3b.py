@@ -5,7 +5,7 @@ from diffattn.recipes.plan import RunPlan
 from diffattn.training.config import DataConfig, TrainConfig
 
 
-def main_run(size: str, name: str) -> RunPlan:
+def main_run(size: str, name: str, attention_type: str = "diff") -> RunPlan:
     """The paper's main training of a model of another size, at its length.
 
     Source: arXiv:2410.05258v2, section 3.1 and Appendix D.
@@ -13,8 +13,9 @@ def main_run(size: str, name: str) -> RunPlan:
     Args:
         size: Name of a preset.
         name: Of the run.
+        attention_type: ``"diff"``, or that of the twin of equal parameters.
     """
-    model = preset_settings(size)
+    model = preset_settings(size, attention_type)
     model.max_position_embeddings = _TRAIN.seq_len
     return RunPlan(
         name=name, model=model, train=_TRAIN, data=DataConfig(vocab_size=model.vocab_size)
@@ -48,3 +49,15 @@ def diff_transformer_3b() -> RunPlan:
     Source: arXiv:2410.05258v2, section 3.1 and Appendix D (recipe of StableLM-3B-4E1T).
     """
     return main_run("3b", "diff-transformer-3b")
+
+
+def transformer_3b() -> RunPlan:
+    """The matched Transformer of DIFF 3B: 24 softmax heads, otherwise the same run.
+
+    Command: ``diffattn train transformer-3b --out FOLDER --set data.source=... --set
+    data.tokenizer=...``. Hardware: many GPU nodes; not run by this project. Duration: weeks.
+    Tokens: 350B. Expected: Table 8. The corpus is not public: name your own.
+
+    Source: arXiv:2410.05258v2, section 3.1 and Appendix D.
+    """
+    return main_run("3b", "transformer-3b", "softmax")
