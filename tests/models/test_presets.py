@@ -19,6 +19,8 @@ PRINTED = {
     "6.8b": (4096, 32, 16, 128, 10_944, 100_288, 2048),
     "13.1b": (5120, 40, 20, 128, 13_632, 100_288, 2048),
 }
+# Beyond the papers: layers, DIFF heads, key/value heads, FFN, billions of parameters.
+BEYOND = {"34b": (48, 32, 4, 22_016, "34.0"), "70b": (80, 32, 4, 28_672, "69.3")}
 # Billions, tied embedding counted once. Left: with the FFN at 8/3 of hidden unrounded, norms and
 # λ not counted, which gives the sizes in the papers' names. Right: the models we build.
 BILLIONS = {
@@ -52,7 +54,20 @@ def test_sizes_are_the_papers(name):
 
 
 def test_every_size_is_listed_once():
-    assert tuple(PRINTED) == tuple(row.name for row in preset_table())
+    assert (*PRINTED, *BEYOND) == tuple(row.name for row in preset_table())
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_shapes_beyond_the_papers_are_grouped(name):
+    config = preset(name)
+    layers, heads, kv_heads, width, billions = BEYOND[name]
+    assert (config.num_hidden_layers, config.num_heads, config.num_kv_heads) == (
+        layers, heads, kv_heads,
+    )  # fmt: skip
+    assert (config.hidden_size, config.head_dim, config.intermediate_size) == (8192, 128, width)
+    assert f"{parameter_count(config) / 1e9:.1f}" == billions
+    softmax = preset(name, "softmax")
+    assert (softmax.num_heads, softmax.num_kv_heads) == (64, 8)
 
 
 @pytest.mark.parametrize("name", BILLIONS)

@@ -44,7 +44,7 @@ def test_several_chunks_equal_the_reference(case, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=["fp32", "bf16", "fp64"])
 def test_any_grouping_gives_the_reference(group_bytes, dtype, monkeypatch):
     """One head at a time, and groups that do not divide the batch."""
-    monkeypatch.setattr(chunk_layout, "_GROUP_BYTES", group_bytes)
+    monkeypatch.setattr(chunk_layout, "GROUP_BYTES", group_bytes)
     case = OpCase(name="", num_queries=33, batch=5, num_kv_heads=2, lam_axes="bth",
                   padding=((3, 0), (0, 2), (33, 0), (0, 0), (1, 1)))  # fmt: skip
     assert_close_to_reference(

@@ -8,7 +8,8 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.models.accounting import parameter_count
 from diffattn.models.attention_types import ATTENTION_TYPES
-from diffattn.recipes.catalog import RECIPES, recipe
+from diffattn.recipes.ablations import ABLATIONS, LOSSES
+from diffattn.recipes.catalog import GROUPS, RECIPES, plan, plan_of_size, recipe
 from diffattn.studies.text.reproduce import SCALES
 
 
@@ -65,12 +66,104 @@ def test_papers_numbers():
     assert train.num_steps * train.batch_tokens == pytest.approx(350e9, rel=1e-4)
     assert (train.learning_rate, train.final_learning_rate) == (3.2e-4, 1.28e-5)
     for name in RECIPES:
-        if name.startswith("scaling-"):
+        if name in GROUPS["sizes"]:
             train = recipe(name).train
             assert train.num_steps * train.batch_tokens == pytest.approx(10e9, rel=0.05)
             large = name in ("scaling-6.8b", "scaling-13.1b")
             assert train.learning_rate == (7.5e-5 if large else 1.5e-4)
             assert (train.beta_1, train.beta_2, train.weight_decay) == (0.9, 0.98, 0.05)
+
+
+LARGE = [group for group in GROUPS if f"{group}, laptop" in GROUPS]
+
+
+def numbers(name):
+    """Peak rate, final rate, tokens, tokens of a step, length."""
+    train = plan(name).train
+    tokens = train.num_steps * train.batch_tokens
+    return (
+        train.learning_rate, train.final_learning_rate, tokens, train.batch_tokens, train.seq_len,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["diff", "softmax"])
+def test_numbers_of_the_main_pairs_stages(kind):
+    million = 2**20
+    rate, floor, tokens, batch, length = numbers(f"long-context-{kind}")
+    assert (rate, batch, length) == (8e-5, 4 * million, 65_536)
+    assert (tokens, floor / rate) == (pytest.approx(1.5e9, rel=2e-3), pytest.approx(0.04))
+    rope = plan(f"long-context-{kind}").model.rope_parameters
+    assert rope == {"rope_type": "default", "rope_theta": 640_000.0}
+    rate, _, tokens, batch, _ = numbers(f"math-1-{kind}")
+    assert (rate, batch, tokens) == (8e-5, 4 * million, pytest.approx(20e9, rel=1e-3))
+    rate, _, tokens, batch, _ = numbers(f"math-2-{kind}")
+    assert (rate, batch, tokens) == (1e-5, million, pytest.approx(2e9, rel=1e-3))
+    train = plan(f"token-scaling-{kind}").train
+    assert (train.num_steps, train.evaluate_every) == (90_000, 10_000)
+    assert numbers(f"token-scaling-{kind}")[:2] == (3.2e-4, 1.28e-5)
+
+
+def test_the_main_pair_differs_in_attention_alone():
+    diff, softmax = plan("diff-transformer-3b"), plan("transformer-3b")
+    assert diff.train == softmax.train
+    assert (diff.model.num_heads, softmax.model.num_heads) == (12, 24)
+    difference = parameter_count(softmax.model) - parameter_count(diff.model)
+    assert abs(difference) < 1e-5 * parameter_count(diff.model)
+
+
+def test_ablations_are_the_rows_of_table_6():
+    models = {name.removeprefix("ablation-"): make().model for name, make in ABLATIONS.items()}
+    heads = {name: (model.num_heads, model.head_dim) for name, model in models.items()}
+    assert heads == {
+        "softmax": (16, 128), "softmax-8": (8, 256), "softmax-8-norm": (8, 256), "diff": (8, 128),
+        "diff-no-norm": (8, 128), "diff-lambda-0.8": (8, 128), "diff-lambda-0.5": (8, 128),
+        "diff-v2": (16, 128), "softmax-24": (24, 128),
+    }  # fmt: skip
+    norms = {name: model.uses_head_norm for name, model in models.items()}
+    assert (norms["softmax-8"], norms["softmax-8-norm"], norms["diff"]) == (False, True, True)
+    assert not norms["diff-no-norm"]
+    inits = [models[name].lambda_init for name in ("diff", "diff-lambda-0.8", "diff-lambda-0.5")]
+    assert inits == [None, 0.8, 0.5]
+    assert {make().train.num_steps for make in ABLATIONS.values()} == {40_000}
+    assert LOSSES["ablation-diff"] == min(LOSSES.values()) == 3.062
+
+
+def test_shared_diff_varies_rank_and_start():
+    models = [make().model for make in GROUPS["Shared DIFF"].values()]
+    assert sorted({model.shared_rank for model in models}) == [8, 16, 32]
+    assert {model.lambda_init for model in models} == {None, 0.8, 0.5}
+    full = parameter_count(plan("scaling-1.4b").model)
+    assert all(abs(parameter_count(model) / full - 1) < 1e-3 for model in models)
+
+
+@pytest.mark.parametrize("group", LARGE)
+def test_siblings_keep_the_kind_of_model(group):
+    for (name, large), (small_name, small) in zip(
+        GROUPS[group].items(), GROUPS[f"{group}, laptop"].items(), strict=True
+    ):
+        big, little = large().model, small().model
+        assert small_name == f"{name}-laptop" == small().name
+        assert parameter_count(little) < 8e6
+        for field in ("attention_type", "lambda_init", "head_norm", "rope_parameters"):
+            assert getattr(big, field) == getattr(little, field)
+        shares = [m.num_heads * m.head_dim / m.hidden_size for m in (big, little)]
+        assert shares[0] == shares[1]
+        assert large().train.beta_2 == small().train.beta_2
+
+
+def test_siblings_of_the_sizes_are_a_sweep():
+    sizes = [parameter_count(make().model) for make in GROUPS["sizes, laptop"].values()]
+    assert sizes == sorted(set(sizes))
+    assert len(sizes) >= 4
+    assert sizes[-1] > 8 * sizes[0]
+
+
+def test_a_size_is_planned_with_the_main_training():
+    planned = plan_of_size("70b")
+    assert planned.train == plan("diff-transformer-3b").train
+    assert planned.config().model.num_hidden_layers == 80
+    with pytest.raises(ConfigError, match="Unknown recipe '71b'"):
+        plan_of_size("71b")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from diffattn.cli import (
     judge,
     list_,
     pack,
+    plan,
     report,
     reproduce,
     train,
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 app.command("reproduce")(reproduce.reproduce)
 app.command("train")(train.train)
+app.command("plan")(plan.plan)
 app.command("pack")(pack.pack)
 app.command("evaluate")(evaluate.evaluate)
 app.command("judge")(judge.judge)

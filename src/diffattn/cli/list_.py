@@ -32,15 +32,17 @@ def list_(
 
 
 def _recipes() -> list[dict[str, Any]]:
-    from diffattn.recipes.catalog import RECIPES
+    from diffattn.recipes.catalog import GROUPS
 
     rows = []
-    for name, make in RECIPES.items():
+    named = ((group, name, make) for group in GROUPS for name, make in GROUPS[group].items())
+    for group, name, make in named:
         config = make()
         documentation = getattr(make, "func", make).__doc__ or ""
         rows.append(
             {
                 "recipe": name,
+                "experiment": group,
                 "type": config.model.attention_type,
                 "steps": config.train.num_steps,
                 "tokens": config.train.num_steps * config.train.batch_tokens,

@@ -90,7 +90,13 @@ def bind(
 
 
 def chosen_backend(
-    config: DiffTransformerConfig, *, device: str, dtype: torch.dtype, batch: int, num_tokens: int
+    config: DiffTransformerConfig,
+    *,
+    device: str,
+    dtype: torch.dtype,
+    batch: int,
+    num_tokens: int,
+    elsewhere: bool = False,
 ) -> str:
     """The backend that ``"diffattn"`` trains with on ``[batch, num_tokens]``.
 
@@ -100,6 +106,7 @@ def chosen_backend(
         dtype: Of the queries.
         batch: Rows.
         num_tokens: Per row.
+        elsewhere: Whether another machine is meant, with every backend of its device.
 
     Returns:
         A name from ``backends.names(config.attention_op)``.
@@ -117,6 +124,7 @@ def chosen_backend(
         head_dim=config.head_dim,
         value_dim=config.cached_kv_shape[1],
         needs_gradient=True,
+        elsewhere=elsewhere,
     )
     return backends.resolve(config.attention_op, config.attention_backend, inputs)
 

@@ -27,7 +27,16 @@ _SIZES: dict[str, tuple[str, tuple[int, ...]]] = {
     "gpt2-small": ("GPT-2 small", (768, 12, 6, 64, 2_048, 50_257)),
     "6.8b": ("6.8B", (4_096, 32, 16, 128, 2_048, 100_288)),
     "13.1b": ("13.1B", (5_120, 40, 20, 128, 2_048, 100_288)),
+    "34b": ("no paper's", (8_192, 48, 32, 128, 4_096, 100_288)),
+    "70b": ("no paper's", (8_192, 80, 32, 128, 4_096, 100_288)),
 }
+_GROUPED: dict[str, dict[str, int]] = {
+    "34b": {"num_kv_heads": 4, "intermediate_size": 22_016},
+    "70b": {"num_kv_heads": 4, "intermediate_size": 28_672},
+}
+"""What other sizes derive: key/value heads and FFN width. No DIFF model beyond 13.1B is published;
+these have the shapes of Code Llama 34B (arXiv:2308.12950) and Llama 2 70B (arXiv:2307.09288), 64
+heads on 8 key/value heads, in DIFF heads half of each, with the vocabulary of the other sizes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +67,8 @@ def preset(name: str, attention_type: str = "diff") -> "DiffTransformerConfig":
 
     The FFN is 8/3 of the hidden size, rounded to the nearest multiple of 64, which moves the
     totals of four sizes by up to 0.22 %. ``"gpt2-small"`` is not from the paper, and has fewer
-    than the 8 DIFF heads that the paper starts from.
+    than the 8 DIFF heads that the paper starts from. ``"34b"`` and ``"70b"`` are shapes of other
+    models, for planning beyond the papers' sizes.
 
     Source: arXiv:2410.05258v2, Appendices D and E (hyperparameters).
 
@@ -110,4 +120,4 @@ def preset_table() -> list[PresetRow]:
 def _as_printed(name: str) -> ModelSettings:
     check_known("preset", "name", name, _SIZES)
     values: dict[str, Any] = dict(zip(_PRINTED, _SIZES[name][1], strict=True))
-    return ModelSettings(attention_type="diff", **values)
+    return ModelSettings(attention_type="diff", **values | _GROUPED.get(name, {}))

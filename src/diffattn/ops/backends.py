@@ -43,6 +43,8 @@ class Inputs:
     value_dim: int
     needs_gradient: bool = False
     """Whether an input is part of a graph that will be differentiated."""
+    elsewhere: bool = False
+    """Whether another machine is meant, on which every backend of its device is available."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +74,7 @@ class Backend:
     def refuses(self, inputs: Inputs) -> str | None:
         """What the backend needs and these inputs lack, or ``None`` if it can run them."""
         missing = self.available()
-        if missing:
+        if missing and not inputs.elsewhere:
             return missing
         if self.devices is not None and inputs.device not in self.devices:
             return f"needs device in {{{', '.join(self.devices)}}}, got {inputs.device}"

@@ -38,7 +38,8 @@ def layer_lambdas(model: DiffTransformerForCausalLM, input_ids: Tensor) -> list[
     hooks = [layer.lambda_proj.register_forward_hook(read) for layer in layers]
     was_training = model.training
     try:
-        model.eval()(input_ids.to(model.device), use_cache=False)
+        # Logits of all tokens would be the largest tensor of a whole training run.
+        model.eval()(input_ids.to(model.device), use_cache=False, logits_to_keep=1)
     finally:
         model.train(was_training)
         for hook in hooks:

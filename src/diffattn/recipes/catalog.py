@@ -1,23 +1,47 @@
 """Every recipe by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from diffattn.errors import ConfigError, did_you_mean
-from diffattn.recipes.diff_transformer_3b import diff_transformer_3b
+from diffattn.models import presets
+from diffattn.recipes.ablations import ABLATIONS
+from diffattn.recipes.diff_transformer_3b import diff_transformer_3b, main_run, transformer_3b
 from diffattn.recipes.diff_transformer_scaling import SCALING
 from diffattn.recipes.laptop import laptop
+from diffattn.recipes.long_context import LONG_CONTEXT
+from diffattn.recipes.math_stages import MATH
 from diffattn.recipes.plan import RunPlan
+from diffattn.recipes.shared_diff_rank import SHARED_DIFF
+from diffattn.recipes.sibling import laptop_sibling
 from diffattn.recipes.smoke import smoke
 from diffattn.recipes.study import study
+from diffattn.recipes.token_scaling import TOKEN_SCALING
 from diffattn.training.config import RunConfig
 
-RECIPES: dict[str, Callable[[], RunPlan]] = {
-    "smoke": smoke,
-    "laptop": laptop,
-    "study": study,
-    "diff-transformer-3b": diff_transformer_3b,
-    **SCALING,
+_LARGE: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
+    "main pair": {"diff-transformer-3b": diff_transformer_3b, "transformer-3b": transformer_3b},
+    "sizes": SCALING,
+    "tokens": TOKEN_SCALING,
+    "long context": LONG_CONTEXT,
+    "ablations": ABLATIONS,
+    "Shared DIFF": SHARED_DIFF,
+    "mathematics": MATH,
 }
+_SIBLING_TOKENS = {"long context": 1_024}
+GROUPS: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
+    "comparison": {"smoke": smoke, "laptop": laptop, "study": study},
+    **_LARGE,
+    **{
+        f"{group}, laptop": {
+            f"{name}-laptop": partial(laptop_sibling, make, _SIBLING_TOKENS.get(group, 256))
+            for name, make in makes.items()
+        }
+        for group, makes in _LARGE.items()
+    },
+}
+"""Recipes by experiment; every large one has a small sibling."""
+RECIPES = {name: make for makes in GROUPS.values() for name, make in makes.items()}
 SCALES = ("smoke", "laptop", "study")
 """Recipes of softmax models, whose twins ``diffattn reproduce`` compares."""
 
@@ -32,6 +56,17 @@ def plan(name: str) -> RunPlan:
         hint = did_you_mean(name, RECIPES)
         raise ConfigError(f"Unknown recipe {name!r}.{hint} See 'diffattn list recipes'.")
     return RECIPES[name]()
+
+
+def plan_of_size(name: str) -> RunPlan:
+    """The settings of a recipe, or of the papers' main training of a preset, without torch.
+
+    Raises:
+        ConfigError: Neither a recipe nor a preset.
+    """
+    if name in RECIPES or name not in presets.names():
+        return plan(name)
+    return main_run(name, name)
 
 
 def recipe(name: str) -> RunConfig:

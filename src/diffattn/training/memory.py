@@ -1,11 +1,13 @@
-"""Whether a run fits into memory, estimated before anything is allocated."""
+"""Whether a run fits into memory, known before anything is allocated."""
 
 import torch
 
 from diffattn.models.accounting import parameter_count
-from diffattn.models.memory import require_memory
+from diffattn.models.memory import available_bytes, require_memory
 from diffattn.training.config import RunConfig
 from diffattn.training.distributed import micro_batch, num_processes
+from diffattn.training.planning.plan import device_phases
+from diffattn.training.planning.step_memory import largest, step_memory
 
 _TRAINED_BYTES = 16
 """Per parameter: the weight, its gradient and AdamW's two moments, in float32."""
@@ -13,10 +15,15 @@ _LOGIT_BYTES = 8
 """Per token and entry of the vocabulary: the logit and its gradient."""
 _ORDER_BYTES = 40
 """Per window of the training order: an entry of a list, and the number that it refers to."""
+_PLENTY = 50
+"""Times the least that a run needs: nothing between is worth a count that takes a second."""
 
 
 def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
-    """Refuse a run that no memory holds, by a lower bound of what it allocates.
+    """Refuse a run that no memory holds.
+
+    What surely does not fit, and what surely does, is told from sizes alone; between them the
+    step is counted as ``diffattn plan`` counts it.
 
     Args:
         config: Of the run.
@@ -26,25 +33,65 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
         ConfigError: It does not fit; says how much is needed, what for, and how much there is. Or
             its batch cannot be shared out to the processes of the launch.
     """
-    model, train = config.model, config.train
-    tokens = train.seq_len * micro_batch(train)
-    chunk = config.engine.loss_chunk_tokens
-    shards = num_processes() if config.engine.parallel == "fsdp" else 1
-    on_device = {
-        "weights, gradients and optimizer state": _TRAINED_BYTES * parameter_count(model) // shards,
-        "logits": _LOGIT_BYTES * min(tokens, chunk or tokens) * model.vocab_size,
-        "activations": 4 * tokens * model.hidden_size * model.num_hidden_layers,
-    }
+    train = config.train
     on_host = {
         "training order": _ORDER_BYTES * train.num_steps * train.batch_sequences,
         "tokens of a step": 16 * train.batch_tokens,
     }
-    if torch.cuda.is_available():
-        where = "training on the GPU"
+    on_gpu = torch.cuda.is_available()
+    least = _least(config)
+    _require(least, on_host, side_by_side, on_gpu)
+    if config.engine.loss_chunk_tokens is not None:
+        return  # the count holds whole logits, of which there are none
+    room = torch.cuda.mem_get_info()[0] if on_gpu else available_bytes()
+    if room is None or _PLENTY * side_by_side * (sum(least.values()) + _maps(config)) <= room:
+        return
+    step = step_memory(
+        config.model,
+        train,
+        sequences=micro_batch(train),
+        accumulates=micro_batch(train) * num_processes() < train.batch_sequences,
+        device="cuda" if on_gpu else "cpu",
+        checkpointing=config.engine.activation_checkpointing,
+    )
+    phases = device_phases(
+        step,
+        parallel=config.engine.parallel,
+        devices=num_processes(),
+        bfloat16=train.precision == "bfloat16",
+    )
+    _require(largest(phases), on_host, side_by_side, on_gpu)
+
+
+def _require(
+    on_device: dict[str, int], on_host: dict[str, int], side_by_side: int, on_gpu: bool
+) -> None:
+    if on_gpu:
         free = torch.cuda.mem_get_info()[0]
-        require_memory(where, _times(on_device, side_by_side), available=free)
+        require_memory("training on the GPU", _times(on_device, side_by_side), available=free)
         on_device = {}
     require_memory("training", _times(on_device | on_host, side_by_side))
+
+
+def _least(config: RunConfig) -> dict[str, int]:
+    """What every step holds at once, whatever it runs on."""
+    model = config.model
+    tokens = config.train.seq_len * micro_batch(config.train)
+    chunk = config.engine.loss_chunk_tokens
+    shards = num_processes() if config.engine.parallel == "fsdp" else 1
+    return {
+        "weights, gradients and optimizer state": _TRAINED_BYTES * parameter_count(model) // shards,
+        "logits": _LOGIT_BYTES * min(tokens, chunk or tokens) * model.vocab_size,
+        "activations": 4 * tokens * model.hidden_size * model.num_hidden_layers,
+    }
+
+
+def _maps(config: RunConfig) -> int:
+    """What wide layers and attention maps would add, were they all held."""
+    model, train = config.model, config.train
+    heads = model.num_heads * model.attention.query_maps
+    widths = model.intermediate_size + heads * (train.seq_len + model.head_dim)
+    return 4 * train.seq_len * micro_batch(config.train) * widths * model.num_hidden_layers
 
 
 def _times(parts: dict[str, int], count: int) -> dict[str, int]:

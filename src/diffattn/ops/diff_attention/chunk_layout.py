@@ -16,7 +16,7 @@ from diffattn.ops.masking import AttentionMask
 MatrixProduct = Callable[[Tensor, Tensor, float, float, Tensor], Tensor]
 """``(a, b, alpha, beta, out)``: ``out = alpha * a @ b + beta * out``, batched, in place."""
 
-_GROUP_BYTES = 8 * 1024 * 1024
+GROUP_BYTES = 8 * 1024 * 1024
 """Scores, keys and values of the heads computed together: small enough to stay in a cache."""
 _PIECE = 128 * 1024
 """Elements copied or summed at a time where the whole is not needed."""
@@ -228,7 +228,7 @@ def groups(problem: Problem, product: MatrixProduct) -> Iterator[Group]:
     maps, head_dim = problem.q.shape[3:]
     # Scores of every map, dP, and keys and values packed both ways.
     width = (maps + 1) * chunk_rows * repeat + 2 * maps * head_dim + 2 * problem.v.shape[-1]
-    size = max(1, _GROUP_BYTES // (width * num_keys * problem.q.element_size()))
+    size = max(1, GROUP_BYTES // (width * num_keys * problem.q.element_size()))
     rows_at_once, heads_at_once = max(1, size // num_kv_heads), min(size, num_kv_heads)
     ranges = problem.mask.key_ranges(num_queries, num_keys, device=problem.q.device)
     same_for_all = problem.mask.kv_lengths is None and problem.mask.key_padding_mask is None

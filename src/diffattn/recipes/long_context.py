@@ -1,0 +1,43 @@
+"""The 64K context extension of the DIFF Transformer paper."""
+
+from dataclasses import replace
+from functools import partial
+
+from diffattn.recipes.diff_transformer_3b import main_run
+from diffattn.recipes.plan import RunPlan
+
+ROPE_THETA = 640_000.0
+
+
+def long_context(attention_type: str) -> RunPlan:
+    """1.5B more tokens at length 65,536 with RoPE θ 640,000 and learning rate 8e-5.
+
+    Command: ``diffattn train long-context-diff --out FOLDER --set data.source=... --set
+    data.tokenizer=...``. Hardware: GPU nodes; not run by this project. Duration: a day or less.
+    Tokens: 1.5B. Expected: in the paper, which continues the pair of 350B tokens on documents
+    up-sampled by length, Figure 5. These runs start from fresh weights and take the corpus as it
+    is, so they show that the length runs, and nothing of Figure 5. The warm-up is not printed: a
+    tenth of the steps.
+
+    Source: arXiv:2410.05258v2, section 3.3 and Appendix D.
+
+    Args:
+        attention_type: ``"diff"`` or ``"softmax"``.
+    """
+    run = main_run("3b", f"long-context-{attention_type}", attention_type)
+    run.model.rope_parameters = {"rope_type": "default", "rope_theta": ROPE_THETA}
+    run.model.max_position_embeddings = 65_536
+    train = replace(
+        run.train,
+        num_steps=358,
+        seq_len=65_536,
+        micro_batch_sequences=1,
+        learning_rate=8e-5,
+        final_learning_rate=8e-5 * run.train.final_learning_rate / run.train.learning_rate,
+        warmup_steps=36,
+        evaluate_every=50,
+    )
+    return replace(run, train=train)
+
+
+LONG_CONTEXT = {f"long-context-{kind}": partial(long_context, kind) for kind in ("diff", "softmax")}

@@ -1,0 +1,41 @@
+"""Shared DIFF at several ranks and λ_init: what its paper leaves open."""
+
+from dataclasses import replace
+from functools import partial
+
+from diffattn.models.presets import preset_settings
+from diffattn.models.twins import twin
+from diffattn.recipes.diff_transformer_scaling import scaling
+from diffattn.recipes.plan import RunPlan
+
+_RANKS = (8, 16, 32)
+_LAMBDA_INITS = {"": None, "-lambda-0.8": 0.8, "-lambda-0.5": 0.5}
+
+
+def shared_diff(rank: int, constant: str) -> RunPlan:
+    """Shared DIFF at 1.4B and 10B tokens with another rank of its updates, or a constant λ_init.
+
+    Command: ``diffattn train shared-diff-r16 --out FOLDER --set data.source=... --set
+    data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Tokens:
+    10B. Expected: not known; the paper prints neither ranks nor losses over them. Ranks and the
+    training of the scaling study are our choice; the FFN is widened to V1's parameters.
+
+    Source: arXiv:2501.17900, Shared DIFF attention (Q and K projections).
+
+    Args:
+        rank: Columns of the updates.
+        constant: End of the name: what λ_init is.
+    """
+    run = scaling("1.4b")
+    lambda_init = _LAMBDA_INITS[constant]
+    model = twin(
+        preset_settings("1.4b"), "shared_diff", shared_rank=rank, lambda_init=lambda_init
+    ).config
+    return replace(run, name=f"shared-diff-r{rank}{constant}", model=model)
+
+
+SHARED_DIFF = {
+    f"shared-diff-r{rank}{constant}": partial(shared_diff, rank, constant)
+    for rank in _RANKS
+    for constant in _LAMBDA_INITS
+}

@@ -1,0 +1,89 @@
+"""Counting the bytes of tensors that are alive while code runs, with or without values."""
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+Sort = Callable[[Any, tuple[Any, ...], Tensor], str]
+"""Names the part that a new tensor belongs to: operator, its arguments, the tensor."""
+
+
+class LiveBytes(TorchDispatchMode):
+    """Bytes of all storages made inside, by part; and the most there were in each phase.
+
+    Memory that an operator takes for itself and gives back is not seen.
+
+    Args:
+        sort: Names the part of every new tensor.
+    """
+
+    def __init__(self, sort: Sort) -> None:
+        super().__init__()
+        self.now: Counter[str] = Counter()
+        """Bytes alive, by part."""
+        self.peaks: dict[str, dict[str, int]] = {}
+        """Of every phase, in order: the bytes by part when their sum was the largest."""
+        self._sort = sort
+        self._phase = ""
+        self._most = -1
+        self._alive: dict[int, tuple[weakref.ref[Any], str, int]] = {}
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase; what is alive counts in it from the start."""
+        self._phase, self._most = phase, -1
+        self._note()
+
+    def part_of(self, tensor: Tensor) -> str | None:
+        """The part that a tensor's storage was counted under, ``None`` if it was made elsewhere."""
+        entry = self._alive.get(_key(tensor))
+        return entry[1] if entry else None
+
+    def move(self, tensors: Iterable[Tensor], part: str) -> None:
+        """Count tensors under another part from now on."""
+        for tensor in tensors:
+            entry = self._alive.get(_key(tensor))
+            if entry is not None:
+                reference, before, size = entry
+                self._alive[_key(tensor)] = (reference, part, size)
+                self.now[before] -= size
+                self.now[part] += size
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operator and count what it made."""
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(out):
+            if isinstance(tensor, Tensor):
+                self._add(func, args, tensor)
+        return out
+
+    def _add(self, func: Any, args: tuple[Any, ...], tensor: Tensor) -> None:
+        key = _key(tensor)
+        if key in self._alive:
+            return
+        storage = tensor.untyped_storage()
+        part, size = self._sort(func, args, tensor), storage.nbytes()
+
+        def gone(_: Any) -> None:
+            _, now_part, _ = self._alive.pop(key)
+            self.now[now_part] -= size
+
+        self._alive[key] = (weakref.ref(storage, gone), part, size)
+        self.now[part] += size
+        self._note()
+
+    def _note(self) -> None:
+        total = sum(self.now.values())
+        if total > self._most:
+            self._most = total
+            self.peaks[self._phase] = {part: size for part, size in self.now.items() if size}
+
+
+def _key(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)

@@ -1,0 +1,258 @@
+"""What a run needs on given devices: parameters, operations, memory by part, time and cost."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.models.accounting import flops_per_token, parameter_count
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.memory import available_bytes
+from diffattn.training.config import RunConfig, TrainConfig
+from diffattn.training.planning.devices import Device, check_positive
+from diffattn.training.planning.step_memory import (
+    FORWARD,
+    LAST_BLOCK,
+    LOSS,
+    OPTIMIZER,
+    StepMemory,
+    largest,
+    step_memory,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What :func:`make_plan` says; bytes are of one device."""
+
+    name: str
+    attention_type: str
+    device: str
+    devices: int
+    parallel: str
+    activation_checkpointing: bool
+    backend: str
+    parameters: int
+    non_embedding_parameters: int
+    forward_flops_per_token: int
+    backward_flops_per_token: int
+    tokens: int
+    batch_tokens: int
+    micro_batch_sequences: int
+    """Sequences of one forward pass on one device."""
+    passes_per_step: int
+    memory: dict[str, int]
+    """Parts at the peak of a step."""
+    memory_bytes: int
+    device_memory_bytes: int | None
+    fits: bool | None
+    largest_micro_batch: int | None
+    """That fits, of those that divide a device's share of the batch; 0: none does."""
+    kv_cache: dict[str, int]
+    """Sequences, tokens of each, and bytes in bfloat16: generating, not training."""
+    utilisation: float
+    tokens_per_second: float | None
+    days: float | None
+    device_hours: float | None
+    cost: float | None
+    """In the currency of the price."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def make_plan(
+    config: RunConfig,
+    device: Device,
+    *,
+    devices: int = 1,
+    utilisation: float = 0.4,
+    price: float | None = None,
+    cache_sequences: int = 1,
+    cache_tokens: int | None = None,
+) -> Plan:
+    """Plan a run.
+
+    Memory is that of eager PyTorch and holds no allowance for fragmentation or the libraries of
+    communication. With several devices, ``"ddp"`` adds the buckets of gradients, and ``"fsdp"``
+    divides weights, gradients and optimizer state, and adds two gathered blocks and the embedding.
+
+    Args:
+        config: The run, with how it is executed.
+        device: What it runs on.
+        devices: How many.
+        utilisation: Share of the peak that model operations reach, in (0, 1]. Assumed, not
+            estimated.
+        price: Of a device for an hour.
+        cache_sequences: Sequences that the key/value cache is stated for.
+        cache_tokens: Tokens of each. Default: the model's longest context.
+
+    Raises:
+        ConfigError: A number is out of range, or the batch cannot be divided.
+        BackendError: The configured backend cannot run there.
+    """
+    check_positive("--utilisation", utilisation, most=1.0)
+    check_positive("--price", price)
+    for option, value in (
+        ("--gpus", devices), ("--cache-batch", cache_sequences), ("--cache-length", cache_tokens),
+    ):  # fmt: skip
+        if value is not None and not 1 <= value <= 10**9:
+            raise ConfigError(f"plan: {option} must be from 1 to 1,000,000,000, got {value}.")
+    model, train = config.model, config.train
+    share = share_of_batch(train, devices)
+    micro = train.micro_batch_sequences or share
+    if share % micro:
+        raise ConfigError(
+            f"plan: train.micro_batch_sequences must divide the {share} sequences of a device, "
+            f"got {micro}."
+        )
+    planner = _Memory(config, device, devices, share)
+    step, memory = planner.step(micro), planner.parts(micro)
+    available = device.memory_bytes if device.memory_bytes is not None else available_bytes()
+    needed = sum(memory.values())
+    forward = flops_per_token(model, train.seq_len)
+    tokens = train.num_steps * train.batch_tokens
+    speed = None
+    if device.bfloat16_flops is not None and train.precision == "bfloat16":
+        # In another precision the peak is another one, which is not in the table.
+        speed = devices * device.bfloat16_flops * utilisation / (3 * forward)
+    hours = None if speed is None else tokens / speed / 3600
+    cache_tokens = cache_tokens or model.max_position_embeddings
+    return Plan(
+        name=config.name,
+        attention_type=model.attention_type,
+        device=device.product,
+        devices=devices,
+        parallel=config.engine.parallel if devices > 1 else "none",
+        activation_checkpointing=config.engine.activation_checkpointing,
+        backend=step.backend,
+        parameters=parameter_count(model),
+        non_embedding_parameters=parameter_count(model, embeddings=False),
+        forward_flops_per_token=forward,
+        backward_flops_per_token=2 * forward,
+        tokens=tokens,
+        batch_tokens=train.batch_tokens,
+        micro_batch_sequences=micro,
+        passes_per_step=share // micro,
+        memory=memory,
+        memory_bytes=needed,
+        device_memory_bytes=available,
+        fits=None if available is None else needed <= available,
+        largest_micro_batch=None if available is None else planner.largest_micro_batch(available),
+        kv_cache={
+            "sequences": cache_sequences,
+            "tokens": cache_tokens,
+            "bytes": cache_sequences * cache_tokens * kv_cache_bytes_per_token(model),
+        },
+        utilisation=utilisation,
+        tokens_per_second=speed,
+        days=None if hours is None else hours / 24,
+        device_hours=None if hours is None else hours * devices,
+        cost=None if hours is None or price is None else hours * devices * price,
+    )
+
+
+def kv_cache_bytes_per_token(model: DiffTransformerConfig, element_bytes: int = 2) -> int:
+    """Bytes that a dynamic or static cache holds of every token, in all layers.
+
+    Args:
+        model: The model.
+        element_bytes: Of one number; 2 in bfloat16.
+    """
+    heads, width = model.cached_kv_shape
+    return 2 * model.num_hidden_layers * heads * width * element_bytes
+
+
+def share_of_batch(train: TrainConfig, devices: int) -> int:
+    """Sequences of a step that one device reads.
+
+    Raises:
+        ConfigError: The batch cannot be divided.
+    """
+    if train.batch_sequences % devices:
+        raise ConfigError(
+            f"plan: --gpus must divide the {train.batch_sequences} sequences of a batch, "
+            f"got {devices}."
+        )
+    return train.batch_sequences // devices
+
+
+def device_phases(
+    step: StepMemory, *, parallel: str, devices: int, bfloat16: bool
+) -> dict[str, dict[str, int]]:
+    """The phases of a step on one of several devices, in bytes by part.
+
+    Args:
+        step: On a device that shares nothing.
+        parallel: ``"ddp"`` or ``"fsdp"``.
+        devices: How many.
+        bfloat16: Whether what is gathered is bfloat16.
+    """
+    phases = {name: dict(parts) for name, parts in step.phases.items()}
+    if devices == 1:
+        return phases
+    everything = step.root_parameters + _blocks(step)
+    for name, parts in phases.items():
+        if parallel == "ddp":  # a second copy of the gradients, which is what is sent
+            parts["communication"] = 4 * everything
+            continue
+        for part in ("weights", "gradients", "optimizer"):
+            parts[part] = -(-parts.get(part, 0) // devices)
+        parts.pop("bfloat16 weights", None)  # what is gathered is bfloat16 already
+        if name == OPTIMIZER:
+            parts["working"] = -(-parts.get("working", 0) // devices)
+            continue
+        gathered = step.root_parameters + 2 * step.block_parameters
+        reduced = {FORWARD: 0, LOSS: step.root_parameters}.get(
+            name, step.root_parameters + step.block_parameters
+        )
+        parts["communication"] = (2 if bfloat16 else 4) * (gathered + reduced)
+    return phases
+
+
+def _blocks(step: StepMemory) -> int:
+    return step.phases[LAST_BLOCK]["weights"] // 4 - step.root_parameters
+
+
+class _Memory:
+    """Memory of a run on its devices, at any micro batch."""
+
+    def __init__(self, config: RunConfig, device: Device, devices: int, share: int) -> None:
+        self._config, self._device, self._devices, self._share = config, device, devices, share
+        self._steps: dict[int, StepMemory] = {}
+
+    def step(self, micro: int) -> StepMemory:
+        if micro not in self._steps:
+            on_cpu = self._device.name == "cpu"
+            self._steps[micro] = step_memory(
+                self._config.model,
+                self._config.train,
+                sequences=micro,
+                accumulates=micro < self._share,
+                device="cpu" if on_cpu else "cuda",
+                checkpointing=self._config.engine.activation_checkpointing,
+                elsewhere=not on_cpu,
+            )
+        return self._steps[micro]
+
+    def parts(self, micro: int) -> dict[str, int]:
+        return largest(
+            device_phases(
+                self.step(micro),
+                parallel=self._config.engine.parallel,
+                devices=self._devices,
+                bfloat16=self._config.train.precision == "bfloat16",
+            )
+        )
+
+    def largest_micro_batch(self, available: int) -> int:
+        """The largest divisor of a device's share that fits; 0 if not one sequence does."""
+        sizes = [size for size in range(1, self._share + 1) if self._share % size == 0]
+        low, high = 0, len(sizes)  # sizes[:low] fit, sizes[high:] do not
+        while low < high:
+            middle = (low + high) // 2
+            if sum(self.parts(sizes[middle]).values()) <= available:
+                low = middle + 1
+            else:
+                high = middle
+        return sizes[low - 1] if low else 0

@@ -1,0 +1,141 @@
+"""What a plan says: counts, shares of several devices, time, cost, and refusals."""
+
+import dataclasses
+
+import pytest
+
+import diffattn.training.planning.plan as plan_module
+from diffattn.errors import ConfigError
+from diffattn.models.accounting import flops_per_token, parameter_count
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.training.config import DataConfig, RunConfig, TrainConfig
+from diffattn.training.engine import EngineConfig
+from diffattn.training.planning.devices import DEVICES, device
+from diffattn.training.planning.plan import device_phases, kv_cache_bytes_per_token, make_plan
+from diffattn.training.planning.step_memory import StepMemory, largest
+
+
+@pytest.fixture(autouse=True)
+def _no_step_is_run(monkeypatch):
+    """What a step holds is made up: 400 kB, and 100 kB for every sequence."""
+    monkeypatch.setattr(plan_module, "step_memory", made_up_step)
+
+
+def made_up_step(config, train, *, sequences, accumulates, **options):
+    phases = {"backward of the last block": {"weights": 400_000, "logits": 100_000 * sequences}}
+    return StepMemory(phases=phases, block_parameters=1000, root_parameters=1000, backend="made up")
+
+
+def run(parallel="ddp", **changes):
+    model = DiffTransformerConfig(
+        attention_type="diff", vocab_size=512, hidden_size=64, num_hidden_layers=2, num_heads=2,
+        head_dim=32, max_position_embeddings=64,
+    )  # fmt: skip
+    train = TrainConfig(
+        **{"num_steps": 1000, "batch_tokens": 512, "seq_len": 64, "precision": "bfloat16"} | changes
+    )
+    return RunConfig(
+        name="planned", model=model, train=train, data=DataConfig(vocab_size=512),
+        engine=EngineConfig(parallel=parallel),
+    )  # fmt: skip
+
+
+def test_time_and_cost_follow_from_the_peak():
+    config = run()
+    plan = make_plan(config, device("H100"), devices=2, utilisation=0.5, price=2.0)
+    flops = flops_per_token(config.model, 64, training=True)
+    assert plan.forward_flops_per_token + plan.backward_flops_per_token == pytest.approx(
+        flops, 1e-6
+    )
+    assert plan.tokens_per_second == pytest.approx(2 * 989.5e12 * 0.5 / flops, rel=1e-6)
+    assert plan.days == pytest.approx(512_000 / plan.tokens_per_second / 86_400)
+    assert plan.cost == pytest.approx(plan.days * 24 * 2 * 2.0)
+    assert plan.parameters == parameter_count(config.model)
+    assert plan.fits
+    assert plan.memory_bytes == sum(plan.memory.values())
+    assert plan.largest_micro_batch == 4
+    assert plan.passes_per_step == 1
+
+
+def test_no_price_gives_no_cost_and_no_peak_no_time():
+    assert make_plan(run(), device("a100")).cost is None
+    plan = make_plan(run(), device("cpu"), price=1.0)
+    assert (plan.tokens_per_second, plan.days, plan.cost) == (None, None, None)
+    assert make_plan(run(precision="float32"), device("h100")).days is None
+
+
+def test_what_does_not_fit_is_said():
+    tiny = dataclasses.replace(device("h100"), memory_bytes=850_000)
+    plan = make_plan(run(), tiny)
+    assert (plan.memory_bytes, plan.fits) == (1_200_000, False)
+    assert plan.largest_micro_batch == 4
+    assert make_plan(run(), dataclasses.replace(tiny, memory_bytes=1000)).largest_micro_batch == 0
+
+
+def test_the_cache_holds_keys_and_values_of_every_layer():
+    model = run().model
+    assert (
+        kv_cache_bytes_per_token(model) == 2 * 2 * 2 * 64 * 2
+    )  # K, V; layers; heads; width; bytes
+    plan = make_plan(run(), device("h100"), cache_sequences=3, cache_tokens=10)
+    assert plan.kv_cache == {"sequences": 3, "tokens": 10, "bytes": 30 * 1024}
+
+
+PHASES = {
+    "forward": {"weights": 400, "optimizer": 800, "activations": 900, "bfloat16 weights": 200},
+    "backward of the last block": {
+        "weights": 400, "optimizer": 800, "gradients": 100, "activations": 700,
+    },
+    "optimizer": {"weights": 400, "optimizer": 800, "gradients": 400, "working": 400},
+}  # fmt: skip
+STEP = StepMemory(phases=PHASES, block_parameters=40, root_parameters=20, backend="triton")
+
+
+def test_whole_copies_send_a_second_copy_of_the_gradients():
+    shared = device_phases(STEP, parallel="ddp", devices=4, bfloat16=True)
+    for name, parts in shared.items():
+        assert parts == PHASES[name] | {"communication": 400}
+
+
+def test_shards_divide_what_belongs_to_the_weights():
+    shared = device_phases(STEP, parallel="fsdp", devices=4, bfloat16=True)
+    assert shared["forward"] == {
+        "weights": 100, "gradients": 0, "optimizer": 200, "activations": 900,
+        "communication": 2 * (20 + 80),
+    }  # fmt: skip
+    assert shared["optimizer"] == {
+        "weights": 100, "optimizer": 200, "gradients": 100, "working": 100,
+    }  # fmt: skip
+    assert largest(shared) == {"weights": 100, "optimizer": 200, "activations": 900,
+                               "communication": 200}  # fmt: skip
+    assert device_phases(STEP, parallel="fsdp", devices=1, bfloat16=True) == PHASES
+
+
+def test_every_device_has_a_source():
+    assert all(row.source for row in DEVICES.values())
+    assert [name for name, row in DEVICES.items() if row.bfloat16_flops is None] == ["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"utilisation": 0.0}, "--utilisation must be above 0 and at most 1, got 0."),
+        ({"utilisation": 1.5}, "--utilisation must be above 0 and at most 1, got 1.5."),
+        ({"utilisation": float("nan")}, "--utilisation must be above 0 and at most 1, got nan."),
+        ({"price": -1.0}, "--price must be above 0"),
+        ({"devices": 0}, "--gpus must be from 1 to"),
+        ({"devices": 3}, "--gpus must divide the 8 sequences of a batch, got 3."),
+        ({"cache_tokens": 0}, "--cache-length must be from 1 to"),
+    ],
+)
+def test_wrong_numbers_are_refused(options, message):
+    with pytest.raises(ConfigError) as error:
+        make_plan(run(), device("h100"), **options)
+    assert message in str(error.value)
+
+
+def test_a_micro_batch_that_does_not_divide_is_refused():
+    with pytest.raises(ConfigError, match="must divide the 2 sequences of a device, got 4"):
+        make_plan(run(micro_batch_sequences=4), device("h100"), devices=4)
+    with pytest.raises(ConfigError, match="Did you mean 'h200'"):
+        device("h20")

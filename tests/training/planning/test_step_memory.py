@@ -1,0 +1,81 @@
+"""The memory of a step: equal to what a step allocates, whatever runs it."""
+
+import pytest
+import torch
+
+from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.training.config import TrainConfig
+from diffattn.training.planning.live_bytes import LiveBytes
+from diffattn.training.planning.step_memory import OPTIMIZER, step_memory
+from diffattn.training.schedule import optimizer_and_scheduler
+
+TRAIN = TrainConfig(num_steps=30, batch_tokens=512, seq_len=128)
+
+
+def config(attention_type="diff", **changes):
+    softmax = DiffTransformerConfig(
+        attention_type="softmax", vocab_size=512, hidden_size=64, num_hidden_layers=3, num_heads=4,
+        max_position_embeddings=512, **changes,
+    )  # fmt: skip
+    return softmax.twin(attention_type, match="heads").config
+
+
+def really_alive(model_config, sequences):
+    """The most bytes alive in two real steps; the first gives the optimizer its state."""
+    live = LiveBytes(lambda func, args, tensor: "all")
+    with live:
+        model = DiffTransformerForCausalLM(model_config).train()
+        optimizer, _ = optimizer_and_scheduler(model, TRAIN)
+        ids = torch.zeros(sequences, TRAIN.seq_len, dtype=torch.int64)
+        for _ in range(2):
+            live.enter("step")
+            model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+    return sum(live.peaks["step"].values())
+
+
+def test_estimate_is_what_a_real_step_holds():
+    """The backend holds its maps, so that no memory of its own is added."""
+    model = config(attention_backend="reference")
+    step = step_memory(model, TRAIN, sequences=4, accumulates=False, device="cpu")
+    assert step.backend == "reference"
+    assert sum(step.peak.values()) == pytest.approx(really_alive(model, 4), rel=1e-3)
+    parameters = sum(p.numel() for p in DiffTransformerForCausalLM(model).parameters())
+    assert step.phases[OPTIMIZER]["optimizer"] == pytest.approx(8 * parameters, rel=1e-2)
+    assert step.root_parameters + 3 * step.block_parameters == parameters
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_two_layers_tell_what_all_of_them_need(attention_type, precision, checkpointing):
+    train = TrainConfig(num_steps=30, batch_tokens=512, seq_len=128, precision=precision)
+    for accumulates in (False, True):
+        few, all_layers = (
+            step_memory(
+                config(attention_type), train, sequences=4, accumulates=accumulates, device="cpu",
+                checkpointing=checkpointing, whole=whole,
+            )
+            for whole in (False, True)
+        )  # fmt: skip
+        assert sum(few.peak.values()) == pytest.approx(sum(all_layers.peak.values()), rel=2e-3)
+
+
+def test_a_gpu_keeps_no_map_and_adds_the_optimizers_square_roots():
+    longer = TrainConfig(num_steps=30, batch_tokens=2048, seq_len=512)
+    model = config(head_dim=32, attention_backend="triton")
+    on_gpu = step_memory(
+        model, longer, sequences=4, accumulates=False, device="cuda", elsewhere=True
+    )
+    assert on_gpu.backend == "triton"
+    one_map = 4 * model.num_heads * 512 * 512 * 4
+    eager = config(head_dim=32, attention_backend="reference")
+    maps = step_memory(eager, longer, sequences=4, accumulates=False, device="cuda", elsewhere=True)
+    # Both maps of three layers.
+    assert maps.peak["activations"] - on_gpu.peak["activations"] > 3 * 2 * one_map
+    weights = on_gpu.phases[OPTIMIZER]["weights"]
+    assert on_gpu.phases[OPTIMIZER]["working"] == pytest.approx(weights, rel=1e-2)
