@@ -33,17 +33,16 @@ def corpus(path, megabytes):
 
 @pytest.mark.scheduled
 def test_peak_memory_does_not_grow_with_the_corpus(tmp_path):
-    """30 and 300 MB of text: everything that grew with it would take 270 MB more or less."""
+    """30 and 120 MB of text: to hold it would take 90 MB more."""
     found = []
-    for megabytes in (30, 300):
+    for megabytes in (30, 120):
         source = corpus(tmp_path / f"{megabytes}.jsonl", megabytes)
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, source, tmp_path / str(megabytes)],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         found.append(json.loads(done.stdout))
-        print(found[-1])
     small, large = found
-    assert large["bytes"] > 9.5 * small["bytes"]
+    assert large["bytes"] > 3.9 * small["bytes"]
     grown = large["peak"] - small["peak"]
-    assert grown < 0.1 * (large["bytes"] - small["bytes"]), found
+    assert grown < 0.3 * (large["bytes"] - small["bytes"]), found
