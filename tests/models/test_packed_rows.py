@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.models.packed_rows import packed_row
 from diffattn.ops import backends
+from diffattn.ops.packed_rows import packed_row
 
 BORDERS = [0, 4, 5, 11]  # documents of 4, 1 and 6 tokens
 RESTARTS = torch.tensor([[0, 1, 2, 3, 0, 0, 1, 2, 3, 4, 5]])

@@ -234,7 +234,7 @@ def test_what_changed_under_an_interrupted_run_is_named(make_run, data, corpus, 
     with (corpus / "00.txt").open("a", encoding="utf-8") as file:
         file.write(" and more")
     try:
-        with pytest.raises(CheckpointError, match=r"the corpus or its settings changed"):
+        with pytest.raises(CheckpointError, match=r"'00.txt' has changed"):
             prepare_data(data.config, data.folder)
     finally:
         text = (corpus / "00.txt").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.models.packed_rows import packed_row
+from diffattn.ops.packed_rows import packed_row
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from diffattn.data.context_parts import PartLosses
 from diffattn.data.tokens import TokenDataset
-from diffattn.models.packed_rows import packed_row
+from diffattn.ops.packed_rows import packed_row
 from diffattn.probes.window_losses import window_losses
 from diffattn.training.callbacks import METRICS
 from diffattn.training.config import TrainConfig

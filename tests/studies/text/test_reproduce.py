@@ -41,8 +41,8 @@ def test_files_of_a_study(study):
 def test_what_was_said_and_told(study, heard):
     lines, events = heard["lines"], heard["events"]
     assert lines[0].startswith("training a byte-level BPE of 300 entries on ")
-    assert lines[1:] == [
-        "packing 1 documents",
+    assert lines[1].startswith("packing ")
+    assert lines[2:] == [
         "comparison: training 5 of 5 models",
         "counting what unigrams, bigrams and copies predict",
         "comparing",
@@ -140,7 +140,8 @@ def test_the_second_call_is_quick_and_changes_nothing(copied, settings, monkeypa
     before = snapshot(copied)
     lines = []
     reproduce("smoke", out=copied, settings=settings, on_message=lines.append)
-    assert lines == ["checking 1 documents", "comparing"]
+    assert lines[0].startswith("checking ")
+    assert lines[1:] == ["comparing"]
     assert snapshot(copied) == before
 
 
