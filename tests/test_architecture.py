@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"records", "stats"},
     "cli": {"studies", "recipes", "report", "testing", *RUNNERS, *BELOW_RUNNERS},
 }
-OPTIONAL = {"triton", "lm_eval", "rouge_score", "datasets", "pytest"}
+OPTIONAL = {"triton", "lm_eval", "rouge_score", "datasets", "tiktoken", "pytest"}
 WINGS = {
     "evaluation": {"perplexity", "lm_tasks", "long_context", "icl", "hallucination", "judge"},
     "report": {"study", "recall", "stability", "evaluation", "benchmarks", "claims"},

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from diffattn.data.byte_pairs import TextEncoder
 from diffattn.data.corpora import Document
 from diffattn.errors import DiffAttnError
 
@@ -87,8 +88,9 @@ def encode(
         DiffAttnError: A process ended before its work was done.
     """
     if workers == 1:
+        text_encoder = TextEncoder(encoder)
         for batch in waiting:
-            yield EncodedBatch(batch, *_encoded(encoder, batch.texts, dtype))
+            yield EncodedBatch(batch, *_encoded(text_encoder, batch.texts, dtype))
         return
     # Not forked: the library's threads and their locks do not survive that.
     with concurrent.futures.ProcessPoolExecutor(
@@ -117,12 +119,14 @@ def encode(
             pool.shutdown(cancel_futures=True)
 
 
-def _encoded(encoder: Any, texts: list[str], dtype: np.dtype[Any]) -> tuple[bytes, list[int]]:
-    ids = [e.ids for e in encoder.encode_batch_fast(texts, add_special_tokens=False)]
-    return b"".join(np.asarray(i, dtype=dtype).tobytes() for i in ids), [len(i) for i in ids]
+def _encoded(
+    encoder: TextEncoder, texts: list[str], dtype: np.dtype[Any]
+) -> tuple[bytes, list[int]]:
+    ids = encoder(texts)
+    return b"".join(i.astype(dtype).tobytes() for i in ids), [len(i) for i in ids]
 
 
-_worker_encoder: Any = None
+_worker_encoder: TextEncoder | None = None
 
 
 def _begin_worker(encoder: str) -> None:
@@ -133,8 +137,9 @@ def _begin_worker(encoder: str) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     from tokenizers import Tokenizer
 
-    _worker_encoder = Tokenizer.from_str(encoder)
-    _worker_encoder.encode_special_tokens = True  # the one setting of ours that is not saved
+    loaded = Tokenizer.from_str(encoder)
+    loaded.encode_special_tokens = True  # the one setting of ours that is not saved
+    _worker_encoder = TextEncoder(loaded)
 
 
 def _end_with_parent() -> None:
@@ -145,6 +150,7 @@ def _end_with_parent() -> None:
 
 
 def _encoded_by_worker(texts: list[str], dtype: str) -> tuple[bytes, list[int]]:
+    assert _worker_encoder is not None
     return _encoded(_worker_encoder, texts, np.dtype(dtype))
 
 
