@@ -9,6 +9,7 @@ from test_distributed import ROUNDING, assert_same_losses, losses
 from torch.distributed.tensor import Shard, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
+from children import launched, values
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.layers.feed_forward import SwiGLU
 from diffattn.models.attention_types import ATTENTION_TYPES
@@ -19,7 +20,6 @@ from diffattn.training.distributed import joined
 from diffattn.training.engine import EngineConfig
 from diffattn.training.sharding import require_shardable, require_sharded
 from diffattn.training.trainer import train
-from launched import launched, values
 
 PARALLEL = ("ddp", "fsdp")
 
@@ -139,8 +139,8 @@ def test_a_single_whole_parameter_is_noticed():
             assert model[0].weight.placements == (Shard(0),)
             require_sharded(model)
 
-    for kind, (name, message, _) in launched(2, run):
-        assert (kind, name) == ("raised", "DiffAttnError")
+    for kind, (names, message, _) in launched(2, run):
+        assert (kind, names[0]) == ("raised", "DiffAttnError")
         assert "got 1 whole ones, the first 1.weight" in message
 
 
