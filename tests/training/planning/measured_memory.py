@@ -1,0 +1,208 @@
+"""What a training run really allocates on a CPU, against what ``diffattn plan`` counts.
+
+``python tests/training/planning/measured_memory.py docs/records/memory.json`` trains every case of
+``CASES`` for two steps, each in fresh processes, and writes the record; what it holds already is
+kept and only estimated again. Two measurements:
+
+- allocated: the highest sum of what PyTorch's allocator gave and took back, by its profiler. It
+  sees what operators take for themselves; this is what the estimate has to meet.
+- resident: growth of the process's largest resident memory over that before the run, after a tiny
+  run has loaded every library. It also holds what the C library keeps of freed blocks, and pages
+  of the data files.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+TYPES = ("softmax", "diff", "diff_v2", "shared_diff")
+SIZES = {
+    "0.9M": {"hidden_size": 128, "layers": 4, "vocab_size": 1024, "sequences": 8, "passes": 1},
+    "6M": {"hidden_size": 256, "layers": 6, "vocab_size": 4096, "sequences": 8, "passes": 1},
+}
+CASES = [
+    {"type": kind, "size": size, "checkpointing": checkpointing, "precision": precision}
+    for size, kinds, precisions in (
+        ("0.9M", TYPES, ("float32", "bfloat16")),
+        ("6M", ("softmax",), ("float32",)),
+    )
+    for precision in precisions
+    for kind in kinds
+    for checkpointing in (False, True)
+]
+
+
+def run_config(case, *, steps=2, tiny=False):
+    """The run of a case; ``tiny`` loads the same code and takes no memory."""
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+    from diffattn.training.config import DataConfig, RunConfig, TrainConfig
+    from diffattn.training.engine import EngineConfig
+
+    size = SIZES[case["size"]]
+    hidden = 32 if tiny else size["hidden_size"]
+    seq_len = 32 if tiny else 256
+    softmax = DiffTransformerConfig(
+        attention_type="softmax",
+        vocab_size=300 if tiny else size["vocab_size"],
+        hidden_size=hidden,
+        num_hidden_layers=2 if tiny else size["layers"],
+        num_heads=4 if tiny else hidden // 32,
+        max_position_embeddings=seq_len,
+    )
+    return RunConfig(
+        name="measured",
+        model=softmax.twin(case["type"], match="heads").config,
+        train=TrainConfig(
+            num_steps=steps,
+            batch_tokens=size["sequences"] * size["passes"] * seq_len,
+            seq_len=seq_len,
+            micro_batch_sequences=size["sequences"],
+            warmup_steps=0,
+            log_every=1,
+            evaluate_every=steps,
+            evaluation_tokens=seq_len,
+            precision=case["precision"],
+        ),
+        data=DataConfig(vocab_size=300),
+        engine=EngineConfig(activation_checkpointing=case["checkpointing"]),
+    )
+
+
+def estimated(case):
+    """Bytes at the peak of a step, as ``diffattn plan`` counts them."""
+    from diffattn.training.planning.step_memory import step_memory
+
+    run = run_config(case)
+    return step_memory(
+        run.model,
+        run.train,
+        sequences=run.train.micro_batch_sequences,
+        accumulates=run.train.micro_batch_sequences < run.train.batch_sequences,
+        device="cpu",
+        checkpointing=run.engine.activation_checkpointing,
+    )
+
+
+def child(case, how, folder):
+    """Train a case in this process and return the bytes measured."""
+    import resource
+
+    from torch.profiler import ProfilerActivity, profile
+
+    from diffattn.training.config import DataConfig
+    from diffattn.training.prepare import prepare_data
+
+    texts = folder / "texts"
+    texts.mkdir()
+    rng = random.Random(0)
+    for number in range(8):
+        words = (rng.choice(("red", "cat", "sat", "mat")) for _ in range(3000))
+        (texts / f"{number}.txt").write_text(" ".join(words), encoding="utf-8")
+    data = prepare_data(
+        DataConfig(source=str(texts), vocab_size=300, validation_fraction=0.3), folder / "data"
+    )
+    _train(run_config(case, tiny=True), data, folder / "tiny")
+    if how == "resident":
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        _train(run_config(case), data, folder / "run")
+        return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        _train(run_config(case), data, folder / "run")
+    events = [
+        event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"
+    ]
+    now = most = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        most = max(most, now)
+    return most
+
+
+def _train(run, data, folder):
+    from diffattn.training import trainer
+
+    if run.engine.activation_checkpointing:
+        model = trainer.DiffTransformerForCausalLM
+
+        def make(config):
+            made = model(config)
+            made.activation_checkpointing_enable({"use_reentrant": False})
+            return made
+
+        trainer.DiffTransformerForCausalLM = make
+    try:
+        trainer.train(run, data, folder)
+    finally:
+        if run.engine.activation_checkpointing:
+            trainer.DiffTransformerForCausalLM = model
+
+
+def _name(case):
+    return json.dumps([case[key] for key in ("type", "size", "checkpointing", "precision")])
+
+
+def measured(case, how):
+    """Bytes measured in a fresh process."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, __file__, "--child", json.dumps(case), how, folder],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.splitlines()[-1])
+
+
+def main():
+    """Write the record."""
+    import torch
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--child", nargs=3, metavar=("CASE", "HOW", "FOLDER"))
+    parser.add_argument("record", nargs="?", type=Path)
+    options = parser.parse_args()
+    if options.child:
+        case, how, folder = options.child
+        print(child(json.loads(case), how, Path(folder)))
+        return
+    rows = []
+    kept = {}
+    if options.record.exists():
+        for row in json.loads(options.record.read_text(encoding="utf-8"))["runs"]:
+            kept[_name(row)] = [row["allocated_bytes"], row["resident_bytes"]]
+    for case in CASES:
+        step = estimated(case)
+        needed = sum(step.peak.values())
+        allocated, resident = kept.get(_name(case)) or (
+            measured(case, how) for how in ("allocated", "resident")
+        )
+        rows.append(
+            case
+            | {
+                "backend": step.backend,
+                "estimated_bytes": needed,
+                "allocated_bytes": allocated,
+                "resident_bytes": resident,
+                "estimated_over_allocated": round(needed / allocated, 4),
+            }
+        )
+        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+        record = {
+            "date": str(datetime.date.today()),
+            "torch": torch.__version__,
+            "device": "cpu",
+            "runs": rows,
+        }
+        options.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
