@@ -25,12 +25,14 @@ TYPES = ("softmax", "diff", "diff_v2", "shared_diff")
 SIZES = {
     "0.9M": {"hidden_size": 128, "layers": 4, "vocab_size": 1024, "sequences": 8, "passes": 1},
     "6M": {"hidden_size": 256, "layers": 6, "vocab_size": 4096, "sequences": 8, "passes": 1},
+    "29M": {"hidden_size": 512, "layers": 8, "vocab_size": 8192, "sequences": 4, "passes": 2},
 }
 CASES = [
     {"type": kind, "size": size, "checkpointing": checkpointing, "precision": precision}
     for size, kinds, precisions in (
         ("0.9M", TYPES, ("float32", "bfloat16")),
-        ("6M", ("softmax",), ("float32",)),
+        ("6M", TYPES, ("float32",)),
+        ("29M", ("softmax", "diff"), ("float32",)),
     )
     for precision in precisions
     for kind in kinds
@@ -97,6 +99,7 @@ def child(case, how, folder):
 
     from diffattn.training.config import DataConfig
     from diffattn.training.prepare import prepare_data
+    from diffattn.training.trainer import train
 
     texts = folder / "texts"
     texts.mkdir()
@@ -107,13 +110,13 @@ def child(case, how, folder):
     data = prepare_data(
         DataConfig(source=str(texts), vocab_size=300, validation_fraction=0.3), folder / "data"
     )
-    _train(run_config(case, tiny=True), data, folder / "tiny")
+    train(run_config(case, tiny=True), data, folder / "tiny")
     if how == "resident":
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        _train(run_config(case), data, folder / "run")
+        train(run_config(case), data, folder / "run")
         return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        _train(run_config(case), data, folder / "run")
+        train(run_config(case), data, folder / "run")
     events = [
         event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"
     ]
@@ -122,25 +125,6 @@ def child(case, how, folder):
         now += event.nbytes()
         most = max(most, now)
     return most
-
-
-def _train(run, data, folder):
-    from diffattn.training import trainer
-
-    if run.engine.activation_checkpointing:
-        model = trainer.DiffTransformerForCausalLM
-
-        def make(config):
-            made = model(config)
-            made.activation_checkpointing_enable({"use_reentrant": False})
-            return made
-
-        trainer.DiffTransformerForCausalLM = make
-    try:
-        trainer.train(run, data, folder)
-    finally:
-        if run.engine.activation_checkpointing:
-            trainer.DiffTransformerForCausalLM = model
 
 
 def _name(case):
