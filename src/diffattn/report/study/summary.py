@@ -162,7 +162,7 @@ def in_words(study: TextStudy, entry: Difference) -> str:
     for row in rows_of(study):
         if (row["variant"], row["baseline"], "best") == (entry.variant, entry.baseline, entry.at):
             if row["p_holm"] is not None and not row["shown"]:
-                return "no difference shown"
+                return "no difference shown after Holm"
             if row["shown"]:
                 side = "lower" if entry.interval.mean < 0 else "higher"
                 return f"{side} by {number(abs(entry.interval.mean))}"
