@@ -4,6 +4,7 @@ import math
 import shlex
 import types
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,8 @@ def test_every_reproduction_resolves(line):
     _, name, *arguments = shlex.split(line)
     values = get_command(app).commands[name].make_context(name, arguments).params
     if values["study"] != "recall":
-        make = {"text": comparison, "stability": stability_study}[values["study"]]
+        kinds = {kind: partial(comparison, kind=kind) for kind in ("text", "ablations", "rank")}
+        make = (kinds | {"stability": stability_study})[values["study"]]
         assert make(values["scale"], settings=values["set_"] or []).resolved()
 
 
@@ -200,6 +202,19 @@ def test_a_bound_other_than_zero_is_what_is_tested():
     assert only(claim, ClaimRecords(text=text(same))).verdict == "agrees"
     better = {"diff_v2": [3.5, 3.6, 3.7], "diff_v2_norm": [3.4, 3.501, 3.599]}
     assert only(claim, ClaimRecords(text=text(better))).verdict == "disagrees"
+
+
+def test_rows_of_ablations_and_ranks_are_read_from_their_own_records():
+    rank = text({"shared_diff_r2": [3.0, 3.1, 3.2], "shared_diff_r16": [2.9, 3.0, 3.11]})
+    claim = BY_ID["shared-rank"]
+    assert claim.measure(ClaimRecords(text=rank, ablations=rank)) is None
+    judged = only(claim, ClaimRecords(rank=rank))
+    assert judged.measured.effect == pytest.approx((0.1 + 0.1 + 0.09) / 3)
+    assert judged.verdict == "disagrees"  # far above the margin
+    losses = {"diff": [3.0, 3.1, 3.2], "diff_lambda_08": [3.0, 3.1, 3.2001]}
+    assert only(BY_ID["lambda-init-0.8"], ClaimRecords(ablations=text(losses))).verdict == "agrees"
+    wrong = text(losses, informative=False)
+    assert only(BY_ID["lambda-init-0.8"], ClaimRecords(ablations=wrong)).verdict == "uninformative"
 
 
 def test_loss_of_a_part():
@@ -379,13 +394,18 @@ def test_an_old_study_holds_no_control_and_a_damaged_one_is_refused(tmp_path):
     path = tmp_path / "published" / "text" / "results.json"
     write_record(path, {"schema": 1, "protocol": {"name": "matched_comparison", "version": 1}})
     assert read_claim_records(tmp_path).text is None
+    fewer = text(LEAD | {"diff_no_norm": LEAD["diff"][:2]})
+    study = tmp_path / "published" / "ablations" / "results.json"
+    write_record(study, fewer)
+    assert read_claim_records(tmp_path).ablations == fewer  # a control with the first seeds alone
+    study.unlink()
     for wrong in (
-        text(LEAD | {"none": [4.0]}),
+        text(LEAD | {"none": [4.0] * 4}),  # more than the study has seeds
         text(LEAD) | {"protocol": []},
         text(LEAD) | {"verdict": None},
     ):
         write_record(path, wrong)
-        with pytest.raises(CheckpointError, match=r"results\.json: "):
+        with pytest.raises(CheckpointError, match=r"published/text/results\.json: "):
             read_claim_records(tmp_path)
 
 
