@@ -25,7 +25,10 @@ def reproduce(
         ),
     ] = "text",
     scale: Annotated[
-        str, typer.Option(help="smoke (a minute), laptop (10 minutes) or study (hours)")
+        str,
+        typer.Option(
+            help="smoke (a minute), laptop (10 minutes; ablations and rank hours) or study (hours)"
+        ),
     ] = "laptop",
     out: Annotated[
         Path | None,
