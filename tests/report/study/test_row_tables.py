@@ -1,14 +1,16 @@
 """The table and the chart of a study of ablations, from made-up records."""
 
+import plotly.graph_objects as go
 import pytest
 
 from diffattn.errors import CheckpointError
 from diffattn.report.build import markdown_results
+from diffattn.report.page.wording import type_name
 from diffattn.report.study.files import read_study
 from diffattn.report.study.rows import rows_chart, rows_table
 from diffattn.report.study.tables import other_tables
 from record_files import change_record, read_record
-from report.page_reader import build, outline_of
+from report.page_reader import build, figures, outline_of
 
 VARIANTS = ("softmax", "diff", "diff_no_norm", "shared_diff", "none")
 ROWS = [
@@ -67,6 +69,15 @@ def test_the_page_and_the_markdown_say_it(folder):
     assert "Table 6" in text
     assert "What the differences show." not in text  # by intervals that nothing adjusts
     assert "no difference shown after Holm" in markdown_results(folder)
+
+
+def test_the_chart_has_a_line_per_row(folder):
+    spec = figures(build(folder))["chart-differences"]
+    chart = go.Figure(spec)
+    assert list(chart.layout.yaxis.ticktext) == [
+        f"{type_name(row['variant'])} − {type_name(row['baseline'])}" for row in ROWS
+    ]
+    assert len(chart.data) == 2 * len(ROWS)  # single pairs, and their mean
 
 
 def test_ranks_have_no_column_of_the_paper(folder):

@@ -177,12 +177,11 @@ def test_runs_of_the_sweep_are_shorter_and_of_another_seed():
         assert (train.num_steps, train.warmup_steps) == (1_000, 50)
 
 
-@pytest.mark.parametrize("match", MATCHES)
 @pytest.mark.parametrize(
-    ("scale", "kind"),
-    [("smoke", "text"), ("laptop", "text"), ("study", "text"), ("laptop", "ablations"),
-     ("study", "rank")],
-)  # fmt: skip
+    ("scale", "kind", "match"),
+    [(scale, "text", match) for scale in ("smoke", "laptop", "study") for match in MATCHES]
+    + [("laptop", "ablations", "params"), ("study", "rank", "params")],
+)
 def test_stated_differences_are_those_of_the_real_models(scale, kind, match):
     config = comparison(scale, kind=kind, seeds=(0,), match=match)
     members = config.trials(dict.fromkeys(VARIANTS, 1e-3))

@@ -31,6 +31,16 @@ def results(kind="ablations", seeds=SEEDS, losses=LOSSES):
     return made | {"verdict": verdict(made)}
 
 
+@pytest.fixture(scope="module")
+def made():
+    return results()
+
+
+@pytest.fixture(scope="module")
+def ranked():
+    return results("rank")
+
+
 def row(made, variant, baseline):
     (found,) = (
         one for one in made["rows"] if (one["variant"], one["baseline"]) == (variant, baseline)
@@ -38,8 +48,8 @@ def row(made, variant, baseline):
     return found
 
 
-def test_every_row_is_tested_against_what_it_changes():
-    pairs = [(one["variant"], one["baseline"]) for one in results()["rows"]]
+def test_every_row_is_tested_against_what_it_changes(made, ranked):
+    pairs = [(one["variant"], one["baseline"]) for one in made["rows"]]
     assert len(pairs) == len(set(pairs)) == len(MEMBERS["ablations"]) - 2 + 1
     assert {variant for variant, _ in pairs} == set(MEMBERS["ablations"]) - {"softmax", "none"}
     expected = {
@@ -47,23 +57,21 @@ def test_every_row_is_tested_against_what_it_changes():
         ("diff_v2", "softmax_more_heads"), ("shared_diff_map_norm", "shared_diff"),
     }  # fmt: skip
     assert expected <= set(pairs)
-    ranks = [(one["variant"], one["baseline"]) for one in results("rank")["rows"]]
+    ranks = [(one["variant"], one["baseline"]) for one in ranked["rows"]]
     assert ("shared_diff_r8", "diff") in ranks
     assert ("shared_diff_r8_lambda_05", "shared_diff_r8") in ranks
     assert len(ranks) == 13
 
 
-def test_ranks_are_compared_with_v1_and_with_softmax():
-    made = results("rank")["differences"]
-    pairs = {(one["variant"], one["baseline"]) for one in made}
+def test_ranks_are_compared_with_v1_and_with_softmax(ranked):
+    pairs = {(one["variant"], one["baseline"]) for one in ranked["differences"]}
     assert {("shared_diff_r2", "diff"), ("shared_diff_r2", "softmax")} <= pairs
     assert {("shared_diff_r2_lambda_08", other) for other in ("diff", "softmax")} <= pairs
 
 
-def test_p_values_of_three_seeds_by_hand():
+def test_p_values_of_three_seeds_by_hand(made):
     """Student's t with two degrees of freedom: p = 1 − t / √(t² + 2); 14 rows for Holm."""
-    made = results()
-    values = [0.4, 0.4 - 0.0, 0.4 + 1e-4]  # minus diff's own noise: 0, 1e-4 − 1e-4, 0 + 1e-4
+    values = [0.4, 0.4, 0.4 + 1e-4]  # the noise of both: 0 − 0, 1e-4 − 1e-4, 0 + 1e-4
     mean = sum(values) / 3
     error = (sum((v - mean) ** 2 for v in values) / 2 / 3) ** 0.5
     t = mean / error
@@ -77,8 +85,8 @@ def test_p_values_of_three_seeds_by_hand():
     assert noisy["p_holm"] > noisy["p"]
 
 
-def test_the_sentence_names_what_is_shown_and_what_is_not():
-    said = results()["verdict"]
+def test_the_sentence_names_what_is_shown_and_what_is_not(made):
+    said = made["verdict"]
     assert said["informative"]
     assert "14 comparisons, p at most 0.05 after Holm's adjustment" in said["sentence"]
     worse, better, rest = said["sentence"].split("): ")[1].split("; ")
