@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from diffattn.errors import ConfigError
 from diffattn.layers import controls
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
+from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.layers.softmax_attention import SoftmaxAttention
 
 WIDTH, HEADS, DIM = 24, 3, 4
@@ -79,3 +81,104 @@ def test_a_lambda_per_token_is_v1_where_it_equals_v1s(x):
     token.lambda_proj.weight.data.zero_()
     expected = v1(x, attend=lambda q, k, v, _: v1.operator(q, k, v, torch.tensor(0.5)))
     torch.testing.assert_close(token(x), expected, rtol=0, atol=1e-12)
+
+
+def whole_maps(layer, x, query, key, heads):
+    """softmax(s Q Kᵀ) of projections ``[B, T, heads, D]``, causal, as plain sums."""
+    q, k = (y.unflatten(-1, (heads, DIM)) for y in (query, key))
+    logits = torch.einsum("bthd,bshd->bhts", q, k) * DIM**-0.5
+    hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+    return logits.masked_fill(hidden, -torch.inf).softmax(-1)
+
+
+def v2_maps(layer, x):
+    """Both maps and the values of V2, with one key/value head per head, by hand."""
+    q = layer.q_proj(x).unflatten(-1, (HEADS, 2, DIM))
+    k, v = layer.k_proj(x), layer.v_proj(x).unflatten(-1, (HEADS, DIM))
+    maps = [whole_maps(layer, x, q[..., i, :].flatten(2), k, HEADS) for i in (0, 1)]
+    return *maps, v
+
+
+def test_without_lambda_the_maps_are_subtracted_whole(x):
+    layer = controls.WholeDifferenceAttention(WIDTH, HEADS, DIM).double()
+    first, second, v = v2_maps(layer, x)
+    expected = torch.einsum("bhts,bshd->bthd", first - second, v)
+    torch.testing.assert_close(layer(x), layer.o_proj(expected.flatten(2)), rtol=0, atol=1e-12)
+    assert not layer(x)[:, 0].abs().max() > 1e-12  # the first token sees itself alone
+
+
+def test_a_raw_lambda_is_its_projection(x):
+    layer = controls.RawLambdaAttention(WIDTH, HEADS, DIM).double()
+    layer.lambda_proj.weight.data.mul_(20)
+    first, second, v = v2_maps(layer, x)
+    lam = layer.lambda_proj(x)
+    assert lam.min() < 0
+    assert lam.max() > 1
+    signed = first - lam.transpose(1, 2)[..., None] * second
+    expected = torch.einsum("bhts,bshd->bthd", signed, v)
+    torch.testing.assert_close(layer(x), layer.o_proj(expected.flatten(2)), rtol=0, atol=1e-12)
+    assert layer.float().bfloat16().lambdas(x.bfloat16())[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize("num_kv_heads", [2, 4])
+def test_pairs_across_groups_have_keys_and_values_of_their_own(x, num_kv_heads):
+    heads = 4
+    layer = controls.AcrossGroupsAttention(WIDTH, heads, DIM, num_kv_heads=num_kv_heads).double()
+    group = 2 * heads // num_kv_heads
+    k, v = (
+        projection(x).unflatten(-1, (num_kv_heads, DIM)).repeat_interleave(group, dim=2)
+        for projection in (layer.k_proj, layer.v_proj)
+    )
+    maps = whole_maps(layer, x, layer.q_proj(x), k.flatten(2), 2 * heads)
+    out = torch.einsum("bhts,bshd->bthd", maps, v)
+    lam = layer.lambda_proj(x).sigmoid()[..., None]
+    expected = torch.stack(
+        [out[:, :, i] - lam[:, :, i] * out[:, :, i + heads] for i in range(heads)], dim=2
+    )
+    torch.testing.assert_close(layer(x), layer.o_proj(expected.flatten(2)), rtol=0, atol=1e-12)
+
+
+def test_with_one_group_the_pairs_are_those_of_v2(x):
+    across, v2 = pair(controls.AcrossGroupsAttention, DiffAttentionV2, num_kv_heads=1)
+    rows = v2.q_proj.weight.data.view(HEADS, 2, DIM, WIDTH)
+    across.q_proj.weight.data.copy_(rows.transpose(0, 1).reshape(-1, WIDTH))
+    torch.testing.assert_close(across(x), v2(x), rtol=0, atol=1e-12)
+
+
+class TestNormOnTheMap:
+    @pytest.fixture
+    def layer(self):
+        return controls.MapNormAttention(WIDTH, HEADS, DIM, layer_idx=1, shared_rank=2).double()
+
+    def test_is_a_row_of_unit_length_before_v(self, layer, x):
+        q, k = layer.queries_keys(x)
+        first, second = (
+            whole_maps(layer, x, q[..., i, :].flatten(2), k[..., i, :].flatten(2), HEADS)
+            for i in (0, 1)
+        )
+        signed = first - layer.lam() * second
+        rows = signed / (signed.square().sum(-1, keepdim=True) + 1e-5).sqrt()
+        v = layer.v_proj(x).unflatten(-1, (HEADS, 2 * DIM))
+        out = (1 - layer.lambda_init) * torch.einsum("bhts,bshd->bthd", rows, v)
+        torch.testing.assert_close(layer(x), layer.o_proj(out.flatten(2)), rtol=0, atol=1e-12)
+        assert layer.lambda_init == pytest.approx(0.8 - 0.6 * 2.718281828**-0.3)
+
+    def test_no_later_token_changes_an_earlier_one(self, layer, x):
+        later = x.clone()
+        later[:, 4:] += 1
+        torch.testing.assert_close(layer(later)[:, :4], layer(x)[:, :4], rtol=0, atol=1e-14)
+        assert (layer(later)[:, 4:] - layer(x)[:, 4:]).abs().min() > 0
+
+    def test_gradients_are_those_of_finite_differences(self, layer, x):
+        x = x[:1, :4].clone().requires_grad_()
+        assert torch.autograd.gradcheck(layer, (x,), atol=1e-6)
+
+    def test_has_the_weights_of_shared_diff_but_the_norms_scale(self, layer):
+        shared = SharedDiffAttention(WIDTH, HEADS, DIM, shared_rank=2)
+        own = {name: weight.shape for name, weight in layer.named_parameters()}
+        other = {name: weight.shape for name, weight in shared.named_parameters()}
+        assert other == own | {"subln.weight": (2 * DIM,)}
+
+    def test_cannot_be_folded_into_v1(self, layer):
+        with pytest.raises(ConfigError, match="fold must be left out"):
+            layer.fold()

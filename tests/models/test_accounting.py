@@ -55,6 +55,8 @@ BACKENDS = {
     "diff": "reference",
     "shared_diff": "reference",
     "diff_v2": "flash_diff_attn_1",
+    "diff_v2_across": "auto",
+    "shared_diff_map_norm": "auto",
 }
 
 
@@ -77,11 +79,12 @@ def counted_flops(model, *, training=False):
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["forward", "training"])
-def test_flops_are_the_counters_but_for_hidden_pairs(config, build, training):
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_flops_are_the_counters_but_for_hidden_pairs(make_config, kind, build, training):
     """Exactly one difference: these backends compute all T² pairs and mask, of which we count
     the T (T + 1) / 2 visible ones. Backward has two products of equal size for each one.
     """
-    config.attention_backend = BACKENDS[config.attention_type]
+    config = make_config(kind, attention_backend=BACKENDS[kind])
     per_pair = 2 * config.attention.attention_units * config.num_heads * config.head_dim
     hidden_pairs = NUM_TOKENS * (NUM_TOKENS - 1) // 2
     masked = (3 if training else 1) * config.num_hidden_layers * hidden_pairs * per_pair

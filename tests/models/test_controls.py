@@ -4,8 +4,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from diffattn.errors import ConfigError
 from diffattn.models.accounting import parameter_count
 from diffattn.models.attention_types import CONTROL_TYPES
+from diffattn.models.cached_attention import chosen_backend
+from diffattn.probes.lambdas import layer_lambdas
 
 
 @pytest.fixture(params=CONTROL_TYPES)
@@ -32,9 +35,13 @@ def test_cached_decoding_equals_the_full_pass(model, row, cache):
 
 @torch.no_grad()
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_hugging_faces_kernels_agree(model, row, implementation):
+def test_hugging_faces_kernels_agree_or_are_refused(model, row, implementation):
     expected = model(input_ids=row).logits
     model.set_attn_implementation(implementation)
+    if model.config.attention.map_norm:
+        with pytest.raises(ConfigError, match="needs attn_implementation 'diffattn', got"):
+            model(input_ids=row)
+        return
     torch.testing.assert_close(model(input_ids=row).logits, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -66,3 +73,35 @@ def test_without_attention_tokens_never_meet(make_config, build, row):
     expected, logits = model(input_ids=row).logits, model(input_ids=changed).logits
     assert torch.equal(logits[:, 1:], expected[:, 1:])
     assert not torch.equal(logits[:, 0], expected[:, 0])
+
+
+@torch.no_grad()
+def test_a_normalised_map_is_given_as_it_acts(make_config, build, row):
+    config = make_config("shared_diff_map_norm")
+    output = build(config)(input_ids=row, output_attentions=True)
+    for layer, signed in enumerate(output.attentions):
+        factor = 1 - config.layer_lambda_init(layer)
+        lengths = signed.norm(dim=-1)
+        torch.testing.assert_close(lengths, torch.full_like(lengths, factor), rtol=1e-2, atol=0)
+
+
+def test_a_normalised_map_runs_on_the_eager_definition_alone(make_config):
+    config = make_config("shared_diff_map_norm")
+    shape = {"device": "cuda", "dtype": torch.bfloat16, "batch": 2, "num_tokens": 64}
+    assert chosen_backend(config, **shape, elsewhere=True) == "reference"
+    with pytest.raises(ConfigError, match="must be 'auto' or 'reference', got 'chunked'"):
+        make_config("shared_diff_map_norm", attention_backend="chunked")
+
+
+def test_the_probe_of_lambda_reads_it_as_it_acts(make_config, build, row):
+    model = build(make_config("diff_v2_raw_lambda"))
+    for block in model.model.layers:
+        block.self_attn.lambda_proj.weight.data.zero_()
+    assert layer_lambdas(model, row) == [0.0, 0.0]
+
+
+def test_pairs_across_groups_are_not_split_over_devices(make_config):
+    plan = make_config("diff_v2_across").base_model_tp_plan
+    assert plan
+    assert all(".mlp." in name for name in plan)
+    assert any("self_attn" in name for name in make_config("diff_v2").base_model_tp_plan)

@@ -15,8 +15,8 @@ def report(
         list[Path] | None,
         typer.Option(
             metavar="PATH",
-            help="record or folder of 'diffattn bench' (repeatable) [the committed ones; for a "
-            "recall or stability study none]",
+            help="record or folder of 'diffattn bench' (repeatable) [the committed ones; for "
+            "another study than text none]",
         ),
     ] = None,
     markdown: Annotated[
@@ -29,6 +29,7 @@ def report(
     from diffattn.report.evaluation.files import is_evaluation_folder
     from diffattn.report.recall.files import is_recall_study
     from diffattn.report.stability.files import is_stability_study
+    from diffattn.report.study.files import is_row_study
 
     if markdown and out is not None:
         raise ConfigError("report: --markdown prints and --out writes the page, got both.")
@@ -45,7 +46,7 @@ def report(
     from diffattn.report.claims.tables import committed_claims
     from diffattn.studies.text.reproduce import committed_benchmarks, published_beside
 
-    if is_recall_study(study) or is_stability_study(study):
+    if is_recall_study(study) or is_stability_study(study) or is_row_study(study):
         typer.echo(build_report(study, out, benchmarks=bench or ()))
         return
     typer.echo(

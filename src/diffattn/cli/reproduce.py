@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-STUDIES = ("text", "recall", "stability")
+STUDIES = ("text", "recall", "stability", "ablations", "rank")
 _CONFIGS = {
-    "text": "ComparisonConfig",
+    **dict.fromkeys(("text", "ablations", "rank"), "ComparisonConfig"),
     "recall": "RecallStudyConfig",
     "stability": "StabilityStudyConfig",
 }
@@ -20,12 +20,15 @@ def reproduce(
     study: Annotated[
         str,
         typer.Argument(
-            help="text (models of real text), recall (values by key, among noise) or stability "
-            "(models of text at large learning rates)"
+            help="text (models of real text), recall (values by key, among noise), stability "
+            "(large learning rates), ablations (one part changed) or rank (of Shared DIFF)"
         ),
     ] = "text",
     scale: Annotated[
-        str, typer.Option(help="smoke (a minute), laptop (10 minutes) or study (hours)")
+        str,
+        typer.Option(
+            help="smoke (a minute), laptop (10 minutes; ablations and rank hours) or study (hours)"
+        ),
     ] = "laptop",
     out: Annotated[
         Path | None,
@@ -52,14 +55,17 @@ def reproduce(
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="print results.json at the end")] = False,
 ) -> None:
-    """Compare the four attention types: on text, recall or stability.
+    """Compare the four attention types, or what their parts do.
 
     Trains matched softmax, DIFF V1, DIFF V2 and Shared DIFF models on the same data, with controls
     that say whether a difference is one, and writes report.html. The text is your Python's own
     library and documentation unless data.source names yours; recall makes its own sequences and
     counts the seeds that learn; stability counts spikes of loss and gradient at rates up to far too
-    large ones. For text and recall a learning rate per type is chosen at study scale. The same
-    command again continues what was interrupted.
+    large ones. For text and recall a learning rate per type is chosen at study scale. ablations
+    trains the rows of the DIFF Transformer paper's Table 6, V2's ablations and Shared DIFF with its
+    norm on the map; rank trains Shared DIFF at other ranks and λ_init: one learning rate, three
+    seeds, every row against what it changes. The same command again continues what was
+    interrupted.
     """
     from diffattn.cli.numbers import whole_numbers
     from diffattn.errors import ConfigError
@@ -82,11 +88,12 @@ def reproduce(
     steps_of: Callable[[str], int]
     if study != "recall":
         read_changes(settings)
-    if study == "text":
+    if _CONFIGS[study] == "ComparisonConfig":
         from diffattn.studies.text import reproduce as text
 
-        config = text.comparison(scale, seeds=numbers, settings=settings, match=match)
-        run, folder = partial(text.reproduce, settings=settings), out or Path("runs") / scale
+        config = text.comparison(scale, kind=study, seeds=numbers, settings=settings, match=match)
+        run = partial(text.reproduce, kind=study, settings=settings)
+        folder = out or Path("runs") / text.study_name(scale, study)
         total, steps_of = config.total_steps(), config.steps_of
     elif study == "stability":
         from diffattn.studies.stability import reproduce as stability

@@ -10,17 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diffattn.errors import ConfigError
 from diffattn.layers.attention import AttentionLayer
+from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
+from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.layers.softmax_attention import SoftmaxAttention
-from diffattn.ops.diff_attention.api import diff_attention
+from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
 from diffattn.ops.lambda_param import lambda_init as scheduled_lambda_init
 from diffattn.ops.lambda_param import sigmoid_lambda
+from diffattn.ops.masking import repeat_heads
+from diffattn.ops.softmax_attention import softmax_attention
 
 SUBTRACTED_MEAN = 0.7
 """Share of the mean value that :class:`MeanFreeAttention` takes off."""
-CONSTANT_LAMBDA = 0.5
-"""λ where V2's starts: σ(0)."""
 
 
 class NoAttention(nn.Module):
@@ -97,13 +100,12 @@ class MeanFreeAttention(SoftmaxAttention):
         return (torch.tensor(SUBTRACTED_MEAN, device=x.device),)
 
 
-class GatedAttention(DiffAttentionV2):
-    r"""V2 with its λ as a gate and no second map.
+class _AfterAttention(DiffAttentionV2):
+    """V2 whose λ acts on what softmax attention gives, not on maps."""
 
-    .. math:: O = (1 - \sigma(X W_\lambda))\,\mathrm{softmax}(s Q K^\top) V
-    """
-
-    query_maps = 1
+    def combined(self, out: Tensor, lam: Tensor) -> Tensor:
+        """Outputs of softmax attention and λ ``[B, T, H, 1]`` to ``[B, T, H, D]``."""
+        raise NotImplementedError
 
     def forward(
         self,
@@ -113,29 +115,90 @@ class GatedAttention(DiffAttentionV2):
         attend: Callable[..., Tensor] | None = None,
     ) -> Tensor:
         """As :meth:`AttentionLayer.forward`; ``attend(q, k, v)`` gets no λ."""
-        attend = attend or SoftmaxAttention.operator
-        gate = 1 - sigmoid_lambda(self.lambda_proj(x))[..., None]
+        attend = attend or softmax_attention
+        (lam,) = super().lambdas(x)
 
-        def gated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def attend_and_combine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             out = attend(q, k, v)
-            return (gate * out).to(out.dtype)
+            return self.combined(out, lam[..., None]).to(out.dtype)
 
-        return super().forward(x, position_embeddings, attend=gated)
+        return super().forward(x, position_embeddings, attend=attend_and_combine)
 
     def lambdas(self, x: Tensor) -> tuple[()]:  # type: ignore[override]
-        """None: the gate is applied here."""
+        """None for the operator."""
         return ()
 
 
+class GatedAttention(_AfterAttention):
+    r"""V2 with its λ as a gate and no second map.
+
+    .. math:: O = (1 - \sigma(X W_\lambda))\,\mathrm{softmax}(s Q K^\top) V
+    """
+
+    query_maps = 1
+
+    def combined(self, out: Tensor, lam: Tensor) -> Tensor:
+        """The output times the gate."""
+        return (1 - lam) * out
+
+
+class AcrossGroupsAttention(_AfterAttention):
+    r"""V2 whose pairs are query heads i and i + H instead of neighbours.
+
+    .. math:: O_i = \mathrm{softmax}(s Q_i K_g^\top) V_g - \sigma(X W_\lambda)_i\,
+              \mathrm{softmax}(s Q_{i + H} K_{g'}^\top) V_{g'}
+
+    Query head j reads key/value head ``j // (2H / Hkv)`` as in V2, so the two of a pair read other
+    keys and other values (unless there is one key/value head), and the second output cancels
+    nothing of the first. The V2 note calls this pairing unstable. Its attention maps are 2H, one
+    per query head: no map of their difference acts on one V.
+    """
+
+    def queries_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries ``[B, T, 2H, D]`` and keys ``[B, T, Hkv, D]``."""
+        q, k = super().queries_keys(x)
+        return q.flatten(2, 3), k
+
+    def combined(self, out: Tensor, lam: Tensor) -> Tensor:
+        """Outputs of the first half of the query heads minus λ times those of the second."""
+        first, second = out.chunk(2, dim=2)
+        return first - lam * second
+
+
 class ConstantLambdaAttention(SoftmaxAttention):
-    r"""V2 with λ = ½ for every token and head."""
+    r"""V2 with λ = ½, where V2's starts (σ(0)), for every token and head."""
 
     query_maps = 2
     operator: Callable[..., Tensor] = staticmethod(diff_attention)
+    constant = 0.5
 
     def lambdas(self, x: Tensor) -> tuple[Tensor]:
         """The constant, float32."""
-        return (torch.tensor(CONSTANT_LAMBDA, device=x.device),)
+        return (torch.tensor(self.constant, device=x.device),)
+
+
+class WholeDifferenceAttention(ConstantLambdaAttention):
+    r"""V2 without λ: λ = 1, so that every row of the difference sums to 0.
+
+    .. math:: O = (\mathrm{softmax}(s Q_1 K^\top) - \mathrm{softmax}(s Q_2 K^\top)) V
+
+    The first token of a text, which sees itself alone, gets 0.
+    """
+
+    constant = 1.0
+
+
+class RawLambdaAttention(DiffAttentionV2):
+    r"""V2 with the projection itself as λ, without a sigmoid: it starts near 0 and has no bounds.
+
+    .. math:: O = (\mathrm{softmax}(s Q_1 K^\top) - (X W_\lambda)\,
+              \mathrm{softmax}(s Q_2 K^\top)) V
+    """
+
+    @staticmethod
+    def lambda_of(logits: Tensor) -> Tensor:
+        """The logits in float32 or wider."""
+        return logits if logits.dtype == torch.float64 else logits.float()
 
 
 class AddedMapsAttention(DiffAttentionV2):
@@ -160,6 +223,7 @@ class TokenLambdaAttention(AttentionLayer):
     key_maps = 2
     value_width = 2
     operator = staticmethod(diff_attention)
+    lambda_of = staticmethod(sigmoid_lambda)
 
     def __init__(
         self,
@@ -182,4 +246,64 @@ class TokenLambdaAttention(AttentionLayer):
 
     def lambdas(self, x: Tensor) -> tuple[Tensor]:
         """λ of every token and head, ``[B, T, H]``, float32."""
-        return (sigmoid_lambda(self.lambda_proj(x)),)
+        return (self.lambda_of(self.lambda_proj(x)),)
+
+
+class MapNormAttention(SharedDiffAttention):
+    r"""Shared DIFF with its norm on the attention map instead of on the head's output.
+
+    .. math:: \mathrm{head} = (1 - \lambda_\mathrm{init})\,\frac{A}{\lVert A \rVert_2} V,\quad
+              A = A_1 - \lambda A_2 \text{ over the keys that a token sees}
+
+    One reading, ablated once, of a paper that says GroupNorm acts on "attention scores" without
+    a formula: the RMS norm of every row of every head over its n visible keys, divided by √n.
+    Without that division an output would grow with the position, by √n for a map on one key and by
+    n for a uniform one. Hidden keys are 0 in A and so enter no sum: the norm is causal. No scale is
+    learned, as rows have no fixed width. It needs the map itself, so it runs on the eager
+    definition and never on fused kernels.
+
+    Source: arXiv:2501.17900, Shared DIFF attention (GroupNorm on attention scores).
+
+    Args:
+        hidden_size: Width of the residual stream, in channels.
+        num_heads: H, differential heads.
+        head_dim: D, width of one query or key; values are 2D wide.
+        head_norm: Normalise outputs, too, with Shared DIFF's factor; the reading does not.
+        head_norm_eps: Added to the sum of squares of a row, and to the mean square of an output.
+        **options: Keyword arguments of :class:`SharedDiffAttention`.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        head_dim: int,
+        *,
+        head_norm: bool = False,
+        head_norm_eps: float = 1e-5,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            hidden_size, num_heads, head_dim, head_norm=head_norm, head_norm_eps=head_norm_eps,
+            **options,
+        )  # fmt: skip
+        self.map_norm_eps = head_norm_eps
+
+    def fold(self) -> DiffAttention:
+        """Refused: V1 normalises outputs.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError("MapNormAttention: fold must be left out, as V1 has no norm on maps.")
+
+    def acting_map(self, signed: Tensor) -> Tensor:
+        """The map that acts on V, from A1 − λA2, ``[B, H, T, S]``: same shape and dtype."""
+        squares = signed.square().sum(-1, keepdim=True)
+        return (1.0 - self.lambda_init) * signed * (squares + self.map_norm_eps).rsqrt()
+
+    def operator(self, q: Tensor, k: Tensor, v: Tensor, lam: Tensor, **options: Any) -> Tensor:
+        """``[B, T, H, 2D]``; ``options`` are masks of :func:`diff_attention_maps`."""
+        _, _, signed = diff_attention_maps(q, k, lam, **options)
+        v = repeat_heads(v, q.shape[2]).transpose(1, 2)
+        return torch.matmul(self.acting_map(signed).to(v.dtype), v).transpose(1, 2)

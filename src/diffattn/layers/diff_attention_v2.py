@@ -35,6 +35,8 @@ class DiffAttentionV2(AttentionLayer):
 
     query_maps = 2
     operator = staticmethod(diff_attention)
+    lambda_of = staticmethod(sigmoid_lambda)
+    """λ of its logits."""
 
     def __init__(
         self,
@@ -56,4 +58,4 @@ class DiffAttentionV2(AttentionLayer):
 
     def lambdas(self, x: Tensor) -> tuple[Tensor]:
         """λ of every token and head, ``[B, T, H]``, float32."""
-        return (sigmoid_lambda(self.lambda_proj(x)),)
+        return (self.lambda_of(self.lambda_proj(x)),)

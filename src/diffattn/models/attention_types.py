@@ -39,13 +39,20 @@ class AttentionType:
     """The maps share one base projection and differ by updates of rank ``shared_rank``."""
     projected_maps: int | None = None
     """Maps whose queries are projected, where not all are; with 0 the layer has no projections."""
+    subtracts_outputs: bool = False
+    """The maps of a pair have keys and values of their own: softmax attention with as many heads
+    as there are queries, whose outputs are subtracted."""
+    map_norm: bool = False
+    """Rows of A1 − λA2 are normalised before they meet V, which needs the maps themselves: the
+    eager definition alone."""
     control: str = ""
     """What a control changes; empty for the types of the papers."""
 
     @property
     def op(self) -> str:
         """The operator its layer calls: ``"softmax_attention"`` or ``"diff_attention"``."""
-        return "softmax_attention" if self.query_maps == 1 else "diff_attention"
+        one_map = self.query_maps == 1 or self.subtracts_outputs
+        return "softmax_attention" if one_map else "diff_attention"
 
     @property
     def matches_softmax(self) -> bool:
@@ -128,6 +135,29 @@ _ROWS = (
         name="diff_token_lambda", layer=(_CONTROLS, "TokenLambdaAttention"),
         control="V1 with V2's λ per token and head", source="ours", query_maps=2, key_maps=2,
         value_width=2, attention_units=4, head_norm=True, lambda_projection=True,
+    ),
+    AttentionType(
+        name="diff_v2_no_lambda", layer=(_CONTROLS, "WholeDifferenceAttention"),
+        control="V2 without λ: A1 − A2", source="DIFF V2 note, January 2026", query_maps=2,
+        key_maps=1, value_width=1, attention_units=4, head_norm=False,
+    ),
+    AttentionType(
+        name="diff_v2_raw_lambda", layer=(_CONTROLS, "RawLambdaAttention"),
+        control="V2 with λ not through a sigmoid", source="DIFF V2 note, January 2026",
+        query_maps=2, key_maps=1, value_width=1, attention_units=4, head_norm=False,
+        lambda_projection=True,
+    ),
+    AttentionType(
+        name="diff_v2_across", layer=(_CONTROLS, "AcrossGroupsAttention"),
+        control="V2 with pairs of heads that read other keys and values",
+        source="DIFF V2 note, January 2026", query_maps=2, key_maps=1, value_width=1,
+        attention_units=4, head_norm=False, lambda_projection=True, subtracts_outputs=True,
+    ),
+    AttentionType(
+        name="shared_diff_map_norm", layer=(_CONTROLS, "MapNormAttention"),
+        control="Shared DIFF with its norm on the map, not on the head's output",
+        source="arXiv:2501.17900", query_maps=2, key_maps=2, value_width=2, attention_units=4,
+        head_norm=False, lambda_vectors=True, low_rank_maps=True, map_norm=True,
     ),
 )  # fmt: skip
 ATTENTION = {row.name: row for row in _ROWS}

@@ -80,9 +80,11 @@ def bind(
         if config._attn_implementation == IMPLEMENTATION:
             options = mask._asdict() if mask is not None else {}
             if recorder is not None:
-                _record(recorder, q, k, lam, options)
+                _record(recorder, layer, q, k, lam, options)
             if lam is None:
                 return softmax_attention(q, k, v, backend=config.attention_backend, **options)
+            if config.attention.map_norm:
+                return layer.operator(q, k, v, lam, **options)
             return diff_attention(q, k, v, lam, backend=config.attention_backend, **options)
         return _hugging_face(layer, config, mask, recorder, kwargs, q, k, v, lam)
 
@@ -114,11 +116,14 @@ def chosen_backend(
     Raises:
         BackendError: The configured backend cannot run these inputs.
     """
+    if config.attention.map_norm:
+        return "reference"
+    is_softmax = config.attention_op == "softmax_attention"
     inputs = backends.Inputs(
         device=device,
         dtype=dtype,
         batch=batch,
-        num_heads=config.num_heads,
+        num_heads=config.num_attention_heads if is_softmax else config.num_heads,
         num_queries=num_tokens,
         num_keys=num_tokens,
         head_dim=config.head_dim,
@@ -237,6 +242,7 @@ def _update(cache: Cache, k: Tensor, v: Tensor, layer_idx: int) -> tuple[Tensor,
 
 def _record(
     recorder: AttentionMapRecorder,
+    layer: Any,
     q: Tensor,
     k: Tensor,
     lam: Tensor | None,
@@ -247,6 +253,8 @@ def _record(
         recorder(signed, signed[:, :, None])
     else:
         map_1, map_2, signed = diff_attention_maps(q, k, lam, **options)
+        if layer.config.attention.map_norm:
+            signed = layer.acting_map(signed)
         recorder(signed, torch.stack([map_1, map_2], dim=2))
 
 
@@ -263,6 +271,11 @@ def _hugging_face(
 ) -> Tensor:
     """One call of Hugging Face's attention interface; see the table above."""
     implementation = config._attn_implementation
+    if config.attention.map_norm:
+        raise ConfigError(
+            f"DiffTransformer: attention_type {config.attention_type!r} needs attn_implementation "
+            f"{IMPLEMENTATION!r}, got {implementation!r}."
+        )
     if recorder is not None and implementation != "eager":
         raise ConfigError(
             "DiffTransformer: attention maps need attn_implementation 'diffattn' or 'eager', "

@@ -105,9 +105,12 @@ class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
         shares of the rows are whole heads if the devices divide ``num_kv_heads``; otherwise a
         forward pass fails. λ vectors and the scale of the head norm stay whole. For Shared DIFF
         the plan serves the forward pass alone: the gradient of its λ would be that of one
-        device's heads.
+        device's heads. Pairs across groups of heads lie on several devices: there the feed-forward
+        layers alone are split.
         """
         plan = dict(_TENSOR_PARALLEL)
+        if self.attention.subtracts_outputs:
+            return {name: how for name, how in plan.items() if ".mlp." in name}
         if self.attention.lambda_projection:
             plan["layers.*.self_attn.lambda_proj"] = "colwise"
         if self.uses_head_norm:

@@ -126,6 +126,9 @@ class ModelSettings:
              self.shared_rank),
             (facts.lambda_vectors or self.lambda_init is None,
              f"lambda_init belongs to {types_with('lambda_vectors')}", self.attention_type),
+            (not facts.map_norm or self.attention_backend in ("auto", "reference"),
+             f"attention_backend of {self.attention_type!r} must be 'auto' or 'reference'",
+             self.attention_backend),
             (facts.lambda_projection or not self.lambda_bias,
              f"lambda_bias belongs to {types_with('lambda_projection')}", self.attention_type),
         ):  # fmt: skip

@@ -13,6 +13,7 @@ from diffattn.models.known_names import check_known
 from diffattn.models.settings import ModelSettings
 from diffattn.ops import backends
 
+_HEADS = {"num_heads", "num_kv_heads", "head_dim"}
 MATCHES = ("params", "heads", "attention_flops", "flops")
 SomeSettings = TypeVar("SomeSettings", bound=ModelSettings)
 
@@ -84,6 +85,7 @@ def twin(
             values["attention_backend"] = "auto"
     result = type(config)(**(values | changes))
     widths_differ = not (facts.matches_softmax and config.attention.matches_softmax)
+    widths_differ = widths_differ or not _HEADS.isdisjoint(changes)
     if "intermediate_size" not in changes:
         if match == "params" and widths_differ:
             result.intermediate_size = _matching_intermediate_size(result, config, parameter_count)

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops.lambda_param import sigmoid_lambda
 
 
 @torch.no_grad()
@@ -33,7 +32,7 @@ def layer_lambdas(model: DiffTransformerForCausalLM, input_ids: Tensor) -> list[
     means: list[float] = []
 
     def read(module: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
-        means.append(float(sigmoid_lambda(logits).mean()))
+        means.append(float(layers[0].lambda_of(logits).mean()))
 
     hooks = [layer.lambda_proj.register_forward_hook(read) for layer in layers]
     was_training = model.training

@@ -17,7 +17,7 @@ from diffattn.report.stability.files import is_stability_study, read_stability_s
 from diffattn.report.stability.page import CHAPTERS as STABILITY_CHAPTERS
 from diffattn.report.stability.page import stability_page
 from diffattn.report.stability.tables import stability_markdown
-from diffattn.report.study.files import read_study
+from diffattn.report.study.files import ROW_KINDS, read_study
 from diffattn.report.study.markdown import study_markdown
 from diffattn.report.study.page import CHAPTERS as STUDY_CHAPTERS
 from diffattn.report.study.page import OPTIONAL, published_study, study_page
@@ -77,12 +77,12 @@ def build_report(
             benchmarks=measured,
         )
     text = read_study(study)
-    page = study_page(text)
+    page, kind = study_page(text), str(text.info.get("kind"))
     beside = None if published is None else published_study(text, read_published(published))
     return write_page(
         out,
         "study.html.j2",
-        title=f"Differential attention: study “{text.info.get('scale')}”",
+        title=f"Differential attention: {ROW_KINDS.get(kind, 'study')} “{text.info.get('scale')}”",
         chapters=_present(
             STUDY_CHAPTERS,
             **{name: page[name] is not None for name in OPTIONAL},

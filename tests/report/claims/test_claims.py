@@ -1,7 +1,6 @@
 """The claims: their commands, their effects from made-up records, and what is concluded."""
 
 import math
-import shlex
 import types
 from dataclasses import replace
 from pathlib import Path
@@ -29,15 +28,6 @@ from record_files import write_finished, write_record
 
 ROOT = Path(__file__).parents[3]
 BY_ID = {claim.id: claim for claim in CLAIMS}
-LINES = sorted(
-    {
-        line
-        for claim in CLAIMS
-        for command in claim.commands
-        if command
-        for line in command.split(" && ")
-    }
-)
 
 
 def test_the_document_is_what_the_records_give():
@@ -67,56 +57,6 @@ def test_without_records_nothing_is_measured(claim):
 def test_a_folder_without_records_gives_claims_that_were_not_run(tmp_path):
     assert read_claim_records(tmp_path) == ClaimRecords()
     assert {row.verdict for row in judged_claims(ClaimRecords(), CLAIMS)} == {"not run"}
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_every_command_exists_with_its_options(line):
-    """As the command line reads it, without running it; names within options are checked too."""
-    from typer.main import get_command
-
-    from diffattn.benchmark.session import BenchConfig
-    from diffattn.cli.app import app
-    from diffattn.cli.reproduce import STUDIES
-    from diffattn.evaluation.registry import parts
-    from diffattn.recipes.catalog import SCALES
-    from diffattn.training.settings import read_changes
-
-    program, name, *arguments = shlex.split(line)
-    assert program == "diffattn"
-    group = get_command(app)
-    values = group.commands[name].make_context(name, list(arguments)).params
-    if name == "reproduce":
-        assert values["study"] in STUDIES
-        assert values["scale"] in SCALES
-        assert values["study"] != "recall" or not values["set_"]
-        read_changes(values["set_"] or [])
-    elif name == "evaluate":
-        parts(values["protocols"], values["set_"] or [], quick=values["quick"])
-        assert len(values["model"]) == len(set(values["model"])) >= 2
-    elif name == "bench":
-        assert values["device"] in (None, "cpu", "cuda")
-        BenchConfig(
-            suite=values["suite"], scale=values["scale"], device="cpu",
-            attention=values["attention"],
-        )  # fmt: skip
-    else:
-        assert name == "judge"
-
-
-@pytest.mark.parametrize("line", [line for line in LINES if " reproduce" in line])
-def test_every_reproduction_resolves(line):
-    """Its settings make whole models of every kind that is compared."""
-    from typer.main import get_command
-
-    from diffattn.cli.app import app
-    from diffattn.studies.stability.reproduce import stability_study
-    from diffattn.studies.text.reproduce import comparison
-
-    _, name, *arguments = shlex.split(line)
-    values = get_command(app).commands[name].make_context(name, arguments).params
-    if values["study"] != "recall":
-        make = {"text": comparison, "stability": stability_study}[values["study"]]
-        assert make(values["scale"], settings=values["set_"] or []).resolved()
 
 
 # What records would hold; every number is made up.
@@ -200,6 +140,19 @@ def test_a_bound_other_than_zero_is_what_is_tested():
     assert only(claim, ClaimRecords(text=text(same))).verdict == "agrees"
     better = {"diff_v2": [3.5, 3.6, 3.7], "diff_v2_norm": [3.4, 3.501, 3.599]}
     assert only(claim, ClaimRecords(text=text(better))).verdict == "disagrees"
+
+
+def test_rows_of_ablations_and_ranks_are_read_from_their_own_records():
+    rank = text({"shared_diff_r2": [3.0, 3.1, 3.2], "shared_diff_r16": [2.9, 3.0, 3.11]})
+    claim = BY_ID["shared-rank"]
+    assert claim.measure(ClaimRecords(text=rank, ablations=rank)) is None
+    judged = only(claim, ClaimRecords(rank=rank))
+    assert judged.measured.effect == pytest.approx((0.1 + 0.1 + 0.09) / 3)
+    assert judged.verdict == "disagrees"  # far above the margin
+    losses = {"diff": [3.0, 3.1, 3.2], "diff_lambda_08": [3.0, 3.1, 3.2001]}
+    assert only(BY_ID["lambda-init-0.8"], ClaimRecords(ablations=text(losses))).verdict == "agrees"
+    wrong = text(losses, informative=False)
+    assert only(BY_ID["lambda-init-0.8"], ClaimRecords(ablations=wrong)).verdict == "uninformative"
 
 
 def test_loss_of_a_part():
@@ -379,13 +332,18 @@ def test_an_old_study_holds_no_control_and_a_damaged_one_is_refused(tmp_path):
     path = tmp_path / "published" / "text" / "results.json"
     write_record(path, {"schema": 1, "protocol": {"name": "matched_comparison", "version": 1}})
     assert read_claim_records(tmp_path).text is None
+    fewer = text(LEAD | {"diff_no_norm": LEAD["diff"][:2]})
+    study = tmp_path / "published" / "ablations" / "results.json"
+    write_record(study, fewer)
+    assert read_claim_records(tmp_path).ablations == fewer  # a control with the first seeds alone
+    study.unlink()
     for wrong in (
-        text(LEAD | {"none": [4.0]}),
+        text(LEAD | {"none": [4.0] * 4}),  # more than the study has seeds
         text(LEAD) | {"protocol": []},
         text(LEAD) | {"verdict": None},
     ):
         write_record(path, wrong)
-        with pytest.raises(CheckpointError, match=r"results\.json: "):
+        with pytest.raises(CheckpointError, match=r"published/text/results\.json: "):
             read_claim_records(tmp_path)
 
 

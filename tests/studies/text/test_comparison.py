@@ -1,6 +1,7 @@
 """Who is compared, in what order, and how they are matched."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from diffattn.models.twins import MATCHES
 from diffattn.recipes.catalog import recipe
 from diffattn.studies.text.comparison import ComparisonConfig, Sweep, best_rates, rates_to_try
 from diffattn.studies.text.reproduce import comparison
-from diffattn.studies.variants import SWEPT, VARIANTS
+from diffattn.studies.variants import MEMBERS, SWEPT, VARIANTS, WITHOUT_NORM
 from diffattn.studies.workers import worker_count
 
 
@@ -40,7 +41,7 @@ def test_runs_come_seed_by_seed_with_one_name_each():
 def test_variants_without_a_sweep_get_fewer_seeds():
     config = comparison("study")
     names = [member.config.name for member in runs(config)]
-    assert len(names) == len(set(names)) == 5 * len(SWEPT) + 2 * (len(VARIANTS) - len(SWEPT))
+    assert len(names) == len(set(names)) == 5 * len(SWEPT) + 2 * (len(MEMBERS["text"]) - len(SWEPT))
     assert "diff_no_norm-seed1" in names
     assert "diff_no_norm-seed2" not in names
 
@@ -61,7 +62,7 @@ def test_what_each_variant_is():
         member.config.name.removesuffix("-seed0"): member.config.model
         for member in runs(comparison("study", seeds=(0,)))
     }
-    assert list(models) == list(VARIANTS)
+    assert list(models) == list(MEMBERS["text"])
     base = models["softmax"]
     assert (base.num_heads, base.head_dim) == (16, 32)
     assert models["none"].intermediate_size == base.intermediate_size
@@ -82,6 +83,56 @@ def test_what_each_variant_is():
     assert abs(flops("shared_diff_flops") - flops("softmax")) <= channel / 2
     assert parameter_count(models["diff_v2_heads"]) > parameter_count(base)
     assert parameter_count(models["shared_diff_heads"]) < parameter_count(base)
+
+
+def test_ablations_are_rows_of_table_6_and_of_the_v2_note():
+    members = runs(comparison("laptop", kind="ablations"))
+    names = [f"{name}-seed{seed}" for name in MEMBERS["ablations"] for seed in (0, 1, 2)]
+    assert sorted(member.config.name for member in members) == sorted(names)
+    models = {m.config.name[:-6]: m.config.model for m in members if m.config.train.seed == 0}
+    expected = {
+        "softmax": (8, 16), "softmax_wide": (4, 32), "softmax_wide_norm": (4, 32),
+        "softmax_more_heads": (12, 16), "diff": (4, 16), "diff_v2": (8, 16),
+    }  # fmt: skip
+    heads = {name: (models[name].num_heads, models[name].head_dim) for name in expected}
+    assert heads == expected
+    with_norm = {name for name, model in models.items() if model.uses_head_norm}
+    assert {"softmax_wide_norm", "diff"} <= with_norm
+    assert with_norm.isdisjoint({"softmax_wide", WITHOUT_NORM, "shared_diff_map_norm"})
+    inits = [models[name].lambda_init for name in ("diff", "diff_lambda_08", "diff_lambda_05")]
+    assert inits == [None, 0.8, 0.5]
+    sizes = {name: parameter_count(model) for name, model in models.items() if name != "none"}
+    channel = 3 * 128 * 4
+    assert all(abs(size - sizes["softmax"]) <= channel for size in sizes.values()), sizes
+
+
+def test_ranks_times_lambda_init():
+    config = comparison("laptop", kind="rank")
+    models = [member.config.model for member in runs(config) if member.config.train.seed == 0]
+    shared = [(m.shared_rank, m.lambda_init) for m in models if m.attention_type == "shared_diff"]
+    assert sorted(shared, key=str) == sorted(
+        ((rank, lam) for rank in (2, 4, 8, 16) for lam in (None, 0.5, 0.8)), key=str
+    )
+    assert config.base.model.head_dim // 2 in {rank for rank, _ in shared}
+    sizes = [parameter_count(m) for m in models if m.attention_type != "none"]
+    assert max(sizes) - min(sizes) <= 3 * 128 * 4
+
+
+@pytest.mark.parametrize("kind", ["ablations", "rank"])
+def test_a_study_of_rows_has_one_rate_and_as_many_seeds_for_all(kind):
+    config = comparison("study", kind=kind, seeds=(4, 7, 1, 2))
+    assert not config.learning_rates
+    assert all(len(config.seeds_of(name)) == 4 for name in config.variants)
+    assert len(comparison("study", kind=kind).seeds) >= 3
+    assert config.resolved()["kind"] == kind
+    assert "kind" not in comparison("study").resolved()
+
+
+def test_heads_that_are_no_whole_number_are_refused():
+    with pytest.raises(ConfigError, match=r"softmax_wide: num_heads must be whole, got 1.5"):
+        VARIANTS["softmax_wide"].twin(
+            replace(recipe("smoke").model, num_heads=3, num_kv_heads=3), "params"
+        )
 
 
 def test_every_type_has_its_rate_and_the_common_one():
@@ -126,10 +177,14 @@ def test_runs_of_the_sweep_are_shorter_and_of_another_seed():
         assert (train.num_steps, train.warmup_steps) == (1_000, 50)
 
 
-@pytest.mark.parametrize("match", MATCHES)
-@pytest.mark.parametrize("scale", ["smoke", "laptop", "study"])
-def test_stated_differences_are_those_of_the_real_models(scale, match):
-    members = comparison(scale, seeds=(0,), match=match).trials(dict.fromkeys(VARIANTS, 1e-3))
+@pytest.mark.parametrize(
+    ("scale", "kind", "match"),
+    [(scale, "text", match) for scale in ("smoke", "laptop", "study") for match in MATCHES]
+    + [("laptop", "ablations", "params"), ("study", "rank", "params")],
+)
+def test_stated_differences_are_those_of_the_real_models(scale, kind, match):
+    config = comparison(scale, kind=kind, seeds=(0,), match=match)
+    members = config.trials(dict.fromkeys(VARIANTS, 1e-3))
     base = parameters_on_meta(members[0].config.model)
     assert base == parameter_count(recipe(scale).model)
     for member in members:
@@ -169,6 +224,7 @@ def test_resolved_is_plain_and_changes_with_every_choice():
     ("options", "message"),
     [
         ({"scale": "smok"}, "Did you mean 'smoke'?"),
+        ({"kind": "ranks"}, "Did you mean 'rank'?"),
         ({"match": "param"}, "Did you mean 'params'?"),
         ({"seeds": ()}, "seeds must be distinct, one or more, got []"),
         ({"seeds": (1, 1)}, "seeds must be distinct, one or more, got [1, 1]"),

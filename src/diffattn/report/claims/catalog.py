@@ -15,8 +15,10 @@ from diffattn.report.claims.from_studies import (
 from diffattn.report.claims.from_text import loss_difference, size_ratio, token_ratio
 from diffattn.report.claims.measured import Measure, Measured
 from diffattn.report.claims.records import (
+    ABLATIONS,
     BENCHMARKS,
     EVALUATIONS,
+    RANK,
     RECALL,
     SIZES,
     STABILITY,
@@ -26,7 +28,7 @@ from diffattn.report.claims.records import (
 
 V1, SHARED, V2 = "arXiv:2410.05258v2", "arXiv:2501.17900", "DIFF V2 note, January 2026"
 NORM_MARGIN = 0.01
-"""Nats within which a head norm counts as making no difference."""
+"""Nats within which a head norm, a start of λ or a rank counts as making no difference."""
 SAME_MAGNITUDE = 2.0
 """Factor within which gradients count as alike."""
 
@@ -229,6 +231,30 @@ CLAIMS: tuple[Claim, ...] = (
         commands=commands.TEXT, record=TEXT, measure=loss_difference("diff_no_norm", "diff"),
     ),
     Claim(
+        id="head-norm-alone", expects="above", bound=-NORM_MARGIN, source=f"{V1}, Table 6",
+        says="The head norm alone gives the Transformer nothing: 3.086 with, 3.088 without (8 "
+        "heads of 256).",
+        effect="validation loss of softmax with half the heads, with head norm minus without, nats "
+        f"per token; at least −{NORM_MARGIN:g}",
+        commands=commands.ABLATIONS, record=ABLATIONS,
+        measure=loss_difference(
+            "softmax_wide_norm", "softmax_wide", bound=-NORM_MARGIN, of="ablations"
+        ),
+    ),
+    *(
+        Claim(
+            id=f"lambda-init-{value}", expects="below", bound=NORM_MARGIN, source=f"{V1}, Table 6",
+            says=f"With λ_init = {value} in every layer V1's loss is {loss} instead of 3.062.",
+            effect="V1's validation loss with that constant minus with the schedule, nats per "
+            f"token; below {NORM_MARGIN:g}",
+            commands=commands.ABLATIONS, record=ABLATIONS,
+            measure=loss_difference(name, "diff", bound=NORM_MARGIN, of="ablations"),
+        )
+        for value, loss, name in (
+            ("0.8", "3.065", "diff_lambda_08"), ("0.5", "3.066", "diff_lambda_05"),
+        )
+    ),
+    Claim(
         id="training-cost", expects="below", bound=1 / 0.88, source=f"{V1}, Table 7",
         says="Training throughput is 6 to 12 % lower (H100).",
         effect="time of a training step over the Transformer's by the same technique",
@@ -269,6 +295,16 @@ CLAIMS: tuple[Claim, ...] = (
         measure=time_ratio("shared_diff", mode="forward", against="diff", on_gpu=False),
     ),
     Claim(
+        id="shared-rank", expects="below", bound=NORM_MARGIN, source=f"{SHARED}, left open there",
+        says="A small rank is enough for Shared DIFF (asked, not answered: no rank is printed).",
+        effect="Shared DIFF's validation loss at rank 2 minus at rank 16, equal parameters, nats "
+        f"per token; below {NORM_MARGIN:g}",
+        commands=commands.RANK, record=RANK,
+        measure=loss_difference(
+            "shared_diff_r2", "shared_diff_r16", bound=NORM_MARGIN, of="rank"
+        ),
+    ),
+    Claim(
         id="v2-loss", expects="below", bound=0.0, source=V2,
         says="V2's loss is 0.02 to 0.03 lower than the Transformer's (1T tokens).",
         effect=f"DIFF V2's {_LOSS}", commands=commands.TEXT, record=TEXT,
@@ -281,6 +317,20 @@ CLAIMS: tuple[Claim, ...] = (
         f"−{NORM_MARGIN:g}",
         commands=commands.TEXT, record=TEXT,
         measure=loss_difference("diff_v2_norm", "diff_v2", bound=-NORM_MARGIN),
+    ),
+    *(
+        Claim(
+            id=f"v2-{name}", expects="above", bound=0.0, source=V2, says=says,
+            effect=f"V2's validation loss {what} minus as it is, nats per token",
+            commands=commands.ABLATIONS, record=ABLATIONS,
+            measure=loss_difference(variant, "diff_v2", of="ablations"),
+        )
+        for name, variant, what, says in (
+            ("lambda", "diff_v2_no_lambda", "without λ",
+             "V2 needs its λ (ablated there, no numbers printed)."),
+            ("pairing", "diff_v2_across", "with pairs across groups of heads",
+             "V2's pairs must share keys and values (unstable otherwise, no numbers printed)."),
+        )
     ),
     Claim(
         id="v2-gradient-spikes", expects="below", bound=0.0, source=V2,

@@ -36,6 +36,14 @@ SIZES = Commands(
     f"diffattn reproduce --scale study --out runs/sizes/1024 {_GPU_MODEL} {_GPU_STEPS}",
 )
 """One size each: four or more make a fit."""
+ABLATIONS, RANK = (
+    Commands(
+        f"diffattn reproduce {kind}",
+        f"diffattn reproduce {kind} --scale study",
+        f"diffattn reproduce {kind} --scale study --out runs/{kind}-gpu {_GPU_MODEL} {_GPU_STEPS}",
+    )
+    for kind in ("ablations", "rank")
+)
 RECALL = Commands(
     "diffattn reproduce recall",
     "diffattn reproduce recall --scale study",

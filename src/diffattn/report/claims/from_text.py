@@ -23,25 +23,26 @@ CONTROLS = ("softmax_half", "softmax_minus_mean")
 
 
 def loss_difference(
-    variant: str, baseline: str, *, part: str | None = None, bound: float = 0.0
+    variant: str, baseline: str, *, part: str | None = None, bound: float = 0.0, of: str = "text"
 ) -> Measure:
     """Validation loss of a variant minus that of another, each at its best rate, by seed.
 
     Args:
-        variant: Of the study of text.
+        variant: Of the study.
         baseline: Another.
         part: Tokens that count, for example ``"repeated_bigram"``. Default: all.
         bound: What the test asks whether the difference is.
+        of: The study: ``"text"``, ``"ablations"`` or ``"rank"``.
     """
 
     def measure(records: ClaimRecords) -> Measured | None:
-        losses = None if records.text is None else _losses(records.text, part)
-        if losses is None or variant not in losses or baseline not in losses:
+        study: Mapping[str, Any] | None = getattr(records, of)
+        losses = {} if study is None else _losses(study, part)
+        if study is None or variant not in losses or baseline not in losses:
             return None
-        assert records.text is not None
         values = _differences(losses, variant, baseline)
         return paired(
-            values, bound, uninformative=_why_not(records.text, losses, variant, baseline, values)
+            values, bound, uninformative=_why_not(study, losses, variant, baseline, values)
         )
 
     return measure

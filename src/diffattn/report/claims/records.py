@@ -14,6 +14,9 @@ from diffattn.records.results import BenchResult
 from diffattn.report.page.runs import is_number, read_checked
 
 TEXT = "published/text"
+ABLATIONS = "published/ablations"
+RANK = "published/rank"
+"""Studies of rows: as of text, with one learning rate."""
 RECALL = "published/recall"
 STABILITY = "published/stability"
 SIZES = "published/sizes"
@@ -128,6 +131,8 @@ class ClaimRecords:
     """A study by ``matched_comparison`` version 2; older ones held no control."""
     curves: Mapping[str, list[tuple[float, float]]] = field(default_factory=dict)
     """Run of ``text`` to its validation loss after so many tokens."""
+    ablations: Mapping[str, Any] | None = None
+    rank: Mapping[str, Any] | None = None
     recall: Mapping[str, Any] | None = None
     stability: Mapping[str, Any] | None = None
     sizes: tuple[Mapping[str, Any], ...] = ()
@@ -149,6 +154,8 @@ def read_claim_records(root: Path) -> ClaimRecords:
     return ClaimRecords(
         text=text,
         curves={} if text is None else _curves(root / TEXT, text),
+        ablations=_text(root / ABLATIONS),
+        rank=_text(root / RANK),
         recall=_recall(root / RECALL),
         stability=_stability(root / STABILITY),
         sizes=tuple(
@@ -210,7 +217,9 @@ def _text(folder: Path) -> dict[str, Any] | None:
         if best is not None:
             lists = [best["runs"], best["validation_loss"]["values"]]
             lists += [part["values"] for part in best["parts"].values()]
-        if not lists or {len(values) for values in lists} != {len(text["seeds"])}:
+        sizes = {len(values) for values in lists}
+        # Controls may have the first seeds alone.
+        if len(sizes) != 1 or not 1 <= min(sizes) <= len(text["seeds"]):
             raise CheckpointError(
                 f"{path}: {short(name)} must hold, at its best rate, one run and value per "
                 f"seed, got lists of {short([len(values) for values in lists])}."

@@ -24,10 +24,24 @@ VARIANT_NAMES = {
     "diff_v2_constant": "DIFF V2, λ = ½",
     "diff_v2_norm": "DIFF V2 with head norm",
     "diff_v2_added": "DIFF V2, maps added",
+    "diff_v2_no_lambda": "DIFF V2 without λ",
+    "diff_v2_raw_lambda": "DIFF V2, λ without sigmoid",
+    "diff_v2_across": "DIFF V2, pairs across groups",
+    "shared_diff_map_norm": "Shared DIFF, norm on the map",
     "diff_v2_heads": "DIFF V2, equal heads",
     "diff_v2_flops": "DIFF V2, equal FLOPs",
     "shared_diff_heads": "Shared DIFF, equal heads",
     "shared_diff_flops": "Shared DIFF, equal FLOPs",
+    "softmax_wide": "Softmax, half the heads",
+    "softmax_wide_norm": "Softmax, half the heads, head norm",
+    "softmax_more_heads": "Softmax, 1.5 times the heads",
+    "diff_lambda_08": "DIFF V1, λ_init 0.8",
+    "diff_lambda_05": "DIFF V1, λ_init 0.5",
+    **{
+        f"shared_diff_r{rank}{end}": f"Shared DIFF, r = {rank}{more}"
+        for rank in (2, 4, 8, 16)
+        for end, more in (("", ""), ("_lambda_08", ", λ_init 0.8"), ("_lambda_05", ", λ_init 0.5"))
+    },
 }
 """Models of a comparison that are no attention type of their own: controls, ablations, matches."""
 # Okabe and Ito's palette: distinct under the common colour-vision deficiencies and in grey.

@@ -164,17 +164,29 @@ def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
         and (every[entry.variant].role in COMPARED or entry.variant in IMITATIONS)
     ]
     shown.sort(key=lambda entry: (list(every).index(entry.variant), entry.at))
-    if not shown:
-        return None
     rates = len({entry.at for entry in shown}) > 1
     controls = any(entry.variant in IMITATIONS for entry in shown)
+    names = [
+        f"{type_name(entry.variant)}{f', {entry.at} rate' if rates else ''}" for entry in shown
+    ]
+    caption = (
+        f"Validation loss minus that of the {type_name(BASELINE)}. Diamond and bar: "
+        "mean and interval. Circles: single pairs."
+        + (" Grey: controls, which have no second map that learns." if controls else "")
+    )
+    return difference_bars(shown, names, caption, element_id)
+
+
+def difference_bars(
+    shown: Sequence[Difference], labels: Sequence[str], caption: str, element_id: str
+) -> Chart | None:
+    """Differences one below the other: mean, interval and single pairs; ``None`` if none."""
+    if not shown:
+        return None
     traces: list[dict[str, Any]] = []
-    labels = []
     for row, entry in enumerate(shown):
         interval, color = entry.interval, type_color(entry.variant)
         pairs = [f"{a} − {b}" for a, b in entry.runs]
-        label = type_name(entry.variant)
-        labels.append(f"{label}, {entry.at} rate" if rates else label)
         bar: dict[str, Any] = {"visible": False}
         if interval.low is not None and interval.high is not None:
             bar = interval_bars([(interval.mean, interval.low, interval.high)])
@@ -201,7 +213,7 @@ def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
                 "marker": {"color": color, "size": 13, "symbol": mark},
                 "error_x": bar,
                 "hovertemplate": [
-                    labels[-1],
+                    labels[row],
                     f"mean {number(interval.mean, signed=True)}",
                     ends(interval, signed=True),
                 ],
@@ -209,7 +221,7 @@ def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
         )
     ticks = {
         "tickvals": list(range(len(shown))),
-        "ticktext": labels,
+        "ticktext": list(labels),
         "range": [len(shown) - 0.4, -0.6],
     }
     zero: dict[str, Any] = {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1}
@@ -219,9 +231,7 @@ def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
         element_id=element_id,
         traces=traces,
         look=layout(unit, "", yaxis=ticks, showlegend=False, shapes=[zero]),
-        caption=f"Validation loss minus that of the {type_name(BASELINE)}. Diamond and bar: "
-        "mean and interval. Circles: single pairs."
-        + (" Grey: controls, which have no second map that learns." if controls else ""),
+        caption=caption,
         runs=names_of(map(_pairs, shown), "Pairs"),
         height=110 + 50 * len(shown),
         label="Paired differences in validation loss with intervals; the table gives the numbers",

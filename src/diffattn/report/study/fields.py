@@ -2,6 +2,8 @@
 
 from typing import Any, NotRequired, TypedDict
 
+from diffattn.records.fields import Probability
+
 
 class _Settings(TypedDict):
     model: dict[str, Any]
@@ -11,6 +13,8 @@ class _Settings(TypedDict):
 class StudyInfo(TypedDict):
     """``study.json``."""
 
+    kind: NotRequired[str]
+    """``"ablations"`` or ``"rank"``; without, the matched comparison."""
     variants: NotRequired[list[str]]
     types: NotRequired[list[str]]
     """What version 1 has for ``variants``."""
@@ -53,6 +57,8 @@ class _Variant(TypedDict):
     what: NotRequired[str]
     parameters: NotRequired[int]
     train_flops_per_token: NotRequired[int]
+    attention_parameters: NotRequired[int]
+    """Of all layers."""
     at: dict[str, _Group]
     """By ``best`` and, where that rate is another, ``common``."""
 
@@ -63,6 +69,17 @@ class _Difference(_Summary):
     at: str
     metric: str
     runs: list[list[str]]
+
+
+class Row(TypedDict):
+    """A comparison that a study of ablations is made for; tested together with the others."""
+
+    variant: str
+    baseline: str
+    p: Probability | None
+    p_holm: Probability | None
+    shown: bool
+    """Whether the adjusted p-value counts."""
 
 
 class _Try(TypedDict):
@@ -107,6 +124,7 @@ class StudyResults(TypedDict):
 
     variants: dict[str, _Variant]
     differences: list[_Difference]
+    rows: NotRequired[list[Row]]
     statement: str
     protocol: NotRequired[dict[str, Any]]
     rates: NotRequired[_Rates | None]

@@ -16,6 +16,8 @@ from diffattn.report.study.fields import Costs, Maps, StudyInfo, StudyResults
 
 RESULTS_SCHEMA = 2
 """Of ``results.json``, and the version of the protocol behind it."""
+ROW_KINDS = {"ablations": "ablations", "rank": "rank and λ_init of Shared DIFF"}
+"""Kinds of study that test rows together, besides the matched comparison, in words."""
 OLDER_PROTOCOL = (
     "The recorded study follows version 1 of the protocol, which had no controls and one learning "
     "rate for all models: no difference in it can be read as an effect of attention."
@@ -50,6 +52,16 @@ class TextStudy(Study):
     def runs_of(self, attention_type: str) -> list[StudyRun]:
         """Runs of one variant at its best rate, in seed order."""
         return [run for run in self.runs if self.variant_of[run.name] == attention_type]
+
+
+def is_row_study(folder: Path) -> bool:
+    """Whether ``study.json`` says that the folder holds a study of ablations or ranks.
+
+    Raises:
+        CheckpointError: The file is missing or damaged.
+    """
+    info = read_json(Path(folder) / "study.json")
+    return isinstance(info, dict) and info.get("kind") in tuple(ROW_KINDS)
 
 
 def read_study(folder: Path) -> TextStudy:

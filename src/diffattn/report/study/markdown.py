@@ -11,7 +11,6 @@ from diffattn.report.page.wording import (
     markdown_row,
     number,
     type_name,
-    verdict,
 )
 from diffattn.report.study.files import TextStudy, read_study
 from diffattn.report.study.names import rate_name
@@ -23,6 +22,7 @@ from diffattn.report.study.summary import (
     baseline_of,
     difference,
     group_at,
+    in_words,
     variants_of,
 )
 from diffattn.report.study.tables import level_of, rates_shown
@@ -119,7 +119,7 @@ def _verdict(study: TextStudy, name: str, baseline: str | None, at: str) -> str:
     if name == BASELINE:
         return "baseline"
     entry = None if baseline is None else difference(study, name, baseline, at)
-    return MISSING if entry is None else verdict(entry.interval)
+    return MISSING if entry is None else in_words(study, entry)
 
 
 def _runs(group: Group | None) -> str:

@@ -22,7 +22,8 @@ from diffattn.report.study.files import OLDER_PROTOCOL, TextStudy
 from diffattn.report.study.map_charts import attention_maps
 from diffattn.report.study.parts import parts_section
 from diffattn.report.study.rates import rates_section
-from diffattn.report.study.summary import COMPARED, LOSS, variants_of
+from diffattn.report.study.rows import rows_chart, rows_table
+from diffattn.report.study.summary import COMPARED, LOSS, rows_of, variants_of
 from diffattn.report.study.tables import (
     lambda_table,
     matching_table,
@@ -89,10 +90,12 @@ def study_page(study: TextStudy, prefix: str = "") -> dict[str, Any]:
         "statement": "" if study.foreign_protocol else statement(study),
         "gaps": study.gaps,
         "results": results_table(study),
-        "verdicts": verdict_table(study),
+        "rows": rows_table(study),
+        "verdicts": None if rows_of(study) else verdict_table(study),
         "others": other_tables(study),
         "each_run": [runs_table(study), pairs_table(study)],
-        "difference_chart": difference_chart(study, f"{prefix}chart-differences"),
+        "difference_chart": rows_chart(study, f"{prefix}chart-differences")
+        or difference_chart(study, f"{prefix}chart-differences"),
         "curves": _curves(study, prefix) if is_whole else None,
         "parts": parts_section(study, f"{prefix}chart-"),
         "rates": rates_section(study, f"{prefix}chart-rates"),

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diffattn.report.page.runs import BASELINE, StudyRun, is_number
-from diffattn.report.page.wording import NO_ATTENTION
+from diffattn.report.page.wording import NO_ATTENTION, number, verdict
+from diffattn.report.study.fields import Row
 from diffattn.report.study.files import TextStudy, has_loss
 from diffattn.stats.intervals import Interval, mean_interval
 from diffattn.stats.paired import paired_difference
@@ -46,11 +47,12 @@ class Variant:
 
     name: str
     role: str
-    """``"baseline"``, ``"type"``, ``"control"``, ``"ablation"`` or ``"match"``."""
+    """``"baseline"``, ``"type"``, ``"control"``, ``"ablation"``, ``"match"`` or ``"rank"``."""
     what: str = ""
     """What it separates."""
     parameters: int | None = None
     train_flops_per_token: int | None = None
+    attention_parameters: int | None = None
     best: Group | None = None
     """``None`` while no run has finished."""
     common: Group | None = None
@@ -145,6 +147,28 @@ def baseline_of(study: TextStudy, variant: str) -> str | None:
     return next(named, None)
 
 
+def rows_of(study: TextStudy) -> list[Row]:
+    """The comparisons that are tested together; none but in a study of ablations."""
+    return (study.results or {}).get("rows") or []
+
+
+def in_words(study: TextStudy, entry: Difference) -> str:
+    """What a difference shows: by the adjusted p-value where the study has one, else its interval.
+
+    Args:
+        study: The study.
+        entry: One of its differences.
+    """
+    for row in rows_of(study):
+        if (row["variant"], row["baseline"], "best") == (entry.variant, entry.baseline, entry.at):
+            if row["p_holm"] is not None and not row["shown"]:
+                return "no difference shown after Holm"
+            if row["shown"]:
+                side = "lower" if entry.interval.mean < 0 else "higher"
+                return f"{side} by {number(abs(entry.interval.mean))}"
+    return verdict(entry.interval)
+
+
 def group_at(variant: Variant, at: str) -> Group | None:
     """At the common rate, the runs at the best rate where the two are the same."""
     return variant.common if at == "common" and variant.common is not None else variant.best
@@ -158,6 +182,7 @@ def _recorded_variant(name: str, entry: dict[str, Any]) -> Variant:
         what=entry.get("what", ""),
         parameters=entry.get("parameters"),
         train_flops_per_token=entry.get("train_flops_per_token"),
+        attention_parameters=entry.get("attention_parameters"),
         best=_recorded_group(at.get("best")),
         common=_recorded_group(at.get("common")),
     )

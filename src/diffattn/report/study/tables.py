@@ -40,6 +40,7 @@ from diffattn.report.study.summary import (
     difference,
     differences,
     group_at,
+    rows_of,
     variants_of,
 )
 
@@ -60,12 +61,12 @@ def results_table(study: TextStudy) -> Table:
     ats, others = rates_shown(every), _compared_with(every)
     rows = []
     for variant in shown:
-        row = [type_cell(variant.name), _size_cell(variant, every)]
+        row = [type_cell(variant.name), size_cell(variant, every)]
         for at in ats:
             if at == "best":
                 row.append(_rate_cell(variant.best))
-            row.append(_loss_cell(group_at(variant, at)))
-            row += [_difference_cell(study, variant, other, at) for other in others]
+            row.append(loss_cell(group_at(variant, at)))
+            row += [difference_cell(study, variant, other, at) for other in others]
         rows.append(row)
     headers = ["Model", "Parameters, FLOPs per token"]
     for at in ats:
@@ -117,11 +118,12 @@ def pairs_table(study: TextStudy) -> Table:
 
 def other_tables(study: TextStudy) -> list[Table]:
     """Controls, ablations and other matches, each against the model it stands beside."""
-    every = variants_of(study)
-    roles = dict.fromkeys(variant.role for variant in every.values())
+    in_rows = {row["variant"] for row in rows_of(study)}
+    left = [variant for variant in variants_of(study).values() if variant.name not in in_rows]
+    roles = dict.fromkeys(variant.role for variant in left)
     ordered = [role for role in _OTHER_ROLES if role in roles]
     ordered += [role for role in roles if role not in (*COMPARED, *_OTHER_ROLES)]
-    return [_role_table(study, role) for role in ordered]
+    return [_role_table(study, role, [v for v in left if v.role == role]) for role in ordered]
 
 
 def matching_table(study: TextStudy) -> Table | None:
@@ -141,9 +143,9 @@ def matching_table(study: TextStudy) -> Table | None:
                     word_cell(way),
                     *(number_cell(count(shape.get(key))) for key in ("num_heads", "head_dim")),
                     number_cell(count(shape.get("intermediate_size"))),
-                    _size_cell(matched, every),
+                    size_cell(matched, every),
                     _rate_cell(matched.best),
-                    _loss_cell(matched.best),
+                    loss_cell(matched.best),
                     _against_cell(study, matched, BASELINE),
                     run_cell(brief_names(matched.best.loss.runs) if matched.best else ()),
                 ]
@@ -251,9 +253,8 @@ def interval_header(levels: Iterable[float]) -> str:
     return f"{listing(f'{100 * level:g} %' for level in sorted(set(levels))) or '95 %'} interval"
 
 
-def _role_table(study: TextStudy, role: str) -> Table:
+def _role_table(study: TextStudy, role: str, shown: Sequence[Variant]) -> Table:
     every = variants_of(study)
-    shown = [variant for variant in every.values() if variant.role == role]
     ats = rates_shown({variant.name: variant for variant in shown})
     rows = []
     for variant in shown:
@@ -263,11 +264,11 @@ def _role_table(study: TextStudy, role: str) -> Table:
             [
                 type_cell(variant.name),
                 word_cell(variant.what or MISSING),
-                _size_cell(variant, every),
+                size_cell(variant, every),
                 _rate_cell(variant.best),
-                _loss_cell(variant.best),
+                loss_cell(variant.best),
                 word_cell(type_name(baseline) if baseline else MISSING),
-                *(_difference_cell(study, variant, baseline, at) for at in ats),
+                *(difference_cell(study, variant, baseline, at) for at in ats),
                 word_cell(_in_words(entry)),
             ]
         )
@@ -293,7 +294,7 @@ def _header(text: str, at: str, ats: Sequence[str]) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _size_cell(variant: Variant, every: dict[str, Variant]) -> Cell:
+def size_cell(variant: Variant, every: dict[str, Variant]) -> Cell:
     """Parameters, and below them FLOPs per token as a factor of the baseline's."""
     base = every.get(BASELINE)
     flops = ratio(variant.train_flops_per_token, base.train_flops_per_token if base else None)
@@ -304,14 +305,16 @@ def _rate_cell(group: Group | None) -> Cell:
     return number_cell(rate_name(group.learning_rate if group else None))
 
 
-def _loss_cell(group: Group | None) -> Cell:
+def loss_cell(group: Group | None) -> Cell:
+    """A mean loss with its interval."""
     if group is None:
         return number_cell(MISSING, note="no finished run")
     interval = group.loss.interval
     return number_cell(number(interval.mean), group.loss.runs, note=ends(interval))
 
 
-def _difference_cell(study: TextStudy, variant: Variant, other: str | None, at: str) -> Cell:
+def difference_cell(study: TextStudy, variant: Variant, other: str | None, at: str) -> Cell:
+    """A mean difference with its interval."""
     entry = None if other is None else difference(study, variant.name, other, at)
     if entry is None:
         return number_cell(MISSING)

@@ -20,6 +20,8 @@ class ComparisonConfig:
     """What is compared."""
 
     scale: str
+    kind: str = "text"
+    """Key of :data:`diffattn.studies.variants.MEMBERS`."""
     base: RunConfig
     """The softmax run; the others are its twins."""
     variants: tuple[str, ...] = SWEPT
@@ -139,7 +141,8 @@ class ComparisonConfig:
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""
-        return {
+        kind = {} if self.kind == "text" else {"kind": self.kind}
+        return kind | {
             "scale": self.scale,
             "variants": list(self.variants),
             "seeds": list(self.seeds),

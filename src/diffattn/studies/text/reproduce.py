@@ -24,7 +24,7 @@ from diffattn.studies.text.comparison import (
     sweep_name,
 )
 from diffattn.studies.text.count_models import count_model_results
-from diffattn.studies.variants import CONTROLS, SWEPT, VARIANTS
+from diffattn.studies.variants import CONTROLS, MEMBERS, SWEPT
 from diffattn.studies.workers import Member, OnMessage, OnProgress
 from diffattn.training.config import RunConfig
 from diffattn.training.prepare import PreparedData, prepare_data
@@ -36,16 +36,19 @@ _SCALES: dict[str, dict[str, Any]] = {
     "laptop": {"seeds": (0,), "variants": (*ATTENTION_TYPES, *CONTROLS), "fewer_seeds": 5},
     "study": {
         "seeds": (0, 1, 2, 3, 4),
-        "variants": tuple(VARIANTS),
+        "variants": MEMBERS["text"],
         "learning_rates": (1e-3, 2e-3, 4e-3, 8e-3),
     },
 }
 """What each scale compares besides its recipe."""
+_FEWEST_SEEDS = 3
+"""Of a study of rows, but for smoke: with two, no difference outlives Holm's adjustment."""
 
 
 def reproduce(
     scale: str = "laptop",
     *,
+    kind: str = "text",
     out: str | Path | None = None,
     seeds: Sequence[int] | None = None,
     settings: Sequence[str] = (),
@@ -62,8 +65,12 @@ def reproduce(
 
     Args:
         scale: ``"smoke"`` (a minute), ``"laptop"`` (under ten minutes) or ``"study"`` (hours).
-        out: Study folder. Default: ``runs/<scale>``.
-        seeds: Seeds of initial weights and data order. Default: 0; for study 0 to 4.
+        kind: ``"text"``; or ``"ablations"`` for Table 6, V2's ablations and the other reading of
+            Shared DIFF's norm, or ``"rank"`` for Shared DIFF's rank and λ_init. These have one
+            learning rate and test every row against what it changes one thing of.
+        out: Study folder. Default: ``runs/<scale>``, or ``runs/<kind>-<scale>``.
+        seeds: Seeds of initial weights and data order. Default: 0, for study 0 to 4; of the other
+            kinds 0 to 2, for smoke 0.
         settings: Changes such as ``"train.num_steps=500"`` or ``"data.source=my_texts"``.
         match: What the models keep equal; see :func:`diffattn.models.twins.twin`.
         workers: One-thread processes side by side. Default: CPU cores, at most 2; 1 on a GPU.
@@ -84,9 +91,9 @@ def reproduce(
     from diffattn.training.memory import require_run_memory
     from diffattn.training.trainer import RESULTS, require_enough
 
-    config = comparison(scale, seeds=seeds, settings=settings, match=match)
+    config = comparison(scale, kind=kind, seeds=seeds, settings=settings, match=match)
     workers = worker_count(workers)
-    folder = Path(out) if out is not None else Path("runs") / scale
+    folder = Path(out) if out is not None else Path("runs") / study_name(scale, kind)
     trials = config.trials(config.base_rates())
     for member in trials:
         require_run_memory(member.config, side_by_side=min(workers, len(trials)))
@@ -111,6 +118,8 @@ def reproduce(
         counts = _counts(config, data, folder / _COUNTS, on_message)
         on_message("comparing")
         summarise(config, sweeps, counts, data, folder)
+        if kind != "text":
+            return build_report(folder)
         return build_report(
             folder,
             published=published_beside(folder),
@@ -156,9 +165,15 @@ def _counts(
     return models
 
 
+def study_name(scale: str, kind: str) -> str:
+    """Of the folder under ``runs/``."""
+    return scale if kind == "text" else f"{kind}-{scale}"
+
+
 def comparison(
     scale: str,
     *,
+    kind: str = "text",
     seeds: Sequence[int] | None = None,
     settings: Sequence[str] = (),
     match: str = "params",
@@ -166,16 +181,20 @@ def comparison(
     """The resolved configuration of :func:`reproduce`.
 
     Raises:
-        ConfigError: An unknown scale or setting.
+        ConfigError: An unknown scale, kind or setting.
     """
     from diffattn.training.settings import apply_settings
 
     check_known("reproduce", "scale", scale, SCALES)
+    check_known("reproduce", "kind", kind, MEMBERS)
+    made = _SCALES[scale]
+    if kind != "text":
+        each = tuple(range(1 if scale == "smoke" else _FEWEST_SEEDS)) if seeds is None else seeds
+        made = {"variants": MEMBERS[kind], "seeds": tuple(each), "fewer_seeds": max(1, len(each))}
+    elif seeds is not None:
+        made = made | {"seeds": tuple(seeds)}
     return ComparisonConfig(
-        scale=scale,
-        base=apply_settings(recipe(scale), settings),
-        match=match,
-        **(_SCALES[scale] | ({} if seeds is None else {"seeds": tuple(seeds)})),
+        scale=scale, kind=kind, base=apply_settings(recipe(scale), settings), match=match, **made
     )
 
 

@@ -4,7 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from diffattn.models.accounting import flops_per_token, parameter_count
+from diffattn.models.accounting import (
+    attention_parameters,
+    flops_per_token,
+    parameter_count,
+)
 from diffattn.stats.intervals import Interval, mean_interval
 from diffattn.stats.paired import paired_difference
 from diffattn.studies.text.comparison import (
@@ -14,6 +18,7 @@ from diffattn.studies.text.comparison import (
     sweep_name,
     trial_name,
 )
+from diffattn.studies.text.rows import compared_rows
 from diffattn.studies.variants import BASELINE, FLOOR, IMITATIONS, VARIANTS
 from diffattn.studies.workers import Member
 from diffattn.training.config import RunConfig
@@ -44,6 +49,8 @@ def comparison_results(
     variants = {
         name: _variant(config, name, rates, trials, runs, phases) for name in config.variants
     }
+    differences = list(_differences(config, variants, runs))
+    rows = {} if config.kind == "text" else {"rows": compared_rows(differences)}
     return {
         "schema": 2,
         "protocol": {"name": "matched_comparison", "version": 2},
@@ -52,7 +59,8 @@ def comparison_results(
         "tokens": config.base.train.num_steps * config.base.train.batch_tokens,
         "rates": _rates(config, sweeps, rates, runs),
         "variants": variants,
-        "differences": list(_differences(config, variants, runs)),
+        "differences": differences,
+        **rows,
         "complete": True,
     }
 
@@ -98,6 +106,8 @@ def _variant(
         "parameters": parameter_count(model),
         "train_flops_per_token": flops_per_token(model, config.base.train.seq_len, training=True),
     }
+    if config.kind != "text":
+        facts["attention_parameters"] = model.num_hidden_layers * attention_parameters(model)
     at = {"best": rates[name]}
     if trial_name(name, config.seeds[0], common=True) in trials:
         at["common"] = rates[BASELINE]
@@ -124,11 +134,9 @@ def _differences(
     for name in config.variants:
         if name == BASELINE:
             continue
-        against = [VARIANTS[name].compared_with]
+        against = [VARIANTS[name].compared_with, *VARIANTS[name].besides]
         if VARIANTS[name].role == "type":
             against += SOFTMAX_CONTROLS
-        if VARIANTS[name].role == "match":  # the same type, matched otherwise, to softmax
-            against.append(BASELINE)
         for baseline in against:
             if baseline not in variants:
                 continue

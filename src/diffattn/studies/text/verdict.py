@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from diffattn.report.page.wording import listing, type_name
+from diffattn.studies.text.rows import LEVEL, rows_said
 from diffattn.studies.variants import BASELINE, FLOOR, IMITATIONS, VARIANTS
 
 MARGIN = 0.1
@@ -22,10 +23,11 @@ def verdict(results: Mapping[str, Any]) -> dict[str, Any]:
         results: Of :func:`diffattn.studies.text.results.comparison_results`.
     """
     reasons = list(_reasons(results))
+    said = rows_said(results) if "rows" in results else _said(results)
     sentence = (
         f"Uninformative about attention types: {reasons[0]}."
         if reasons
-        else f"{_setting(results)}: {'; '.join(_said(results))}."
+        else f"{_setting(results)}: {'; '.join(said)}."
     )
     return {
         "informative": not reasons,
@@ -153,7 +155,10 @@ def _setting(results: Mapping[str, Any]) -> str:
     base, swept = results["variants"][BASELINE], results["rates"]["variants"]
     rates = "each type at its best learning rate" if swept else "all at one learning rate"
     level = 100 * results["differences"][0]["level"]
+    tested = f"{level:.0f} % interval"
+    if "rows" in results:
+        tested = f"{len(results['rows'])} comparisons, p at most {LEVEL:g} after Holm's adjustment"
     return (
         f"At {base['parameters'] / 1e6:.1f} million parameters and {results['tokens']:,} tokens, "
-        f"{rates} (nats per token, {level:.0f} % interval)"
+        f"{rates} (nats per token, {tested})"
     )

@@ -1,0 +1,96 @@
+"""The table and the chart of a study of ablations: every row against what it changes."""
+
+from diffattn.report.page.charts import Chart
+from diffattn.report.page.tables import (
+    Cell,
+    Table,
+    number_cell,
+    table,
+    type_cell,
+    word_cell,
+)
+from diffattn.report.page.wording import MISSING, count, number, ratio, type_name
+from diffattn.report.paper import TABLE_6
+from diffattn.report.study.charts import difference_bars
+from diffattn.report.study.files import TextStudy
+from diffattn.report.study.summary import Variant, difference, in_words, rows_of, variants_of
+from diffattn.report.study.tables import difference_cell, level_of, loss_cell, size_cell
+
+_V1 = "diff"
+
+
+def rows_table(study: TextStudy) -> Table | None:
+    """Every row with its difference, the test and what the paper prints; ``None`` without rows."""
+    rows = rows_of(study)
+    if not rows:
+        return None
+    every = variants_of(study)
+    printed = any(_printed(row["variant"], row["baseline"]) is not None for row in rows)
+    printed = printed and study.info.get("kind") == "ablations"
+    cells = []
+    for row in rows:
+        variant = every.get(row["variant"]) or Variant(row["variant"], "ablation")
+        entry = difference(study, variant.name, row["baseline"])
+        made = [
+            type_cell(variant.name),
+            word_cell(variant.what or MISSING),
+            size_cell(variant, every),
+            _attention_cell(variant, every.get(_V1)),
+            loss_cell(variant.best),
+            word_cell(type_name(row["baseline"])),
+            difference_cell(study, variant, row["baseline"], "best"),
+            number_cell(_p(row["p_holm"]), note=f"{_p(row['p'])} alone"),
+        ]
+        if printed:
+            of_paper = _printed(variant.name, row["baseline"])
+            made.append(number_cell(number(of_paper, 3, signed=True)))
+        cells.append([*made, word_cell(MISSING if entry is None else in_words(study, entry))])
+    headers = ["Row", "What it changes", "Parameters, FLOPs per token", "Attention's parameters"]
+    headers += ["Loss", "Compared with", "Difference", "p after Holm"]
+    headers += [*["Table 6"] * printed, "Verdict"]
+    caption = (
+        f"Validation loss in nats per token, minus that of what each row changes, seed by seed; "
+        f"below each mean its {level_of(study)} interval, which is not adjusted. p-values are of "
+        f"paired t tests, adjusted by Holm over these {len(rows)} rows."
+    )
+    if printed:
+        caption += (
+            " Table 6: the same difference of the losses that arXiv:2410.05258v2 prints, of 1.4B "
+            "parameters and 10B tokens with one seed."
+        )
+    return table(caption, headers, cells)
+
+
+def rows_chart(study: TextStudy, element_id: str) -> Chart | None:
+    """The differences of the table around zero; ``None`` if there are none."""
+    entries = [difference(study, row["variant"], row["baseline"]) for row in rows_of(study)]
+    shown = [entry for entry in entries if entry is not None]
+    return difference_bars(
+        shown,
+        [f"{type_name(entry.variant)} − {type_name(entry.baseline)}" for entry in shown],
+        "Validation loss minus that of what a row changes. Diamond and bar: mean and interval. "
+        "Circles: single pairs.",
+        element_id,
+    )
+
+
+def _printed(variant: str, baseline: str) -> float | None:
+    """The difference of two losses of Table 6."""
+    if variant not in TABLE_6 or baseline not in TABLE_6:
+        return None
+    return TABLE_6[variant] - TABLE_6[baseline]
+
+
+def _attention_cell(variant: Variant, v1: Variant | None) -> Cell:
+    """Attention's share of the parameters, beside DIFF V1's, and whether it is more."""
+    own, other = variant.attention_parameters, v1.attention_parameters if v1 else None
+    note = f"{ratio(own, other)} V1's"
+    if variant.name.startswith("shared_diff") and own is not None and other is not None:
+        note += ": above break-even" if own > other else ""
+    return number_cell(count(own), note=note)
+
+
+def _p(p: float | None) -> str:
+    if p is None:
+        return MISSING
+    return "< 0.001" if p < 0.001 else number(p, 3)

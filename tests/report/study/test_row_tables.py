@@ -1,0 +1,104 @@
+"""The table and the chart of a study of ablations, from made-up records."""
+
+import plotly.graph_objects as go
+import pytest
+
+from diffattn.errors import CheckpointError
+from diffattn.report.build import markdown_results
+from diffattn.report.page.wording import type_name
+from diffattn.report.study.files import read_study
+from diffattn.report.study.rows import rows_chart, rows_table
+from diffattn.report.study.tables import other_tables
+from record_files import change_record, read_record
+from report.page_reader import build, figures, outline_of
+
+VARIANTS = ("softmax", "diff", "diff_no_norm", "shared_diff", "none")
+ROWS = [
+    {"variant": "diff", "baseline": "softmax", "p": 0.0004, "p_holm": 0.0012, "shown": True},
+    {"variant": "diff_no_norm", "baseline": "diff", "p": 0.03, "p_holm": 0.06, "shown": False},
+    {"variant": "shared_diff", "baseline": "softmax", "p": None, "p_holm": None, "shown": False},
+]
+
+
+@pytest.fixture
+def folder(make_study):
+    """A made-up comparison that says to be one of ablations."""
+    study = make_study(variants=VARIANTS, num_steps=25, num_layers=2)
+
+    variants = read_record(study / "results.json")["variants"]
+    variants["diff"]["attention_parameters"] = 1_000
+    variants["shared_diff"]["attention_parameters"] = 1_250
+    change_record(study / "results.json", rows=ROWS, variants=variants)
+    change_record(study / "study.json", kind="ablations")
+    return study
+
+
+def cells(table, row):
+    return [cell.text for cell in table.rows[row]]
+
+
+def test_every_row_stands_beside_the_papers(folder):
+    study = read_study(folder)
+    table = rows_table(study)
+    assert len(table.rows) == len(ROWS)
+    first, second, third = (cells(table, i) for i in range(3))
+    assert first[-3:-1] == ["0.001", "−0.025"]  # of 3.062 − 3.087
+    assert second[-3:-1] == ["0.060", "+0.060"]
+    assert third[-3:-1] == ["—", "—"]
+    assert first[-1].startswith("lower by 0.0")
+    assert second[-1] == "no difference shown after Holm"
+    assert "adjusted by Holm over these 3 rows" in table.caption
+    assert rows_chart(study, "x").element_id == "x"
+
+
+def test_a_rank_above_break_even_is_marked(folder):
+    table = rows_table(read_study(folder))
+    assert table.rows[2][3].note == "1.25× V1's: above break-even"
+    assert table.rows[0][3].note == "1.00× V1's"
+
+
+def test_the_other_tables_keep_the_controls_alone(folder):
+    (table,) = other_tables(read_study(folder))
+    assert cells(table, 0)[0] == "No attention"
+
+
+def test_the_page_and_the_markdown_say_it(folder):
+    text = " ".join(outline_of(build(folder)).text)
+    assert "Differential attention: ablations “laptop”" in text
+    assert "p after Holm" in text
+    assert "Table 6" in text
+    assert "What the differences show." not in text  # by intervals that nothing adjusts
+    assert "no difference shown after Holm" in markdown_results(folder)
+
+
+def test_the_chart_has_a_line_per_row(folder):
+    spec = figures(build(folder))["chart-differences"]
+    chart = go.Figure(spec)
+    assert list(chart.layout.yaxis.ticktext) == [
+        f"{type_name(row['variant'])} − {type_name(row['baseline'])}" for row in ROWS
+    ]
+    assert len(chart.data) == 2 * len(ROWS)  # single pairs, and their mean
+
+
+def test_ranks_have_no_column_of_the_paper(folder):
+    change_record(folder / "study.json", kind="rank")
+    assert "Table 6" not in " ".join(outline_of(build(folder)).text)
+
+
+def test_a_comparison_has_no_rows(make_study):
+    study = read_study(make_study())
+    assert rows_table(study) is None
+    assert rows_chart(study, "x") is None
+
+
+@pytest.mark.parametrize("row", [{"variant": "diff"}, {**ROWS[0], "p": 2.0}, "diff"])
+def test_damaged_rows_are_refused(folder, row):
+    change_record(folder / "results.json", rows=[row])
+    with pytest.raises(CheckpointError, match="rows"):
+        read_study(folder)
+
+
+def test_a_row_of_an_unknown_model_is_shown_without_numbers(folder):
+    row = {**ROWS[0], "variant": "new", "baseline": "newer"}
+    change_record(folder / "results.json", rows=[row])
+    assert cells(rows_table(read_study(folder)), 0)[0] == "new"

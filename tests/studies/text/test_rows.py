@@ -1,0 +1,138 @@
+"""Rows of an ablation against numbers by hand, and the sentence that they lead to."""
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.records.io import read_json
+from diffattn.report.study.files import read_study
+from diffattn.studies.text.reproduce import comparison, reproduce
+from diffattn.studies.text.results import comparison_results
+from diffattn.studies.text.rows import compared_rows
+from diffattn.studies.text.verdict import verdict
+from diffattn.studies.variants import MEMBERS
+
+SEEDS = (0, 1, 2)
+SPREAD = (0.0, 0.1, -0.05)
+LOSSES = {"softmax": 3.0, "diff": 2.9, "diff_v2": 2.91, "shared_diff": 2.92, "none": 4.0}
+LOSSES |= {"diff_no_norm": 3.3, "softmax_more_heads": 2.95}
+NOISE = {"diff": (0, 1e-4, -1e-4), "diff_no_norm": (0, 1e-4, 0), "diff_v2": (0.01, -0.02, 0.03)}
+
+
+def results(kind="ablations", seeds=SEEDS, losses=LOSSES):
+    """Of made-up runs; a variant that is not named in ``losses`` equals softmax."""
+    config = comparison("laptop", kind=kind, seeds=seeds)
+    runs = {}
+    for member in config.trials(config.base_rates()):
+        name, seed = member.config.name.split("-seed")
+        noise = NOISE.get(name, (0, 0, 0))[int(seed)]
+        loss = losses.get(name, losses["softmax"]) + SPREAD[int(seed)] + noise
+        runs[member.config.name] = {"validation_loss": loss, "validation_parts": {}}
+    made = comparison_results(config, {}, runs, dict.fromkeys(runs, 500))
+    return made | {"verdict": verdict(made)}
+
+
+@pytest.fixture(scope="module")
+def made():
+    return results()
+
+
+@pytest.fixture(scope="module")
+def ranked():
+    return results("rank")
+
+
+def row(made, variant, baseline):
+    (found,) = (
+        one for one in made["rows"] if (one["variant"], one["baseline"]) == (variant, baseline)
+    )
+    return found
+
+
+def test_every_row_is_tested_against_what_it_changes(made, ranked):
+    pairs = [(one["variant"], one["baseline"]) for one in made["rows"]]
+    assert len(pairs) == len(set(pairs)) == len(MEMBERS["ablations"]) - 2 + 1
+    assert {variant for variant, _ in pairs} == set(MEMBERS["ablations"]) - {"softmax", "none"}
+    expected = {
+        ("diff_no_norm", "diff"), ("softmax_wide_norm", "softmax_wide"), ("diff_v2", "softmax"),
+        ("diff_v2", "softmax_more_heads"), ("shared_diff_map_norm", "shared_diff"),
+    }  # fmt: skip
+    assert expected <= set(pairs)
+    ranks = [(one["variant"], one["baseline"]) for one in ranked["rows"]]
+    assert ("shared_diff_r8", "diff") in ranks
+    assert ("shared_diff_r8_lambda_05", "shared_diff_r8") in ranks
+    assert len(ranks) == 13
+
+
+def test_ranks_are_compared_with_v1_and_with_softmax(ranked):
+    pairs = {(one["variant"], one["baseline"]) for one in ranked["differences"]}
+    assert {("shared_diff_r2", "diff"), ("shared_diff_r2", "softmax")} <= pairs
+    assert {("shared_diff_r2_lambda_08", other) for other in ("diff", "softmax")} <= pairs
+
+
+def test_p_values_of_three_seeds_by_hand(made):
+    """Student's t with two degrees of freedom: p = 1 − t / √(t² + 2); 14 rows for Holm."""
+    values = [0.4, 0.4, 0.4 + 1e-4]  # the noise of both: 0 − 0, 1e-4 − 1e-4, 0 + 1e-4
+    mean = sum(values) / 3
+    error = (sum((v - mean) ** 2 for v in values) / 2 / 3) ** 0.5
+    t = mean / error
+    found = row(made, "diff_no_norm", "diff")
+    assert found["p"] == pytest.approx(1 - t / (t * t + 2) ** 0.5, rel=1e-5)
+    smaller = sum(one["p"] < found["p"] for one in made["rows"])
+    assert found["p_holm"] >= (len(made["rows"]) - smaller) * found["p"]
+    assert found["shown"] is (found["p_holm"] <= 0.05) is True
+    noisy = row(made, "diff_v2", "softmax")
+    assert not noisy["shown"]
+    assert noisy["p_holm"] > noisy["p"]
+
+
+def test_the_sentence_names_what_is_shown_and_what_is_not(made):
+    said = made["verdict"]
+    assert said["informative"]
+    assert "14 comparisons, p at most 0.05 after Holm's adjustment" in said["sentence"]
+    worse, better, rest = said["sentence"].split("): ")[1].split("; ")
+    assert worse.startswith("worse: ")
+    assert "DIFF V1 without head norm against DIFF V1 by 0.400" in worse
+    assert better.startswith("better: ")
+    assert "DIFF V1 against Transformer (softmax) by 0.100" in better
+    assert rest.startswith("no difference is shown for ")
+    assert "DIFF V2 against Transformer (softmax)" in rest
+
+
+def test_one_seed_shows_nothing():
+    made = results(seeds=(0,))
+    assert {(one["p"], one["p_holm"], one["shown"]) for one in made["rows"]} == {
+        (None, None, False)
+    }
+    assert "14 rows with one seed each, so nothing is shown of any." in made["verdict"]["sentence"]
+
+
+def test_rows_say_nothing_where_attention_does_not_help():
+    said = results(losses=LOSSES | {"none": 3.05})["verdict"]
+    assert not said["informative"]
+    assert said["sentence"].startswith("Uninformative about attention types: softmax attention")
+
+
+def test_a_comparison_on_text_has_no_rows():
+    assert compared_rows([]) == []
+    made = comparison("smoke")
+    assert made.kind == "text"
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("kind", ["ablations", "rank"])
+def test_a_whole_study_of_rows(kind, settings, tmp_path):
+    out = tmp_path / kind
+    page = reproduce(
+        "smoke", kind=kind, out=out, settings=settings, workers=2, on_message=lambda line: None
+    )
+    made, study = read_json(out / "results.json"), read_study(out)
+    assert tuple(study.variants) == MEMBERS[kind]
+    assert study.gaps == ()
+    assert study.info["kind"] == kind
+    text = page.read_text(encoding="utf-8")
+    assert made["verdict"]["sentence"].replace("'", "&#39;") in text
+    assert "p after Holm" in text
+    assert "Claims of the papers" not in text
+    other = next(name for name in ("ablations", "rank") if name != kind)
+    with pytest.raises(ConfigError, match="must hold this configuration"):
+        reproduce("smoke", kind=other, out=out, settings=settings)
