@@ -12,12 +12,12 @@ ROPE_THETA = 640_000.0
 def long_context(attention_type: str) -> RunPlan:
     """1.5B more tokens at length 65,536 with RoPE θ 640,000 and learning rate 8e-5.
 
-    Command: ``diffattn train long-context-diff --out FOLDER --set data.source=... --set
-    data.tokenizer=...``. Hardware: GPU nodes; not run by this project. Duration: a day or less.
-    Tokens: 1.5B. Expected: in the paper, which continues the pair of 350B tokens on documents
-    up-sampled by length, Figure 5. These runs start from fresh weights and take the corpus as it
-    is, so they show that the length runs, and nothing of Figure 5. The warm-up is not printed: a
-    tenth of the steps.
+    Command: ``diffattn train long-context-diff --init-from MAIN --out FOLDER --set data.source=...
+    --set data.tokenizer=MAIN/model``, where MAIN is the finished run of ``diff-transformer-3b`` (of
+    ``transformer-3b`` for the softmax twin); without ``--init-from`` it starts from fresh weights.
+    Hardware: GPU nodes; not run by this project. Duration: a day or less. Tokens: 1.5B. Expected:
+    Figures 4 and 5 of the paper, which continues the pair of 350B tokens on documents up-sampled by
+    length; here the corpus is taken as it is. The warm-up is not printed: a tenth of the steps.
 
     Source: arXiv:2410.05258v2, section 3.3 and Appendix D.
 

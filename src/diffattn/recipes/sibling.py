@@ -19,7 +19,8 @@ def laptop_sibling(make: Callable[[], RunPlan], seq_len: int = 256) -> RunPlan:
     norms, λ, rotary θ, β₂, weight decay and how far the learning rate falls; the rest is that of
     the recipe ``laptop``, peak rate included.
 
-    Command: ``diffattn train NAME-laptop --out FOLDER``. Hardware: 2 CPU cores. Duration: minutes.
+    Command: ``diffattn train NAME-laptop --out FOLDER``, of a later stage with ``--init-from`` the
+    sibling of the stage before it. Hardware: 2 CPU cores. Duration: minutes.
     Expected: that the same code runs; sizes and tokens lie far below the papers', so no difference
     between siblings speaks for or against theirs.
 

@@ -45,6 +45,7 @@ from diffattn.training.distributed import (
     written_by_first,
 )
 from diffattn.training.engine import EngineConfig
+from diffattn.training.initial import require_same_tokenizer
 from diffattn.training.memory import require_run_memory
 from diffattn.training.monitoring.batch_guard import RolledBack, require_policies
 from diffattn.training.monitoring.monitor import Monitor
@@ -98,8 +99,9 @@ def train(
         validation tokens, see :mod:`diffattn.data.context_parts`) and in bits per byte, λ.
 
     Raises:
-        ConfigError: The data is too short for one sequence, the run does not fit into memory, or
-            its batch cannot be shared out to the processes of the launch.
+        ConfigError: The data is too short for one sequence, the run does not fit into memory, its
+            batch cannot be shared out to the processes of the launch, or the weights that it starts
+            from are of another tokenizer.
         CheckpointError: ``folder`` holds another run, or another process is at work there.
         DiffAttnError: The loss is no longer finite, or a file could not be written whole; the
             same call continues.
@@ -114,7 +116,11 @@ def train(
     require_policies(config)
     resolved = config.resolved()
     resolved["data"] |= data.facts()
-    run = record(config.name, config.model, config.train, resolved, facts or {}, config.engine)
+    facts = dict(facts or {})
+    if config.init is not None:
+        require_same_tokenizer(config.init, data.tokenizer)
+        facts["init_from"] = config.init.folder
+    run = record(config.name, config.model, config.train, resolved, facts, config.engine)
     if not is_first():
         on_progress, on_message = _say_nothing, _say_nothing
     return finish(folder, run, lambda: _run(config, data, folder, on_progress, on_message))
@@ -197,7 +203,7 @@ def _train(
     checkpoint = from_first(monitor.last_checkpoint)
     require_same_parts(checkpoint, config.engine)
     model = untrained_model(
-        config.model, config.engine, checkpoint, folder / "checkpoints" / "initial"
+        config.model, config.engine, checkpoint, folder / "checkpoints" / "initial", config.init
     )
     prepare_model(model, config.engine)
     windows = partial(TokenDataset, seq_len=config.train.seq_len, apart=config.windows.apart)
