@@ -8,7 +8,7 @@ from diffattn.errors import ConfigError
 from diffattn.training.engine import EngineConfig
 from diffattn.training.guard import GuardConfig
 from diffattn.training.setting_types import check_types
-from diffattn.training.windows import WindowConfig
+from diffattn.training.windows import WindowConfig as WindowConfig  # recipes import configs here
 
 if TYPE_CHECKING:  # settings are checked and listed without torch
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -193,8 +193,8 @@ class RunConfig:
             "train": asdict(self.train),
             "data": asdict(self.data),
         }
-        if self.windows != WindowConfig():
-            settings["windows"] = asdict(self.windows)
+        if (windows := self.windows.resolved()) != WindowConfig().resolved():
+            settings["windows"] = windows
         if self.guard != GuardConfig():
             settings["guard"] = asdict(self.guard)
         if self.init is not None:

@@ -5,7 +5,6 @@ import math
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from transformers import PrinterCallback, set_seed
 
 from diffattn.data.tokens import TokenDataset
+from diffattn.data.upsampling import long_documents
 from diffattn.errors import CheckpointError, ConfigError, ShapeError
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.cached_attention import chosen_backend
@@ -54,7 +54,7 @@ from diffattn.training.ordered_trainer import (
     OrderedTrainer,
     spread,
     training_arguments,
-    training_order,
+    training_windows,
 )
 from diffattn.training.prepare import PreparedData
 from diffattn.training.schedule import optimizer_and_scheduler
@@ -66,10 +66,8 @@ from diffattn.training.sharding import (
     untrained_model,
     written_by_all,
 )
-from diffattn.training.windows import WindowConfig
 
 RESULTS = "results.json"
-_APART = asdict(WindowConfig(documents="apart"))
 
 
 def train(
@@ -168,6 +166,8 @@ def require_enough(config: RunConfig, data: PreparedData) -> None:
     Raises:
         ConfigError: It cannot.
     """
+    if config.windows.upsample_longer_than is not None:
+        long_documents(data.train, config.windows.upsample_longer_than)
     for split in (data.train, data.validation):
         TokenDataset(split, config.train.seq_len)
         if split.metadata["vocab_size"] > config.model.vocab_size:
@@ -206,8 +206,7 @@ def _train(
         config.model, config.engine, checkpoint, folder / "checkpoints" / "initial", config.init
     )
     prepare_model(model, config.engine)
-    windows = partial(TokenDataset, seq_len=config.train.seq_len, apart=config.windows.apart)
-    validation = windows(data.validation)
+    validation = TokenDataset(data.validation, config.train.seq_len, apart=config.windows.apart)
     probe = torch.stack([validation[i]["input_ids"] for i in range(min(8, len(validation)))])
     metrics = MetricsCallback(folder, config.train, probe, on_progress)
     costs = CostCallback(folder, config.name, config.train)
@@ -219,7 +218,7 @@ def _train(
         trainer = OrderedTrainer(
             model=model,
             args=arguments,
-            train_dataset=training_order(windows(data.train), config.train),
+            train_dataset=training_windows(data.train, config, on_message),
             eval_dataset=spread(validation, config.train.evaluation_tokens // config.train.seq_len),
             optimizers=optimizer_and_scheduler(model, config.train),
             callbacks=[*monitor.first_callbacks(), metrics, costs, checkpoints],
@@ -286,7 +285,9 @@ def record(
         name=name,
         config=resolved,
         seed=config.seed,
-        backends=_chosen_backends(model, config, apart=resolved.get("windows") == _APART),
+        backends=_chosen_backends(
+            model, config, apart=resolved.get("windows", {}).get("documents") == "apart"
+        ),
         device=run_device(),
         engine=asdict(engine) | launch(engine),
         model={
