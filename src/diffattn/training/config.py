@@ -202,5 +202,12 @@ class RunConfig:
         return settings
 
     def shown(self) -> dict[str, Any]:
-        """What a dry run prints: the settings, and where initial weights lie."""
-        return self.resolved() | ({} if self.init is None else {"init": asdict(self.init)})
+        """What a dry run prints: the settings, where initial weights lie, and what is not default
+        of how the run is executed."""
+        default = asdict(EngineConfig())
+        engine = {key: value for key, value in asdict(self.engine).items() if value != default[key]}
+        return (
+            self.resolved()
+            | ({} if self.init is None else {"init": asdict(self.init)})
+            | ({"engine": engine} if engine else {})
+        )
