@@ -41,7 +41,12 @@ def test_the_laptop_siblings_are_stages_of_one_training(kind, cli, tmp_path):
     """The main run, its long context, its mathematics: as their recipes say, in few steps."""
     main = {"diff": "diff-transformer-3b", "softmax": "transformer-3b"}[kind]
     data = tmp_path / "data"
-    assert cli("pack", "python", "--out", data, "--vocab-size", 1_024).code == 0
+    assert (
+        cli(
+            "pack", "python", "--out", data, "--vocab-size", 1_024, "--validation-fraction", 0.005
+        ).code
+        == 0
+    )
     few = settings("train.num_steps=20", "train.evaluate_every=10", "train.warmup_steps=5")
     before = None
     for name in (main, f"long-context-{kind}", f"math-1-{kind}", f"math-2-{kind}"):

@@ -21,6 +21,7 @@ from diffattn.models.loading import without_bars
 from diffattn.probes.lambdas import layer_lambdas
 from diffattn.records.claim import claim_run
 from diffattn.records.io import log_facts, read_json, read_jsonl, write_json
+from diffattn.records.launches import append_launch
 from diffattn.records.manifest import verify_manifest
 from diffattn.records.run import RunRecord
 from diffattn.training.callbacks import (
@@ -33,7 +34,7 @@ from diffattn.training.callbacks import (
     diverged,
     require_finite,
 )
-from diffattn.training.checkpoints import CheckpointCallback
+from diffattn.training.checkpoints import CheckpointCallback, checkpoint_step
 from diffattn.training.config import RunConfig, TrainConfig
 from diffattn.training.distributed import (
     from_first,
@@ -81,8 +82,9 @@ def train(
 ) -> dict[str, Any]:
     """Train one model and write its run directory; continue it if it was interrupted.
 
-    ``folder`` gets ``run.json`` before step 0, then ``metrics.jsonl``, ``costs.json``, ``model/``
-    (weights and tokenizer) and, last, ``results.json``. Checkpoints are removed at the end.
+    ``folder`` gets ``run.json`` before step 0, a row of ``launches.jsonl`` at every start, then
+    ``metrics.jsonl``, ``costs.json``, ``model/`` (weights and tokenizer) and, last,
+    ``results.json``. Checkpoints are removed at the end.
 
     Args:
         config: Model, training and data.
@@ -202,6 +204,13 @@ def _train(
     monitor = Monitor(folder, config, on_message)
     checkpoint = from_first(monitor.last_checkpoint)
     require_same_parts(checkpoint, config.engine)
+    if is_first():
+        append_launch(
+            folder,
+            step=0 if checkpoint is None else checkpoint_step(checkpoint),
+            device=run_device(),
+            engine=asdict(config.engine) | launch(config.engine),
+        )
     model = untrained_model(
         config.model, config.engine, checkpoint, folder / "checkpoints" / "initial", config.init
     )
