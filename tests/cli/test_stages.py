@@ -35,25 +35,35 @@ def test_what_cannot_be_started_from_is_refused_in_one_line(fails, trained, smal
     assert not (tmp_path / "run").exists()
 
 
+@pytest.fixture(scope="module")
+def packed(cli, tmp_path_factory):
+    """The corpus of the laptop siblings, little of it held out."""
+    data = tmp_path_factory.mktemp("packed") / "data"
+    command = ("pack", "python", "--out", data, "--vocab-size", 1_024)
+    assert cli(*command, "--validation-fraction", 0.005).code == 0
+    return data
+
+
 @pytest.mark.scheduled
-@pytest.mark.parametrize("kind", ["diff", "softmax"])
-def test_the_laptop_siblings_are_stages_of_one_training(kind, cli, tmp_path):
+@pytest.mark.parametrize(
+    "stages",
+    [
+        ("diff-transformer-3b", "long-context-diff", "math-1-diff", "math-2-diff"),
+        ("transformer-3b", "long-context-softmax"),
+    ],
+    ids=["diff", "softmax"],
+)
+def test_the_laptop_siblings_are_stages_of_one_training(stages, cli, packed, tmp_path):
     """The main run, its long context, its mathematics: as their recipes say, in few steps."""
-    main = {"diff": "diff-transformer-3b", "softmax": "transformer-3b"}[kind]
-    data = tmp_path / "data"
-    assert (
-        cli(
-            "pack", "python", "--out", data, "--vocab-size", 1_024, "--validation-fraction", 0.005
-        ).code
-        == 0
-    )
     few = settings("train.num_steps=20", "train.evaluate_every=10", "train.warmup_steps=5")
     before = None
-    for name in (main, f"long-context-{kind}", f"math-1-{kind}", f"math-2-{kind}"):
+    for name in stages:
         start = [] if before is None else ["--init-from", tmp_path / before]
-        command = ("train", f"{name}-laptop", "--data", data, "--out", tmp_path / name, *few)
+        command = ("train", f"{name}-laptop", "--data", packed, "--out", tmp_path / name, *few)
         called = cli(*command, *start)
         assert called.code == 0, called
+        upsamples = "long documents, up-sampled within each of" in called.err
+        assert upsamples == name.startswith("long-context")
         first = read_jsonl(tmp_path / name / "metrics.jsonl")[0]
         assert first["step"] == 0
         if before is not None:
@@ -64,5 +74,5 @@ def test_the_laptop_siblings_are_stages_of_one_training(kind, cli, tmp_path):
             assert refused.code == 1
             assert "got init None where" in refused.err
         before = name
-    recorded = read_json(tmp_path / f"math-2-{kind}" / "run.json")["config"]["model"]
+    recorded = read_json(tmp_path / stages[-1] / "run.json")["config"]["model"]
     assert recorded["rope_parameters"]["rope_theta"] == 640_000.0

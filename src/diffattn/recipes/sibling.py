@@ -7,19 +7,17 @@ from diffattn.models.settings import ModelSettings
 from diffattn.recipes.plan import RunPlan
 from diffattn.training.config import DataConfig
 
-_TOKENS = 256
-"""Of a sequence, and above which a document is long."""
 _HIDDEN_SHARE = 16
 _SHARE = 8
 """What hidden size, and what head width, rank and layers are divided by."""
 
 
-def laptop_sibling(make: Callable[[], RunPlan], seq_len: int = _TOKENS) -> RunPlan:
+def laptop_sibling(make: Callable[[], RunPlan], seq_len: int = 256) -> RunPlan:
     """A model of 0.5M to 7M parameters in place of the named one, 300 steps of 1,024 tokens.
 
     Hidden size is a sixteenth, head width, rank and layers are an eighth. Kept are attention type,
-    norms, λ, rotary θ, up-sampling of what is longer than 256 tokens, β₂, weight decay and how far
-    the learning rate falls; the rest is that of the recipe ``laptop``, peak rate included.
+    norms, λ, rotary θ, up-sampling, β₂, weight decay and how far the learning rate falls; the rest
+    is that of the recipe ``laptop``, peak rate included.
 
     Command: ``diffattn train NAME-laptop --out FOLDER``, of a later stage with ``--init-from`` the
     sibling of the stage before it. Hardware: 2 CPU cores. Duration: minutes.
@@ -53,9 +51,7 @@ def laptop_sibling(make: Callable[[], RunPlan], seq_len: int = _TOKENS) -> RunPl
             evaluation_tokens=16_384,
         ),
         data=DataConfig(source="python", vocab_size=1_024),
-        windows=replace(large.windows, upsample_longer_than=_TOKENS)
-        if large.windows.upsample_longer_than is not None
-        else large.windows,
+        windows=large.windows,
     )
 
 

@@ -152,7 +152,7 @@ class InitConfig:
     folder: str
     """Where they lie. Not part of the run: they may be moved before it is continued."""
     weights: str
-    """Their SHA-256, which is part of the run."""
+    """Their SHA-256, which is part of the run; of several files, that of their hashes in lines."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -63,10 +63,10 @@ def initial_weights(
     files = _weight_files(folder)
     _require_parameters(folder, files, model)
     hashes = [file_hash(path) for path in files]
-    weights = hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode())
-    return InitConfig(
-        folder=str(folder), weights=weights if isinstance(weights, str) else weights.hexdigest()
-    )
+    weights = hashes[0]
+    if len(hashes) > 1:
+        weights = hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+    return InitConfig(folder=str(folder), weights=weights)
 
 
 def initial_model(
