@@ -168,6 +168,15 @@ def test_dry_run_prints_the_configuration_and_creates_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_shows_how_the_run_is_executed(cli):
+    changed = ("engine.parallel=fsdp", "engine.save_every=null", "engine.loss_chunk_tokens=64")
+    options = [part for setting in changed for part in ("--set", setting)]
+    called = cli("train", "smoke", "--out", "unused", *options, "--dry-run")
+    assert (called.code, called.err) == (0, "")
+    assert json.loads(called.out)["engine"] == {"parallel": "fsdp", "loss_chunk_tokens": 64}
+    assert "engine" not in json.loads(cli("train", "smoke", "--out", "unused", "--dry-run").out)
+
+
 def test_check_measures_every_backend(cli):
     called = cli("check", "--json")
     assert (called.code, called.err) == (0, "")

@@ -95,6 +95,9 @@ def test_numbers_of_the_main_pairs_stages(kind):
     assert (tokens, floor / rate) == (pytest.approx(1.5e9, rel=2e-3), pytest.approx(0.04))
     rope = plan(f"long-context-{kind}").model.rope_parameters
     assert rope == {"rope_type": "default", "rope_theta": 640_000.0}
+    windows = plan(f"long-context-{kind}").config().windows
+    assert (windows.upsample_longer_than, windows.upsample_factor) == (4_096, 10.0)
+    assert plan(f"math-2-{kind}").model.rope_parameters == rope
     rate, _, tokens, batch, _ = numbers(f"math-1-{kind}")
     assert (rate, batch, tokens) == (8e-5, 4 * million, pytest.approx(20e9, rel=1e-3))
     rate, _, tokens, batch, _ = numbers(f"math-2-{kind}")
@@ -154,6 +157,7 @@ def test_siblings_keep_the_kind_of_model(group):
         shares = [m.num_heads * m.head_dim / m.hidden_size for m in (big, little)]
         assert shares[0] == shares[1]
         assert large().train.beta_2 == small().train.beta_2
+        assert large().windows == small().windows
 
 
 def test_siblings_of_the_sizes_are_a_sweep():

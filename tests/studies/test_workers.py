@@ -5,14 +5,19 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from diffattn.errors import DiffAttnError
-from diffattn.studies import workers
+from diffattn.studies import worker, workers
 from diffattn.studies.text.reproduce import comparison
 from diffattn.studies.workers import run_members, unfinished
+from diffattn.training.config import InitConfig
+from diffattn.training.engine import EngineConfig
+from diffattn.training.guard import GuardConfig
+from diffattn.training.windows import WindowConfig
 
 # Stands for "python -m diffattn.studies.worker": reads its job, then does as its name says.
 FAKE = """
@@ -219,3 +224,22 @@ def test_a_real_worker_ends_with_the_process_that_waits_for_it():
         assert process.poll() is None
         process.stdin.close()
         assert process.wait(timeout=10) == 1
+
+
+def test_a_worker_trains_the_very_run_of_its_job(members, tmp_path, monkeypatch):
+    config = replace(
+        members[0].config,
+        windows=WindowConfig(upsample_longer_than=9, upsample_factor=3.0),
+        guard=GuardConfig(spike="skip"),
+        engine=EngineConfig(save_every=3),
+        init=InitConfig(folder="given", weights="0" * 64),
+    )
+    trained = []
+    monkeypatch.setattr("diffattn.training.prepare.open_data", lambda folder: "data")
+    monkeypatch.setattr("diffattn.training.trainer.train", lambda *run, **also: trained.append(run))
+    for run_config in (config, members[1].config):
+        order = json.loads(worker.job(run_config, {}, tmp_path / "data", tmp_path / "run"))
+        worker._train_on_text(order)
+    assert [(run.resolved(), run.engine, run.init) for run, _, _ in trained] == [
+        (run.resolved(), run.engine, run.init) for run in (config, members[1].config)
+    ]

@@ -11,8 +11,10 @@ from transformers import Trainer
 
 from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.models.attention_types import ATTENTION_TYPES
-from diffattn.records.io import read_json
+from diffattn.records.io import read_json, read_jsonl
+from diffattn.records.launches import LAUNCHES
 from diffattn.training import trainer
+from diffattn.training.engine import EngineConfig
 from diffattn.training.guard import GuardConfig
 from diffattn.training.prepare import prepare_data
 from diffattn.training.trainer import train
@@ -83,6 +85,30 @@ def test_with_accumulation_and_with_autocast(settings, make_run, data, tmp_path)
     train(config, data, tmp_path / "whole")
     stop_and_continue(config, data, tmp_path / "run", 7)
     assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_every_launch_is_recorded(make_run, data, tmp_path):
+    """When, from where, by what and how; a row that a killed process left half is written anew."""
+    folder, config = tmp_path / "run", make_run("diff")
+    with pytest.raises(Interruption):
+        train(config, data, folder, on_progress=interrupt_at(2))
+    engine = EngineConfig(keep_checkpoints=3, loss_chunk_tokens=512)
+    with pytest.raises(Interruption):
+        train(replace(config, engine=engine), data, folder, on_progress=interrupt_at(6))
+    with (folder / LAUNCHES).open("a", encoding="utf-8") as file:
+        file.write('{"started": "2')
+    train(config, data, folder)
+    train(config, data, folder)  # finished: nothing is launched
+    rows = read_jsonl(folder / LAUNCHES)
+    assert [row["step"] for row in rows] == [0, 0, 4]
+    assert [row["engine"]["keep_checkpoints"] for row in rows] == [2, 3, 2]
+    first = read_json(folder / "run.json")
+    for row in rows:
+        assert row["engine"].keys() == first["engine"].keys()
+        assert row["versions"] == first["versions"]
+        assert (row["commit"], row["device"]) == (first["commit"], first["device"])
+    assert rows[0]["engine"] == first["engine"]
+    assert first["created"] <= rows[0]["started"] <= rows[1]["started"] <= rows[2]["started"]
 
 
 def test_only_the_two_newest_checkpoints_are_kept(make_run, data, tmp_path):

@@ -1,5 +1,7 @@
 """A run that does not fit is refused by the count that ``diffattn plan`` shows."""
 
+from dataclasses import replace
+
 import pytest
 
 from diffattn.errors import ConfigError
@@ -7,6 +9,7 @@ from diffattn.models import memory as machine
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.training import memory
 from diffattn.training.config import DataConfig, RunConfig, TrainConfig
+from diffattn.training.engine import EngineConfig
 from diffattn.training.planning.step_memory import step_memory
 
 MODEL = DiffTransformerConfig(
@@ -52,3 +55,25 @@ def test_what_sizes_tell_is_not_counted(monkeypatch, available):
             memory.require_run_memory(RUN)
     else:
         memory.require_run_memory(RUN)
+
+
+def test_a_loss_in_chunks_is_counted_without_the_other_logits(monkeypatch):
+    chunked = replace(RUN, engine=EngineConfig(loss_chunk_tokens=64))
+    whole, parts = (
+        sum(step.peak.values())
+        for step in (
+            step_memory(
+                MODEL, RUN.train, sequences=8, accumulates=False, device="cpu",
+                loss_chunk_tokens=chunk,
+            )
+            for chunk in (None, 64)
+        )
+    )  # fmt: skip
+    assert parts < 0.9 * whole
+    with_memory(monkeypatch, int(parts * 1.05))
+    memory.require_run_memory(chunked)
+    with pytest.raises(ConfigError, match="training: memory must hold"):
+        memory.require_run_memory(RUN)
+    with_memory(monkeypatch, int(parts * 0.95))
+    with pytest.raises(ConfigError, match="training: memory must hold"):
+        memory.require_run_memory(chunked)

@@ -31,7 +31,7 @@ def test_a_run_that_diverges_is_recorded_and_not_made_again(make_stability_run, 
     assert len(steps) < 12
     assert all(math.isfinite(row["train_loss"]) for row in rows if "train_loss" in row)
     assert sorted(path.name for path in run.iterdir()) == [
-        "metrics.jsonl", "results.json", "run.json",
+        "launches.jsonl", "metrics.jsonl", "results.json", "run.json",
     ]  # fmt: skip
     assert train_stability(config, data, run) == results
 

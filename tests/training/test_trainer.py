@@ -44,9 +44,9 @@ def test_a_run_learns_and_writes_its_files(attention_type, finished, make_run, d
     folder, config = finished / attention_type, make_run(attention_type)
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert names == {
-        "run.json", "metrics.jsonl", "costs.json", "results.json", "model/config.json",
-        "model/generation_config.json", "model/model.safetensors", "model/tokenizer.json",
-        "model/tokenizer_config.json", "model/manifest.json",
+        "run.json", "launches.jsonl", "metrics.jsonl", "costs.json", "results.json",
+        "model/config.json", "model/generation_config.json", "model/model.safetensors",
+        "model/tokenizer.json", "model/tokenizer_config.json", "model/manifest.json",
     }  # fmt: skip
     rows = read_jsonl(folder / "metrics.jsonl")
     results = read_json(folder / "results.json")

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from test_resume import assert_same_run, stop_and_continue
 from transformers import set_seed
 
 from diffattn.data.tokens import TokenDataset
@@ -13,8 +14,9 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.io import read_json, read_jsonl
-from diffattn.training.config import RunConfig
-from diffattn.training.ordered_trainer import training_order
+from diffattn.training.config import DataConfig, RunConfig
+from diffattn.training.ordered_trainer import training_order, training_windows
+from diffattn.training.prepare import prepare_data
 from diffattn.training.settings import apply_settings
 from diffattn.training.trainer import train
 from diffattn.training.windows import WindowConfig
@@ -126,3 +128,47 @@ def test_the_setting_is_reached_by_name_and_checked(make_run):
         apply_settings(make_run(), ["windows.documents=aparte"])
     with pytest.raises(ConfigError, match=r"Did you mean 'windows\.documents'"):
         apply_settings(make_run(), ["windows.document=apart"])
+
+
+UPSAMPLED = WindowConfig(upsample_longer_than=200, upsample_factor=4.0)
+
+
+def test_an_upsampled_run_continues_to_the_bit(make_run, corpus, tmp_path):
+    for number in range(4):
+        (tmp_path / "text" / str(number % 2)).mkdir(parents=True, exist_ok=True)
+        text = (corpus / f"{number:02d}.txt").read_text(encoding="utf-8")
+        (tmp_path / "text" / str(number % 2) / f"long{number}.txt").write_text(text)
+        for part, line in enumerate(text.splitlines()):
+            (tmp_path / "text" / str(number % 2) / f"{number}-{part}.txt").write_text(line)
+    source = DataConfig(source=str(tmp_path / "text"), vocab_size=300, validation_fraction=0.2)
+    data = prepare_data(source, tmp_path / "data")
+    config = replace(make_run("diff"), data=data.config, windows=UPSAMPLED)
+    said = []
+    train(config, data, tmp_path / "whole", on_message=said.append)
+    assert said == [line for line in said if "up-sampled within each of 2 sources" in line]
+    stop_and_continue(config, data, tmp_path / "run", 7)
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+    windows = training_windows(data.train, config)
+    assert len(windows) == 12 * 4
+    assert windows.indices == training_windows(data.train, config).indices
+    other = replace(config, train=replace(config.train, data_seed=1))
+    assert windows.indices != training_windows(data.train, other).indices
+    read = [item["input_ids"] for item in windows]
+    plain = training_windows(data.train, replace(config, windows=WindowConfig()))
+    assert not all(map(torch.equal, read, [item["input_ids"] for item in plain]))
+
+
+def test_upsampling_is_named_in_records_and_checked(make_run, data, tmp_path):
+    config = apply_settings(make_run(), ["windows.upsample_longer_than=50"])
+    assert config.resolved()["windows"] == {
+        "documents": "joined", "upsample_longer_than": 50, "upsample_factor": 10.0,
+    }  # fmt: skip
+    for setting in ("windows.upsample_longer_than=0", "windows.upsample_factor=3"):
+        with pytest.raises(ConfigError, match=r"WindowConfig: upsample_.* must (be 1|come)"):
+            apply_settings(make_run(), [setting])
+    with pytest.raises(ConfigError, match=r"upsample_factor must be more than 1"):
+        replace(config.windows, upsample_factor=1.0)
+    config = apply_settings(make_run(), ["windows.upsample_longer_than=100000"])
+    with pytest.raises(ConfigError, match="must lie between the lengths of the documents"):
+        train(config, data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

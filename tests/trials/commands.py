@@ -124,11 +124,11 @@ class Command:
         return {path: self._result(path, data) for path, data in held(self.out).items()}
 
     def _result(self, path: str, data: bytes | None) -> object:
-        if data is None:
+        if data is None or path.endswith(("costs.json", "launches.jsonl")):
             return None
         with contextlib.suppress(ValueError):  # damaged, and not read: its bytes are compared
             if path.endswith(".json"):
-                return None if path.endswith("costs.json") else _timeless(json.loads(data))
+                return _timeless(json.loads(data))
             if path.endswith(".jsonl"):
                 return [_timeless(json.loads(line)) for line in data.splitlines()]
         if path.endswith(".html") and not self.exact:  # it shows times

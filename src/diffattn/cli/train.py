@@ -26,6 +26,10 @@ def train(
     data: Annotated[
         Path | None, typer.Option(help="folder of 'diffattn pack' [packs into OUT/data]")
     ] = None,
+    init_from: Annotated[
+        Path | None,
+        typer.Option(help="start from the weights of this run or model folder [fresh weights]"),
+    ] = None,
     verify: VerifyOption = True,
     resume: Annotated[
         bool, typer.Option("--resume", help="insist on a folder that exists, to be continued")
@@ -42,6 +46,7 @@ def train(
     from diffattn.cli.progress import RunsProgress
     from diffattn.errors import ConfigError
     from diffattn.models.attention_types import attention_facts
+    from diffattn.models.checkpoint_folder import checkpoint_folder
     from diffattn.recipes.catalog import plan
     from diffattn.records.claim import is_claimed
     from diffattn.records.destination import require_folder_destination
@@ -52,6 +57,8 @@ def train(
     if attention is not None:
         attention_facts("twin", attention)
     require_folder_destination(out)
+    if init_from is not None:
+        checkpoint_folder(str(init_from))
     # torch loads from here on, after every name is known to be right.
     from diffattn.training.distributed import from_first, is_first, is_first_of_node, joined
     from diffattn.training.prepare import open_data, prepare_data
@@ -66,9 +73,14 @@ def train(
         raise ConfigError("train: --data fixes the data settings, got --set data.* too.")
     if attention is not None:
         config = replace(config, model=config.model.twin(attention).config)
+    if init_from is not None:
+        from diffattn.training.initial import initial_weights
+
+        init = initial_weights(init_from, config.model, verify=verify and is_first_of_node())
+        config = replace(config, init=init)
     if dry_run:
         if is_first():
-            typer.echo(json.dumps(config.resolved(), indent=2, ensure_ascii=False))
+            typer.echo(json.dumps(config.shown(), indent=2, ensure_ascii=False))
         return
 
     from diffattn.training.memory import require_run_memory

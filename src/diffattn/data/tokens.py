@@ -4,7 +4,7 @@ import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -75,6 +75,10 @@ class PackedTokens:
     def _has_lists(self) -> bool:
         return self.metadata["schema"] == OLD_SCHEMA
 
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Tokens from ``start`` to ``stop``."""
+        return self.tokens[start:stop]
+
     def document_names(self) -> Iterator[str]:
         """Names of the documents, in order."""
         if self._has_lists:
@@ -89,6 +93,17 @@ class PackedTokens:
         return functools.partial(PackedTokens, verify=False), self._source
 
 
+class TokenStream(Protocol):
+    """Documents one after the other: a split as it was packed, or drawn from it."""
+
+    num_tokens: int
+    document_offsets: np.ndarray
+    metadata: dict[str, Any]
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Tokens from ``start`` to ``stop``."""
+
+
 class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
     """Windows of ``seq_len`` tokens, one after the other; a shorter rest is left out.
 
@@ -98,7 +113,7 @@ class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
     takes them; and the label of a document's first token, which nothing predicts, is -100.
 
     Args:
-        packed: A split.
+        packed: A split, or documents drawn from it.
         seq_len: Tokens per window, at least 1.
         apart: Whether documents are kept apart.
 
@@ -106,7 +121,7 @@ class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
         ConfigError: ``seq_len`` is below 1 or above the number of tokens in the split.
     """
 
-    def __init__(self, packed: PackedTokens, seq_len: int, *, apart: bool = False) -> None:
+    def __init__(self, packed: TokenStream, seq_len: int, *, apart: bool = False) -> None:
         if not 1 <= seq_len <= packed.num_tokens:
             raise ConfigError(
                 f"TokenDataset: seq_len must be between 1 and the {packed.num_tokens} tokens of "
@@ -122,7 +137,7 @@ class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         # A range counts -1 from the end and raises the IndexError that ends a loop.
         start = range(len(self))[index] * self.seq_len
-        window = self.packed.tokens[start : start + self.seq_len].astype(np.int64)
+        window = self.packed.read(start, start + self.seq_len).astype(np.int64)
         input_ids = torch.from_numpy(window)  # [seq_len]
         item = {"input_ids": input_ids, "labels": input_ids.clone()}
         if self.apart:

@@ -41,22 +41,41 @@ def weights_of(name: str, find: Callable[[str], Path | None]) -> Weights | None:
     Raises:
         CheckpointError: A header or the index is damaged, or contradicts its file.
     """
-    whole = find("model.safetensors")
-    if whole is not None:
-        return _totals(f"{name}/model.safetensors", whole)
-    index = find("model.safetensors.index.json")
-    if index is None:
+    files = weight_files(name, find)
+    if files is None:
         return None
-    parts = [
-        _totals(f"{name}/{file}", path)
-        for file in _shards(f"{name}/model.safetensors.index.json", index)
-        if (path := find(file)) is not None  # transformers names one that is missing
-    ]
+    parts = [_totals(f"{name}/{file}", path) for file, path in files.items()]
     return Weights(
         sum(part.tensors for part in parts),
         sum(part.numbers for part in parts),
         sum(part.size for part in parts),
     )
+
+
+def weight_files(name: str, find: Callable[[str], Path | None]) -> dict[str, Path] | None:
+    """A model's safetensors files by name: the only one, or those of its index that are there.
+
+    Args:
+        name: Of the folder, first in messages.
+        find: A file of the folder by name, or ``None`` if there is none.
+
+    Returns:
+        The files, or ``None`` if there is neither.
+
+    Raises:
+        CheckpointError: The index is damaged.
+    """
+    whole = find("model.safetensors")
+    if whole is not None:
+        return {"model.safetensors": whole}
+    index = find("model.safetensors.index.json")
+    if index is None:
+        return None
+    return {
+        file: path
+        for file in _shards(f"{name}/model.safetensors.index.json", index)
+        if (path := find(file)) is not None  # transformers names one that is missing
+    }
 
 
 def _shards(where: str, path: Path) -> list[str]:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from diffattn.recipes.diff_transformer_3b import main_run
+from diffattn.recipes.long_context import ROPE_THETA
 from diffattn.recipes.plan import RunPlan
 
 _STAGES = {  # learning rate, tokens of a step, steps
@@ -15,11 +16,13 @@ _STAGES = {  # learning rate, tokens of a step, steps
 def math_stage(stage: int, attention_type: str) -> RunPlan:
     """20B tokens of synthetic mathematics (stage 1), or 2B tokens of fine-tuning (stage 2).
 
-    Command: ``diffattn train math-1-diff --out FOLDER --set data.source=... --set
-    data.tokenizer=...``. Hardware: GPU nodes; not run by this project. Duration: days. Tokens: 20B
-    at learning rate 8e-5, then 2B at 1e-5 with 1M a step. Expected: in the paper, which starts from
-    the 3B pair, Figure 9; these start from fresh weights. Schedule and warm-up are not printed: the
-    main run's decay, a tenth of the steps.
+    Command: ``diffattn train math-1-diff --init-from LONG --out STAGE1 --set data.source=... --set
+    data.tokenizer=LONG/model``, where LONG is the finished run of ``long-context-diff``, whose θ is
+    kept; then ``math-2-diff --init-from STAGE1``. Without ``--init-from`` they start from fresh
+    weights. Hardware: GPU nodes; not run by this project. Duration: days. Tokens: 20B at learning
+    rate 8e-5, then 2B at 1e-5 with 1M a step. Expected: Figure 9 of the paper, which starts from
+    its 64K models. Schedule, warm-up and length are not printed: the main run's decay and length, a
+    tenth of the steps.
 
     Source: arXiv:2410.05258v2, mathematical reasoning (two-stage training).
 
@@ -29,6 +32,7 @@ def math_stage(stage: int, attention_type: str) -> RunPlan:
     """
     rate, batch_tokens, num_steps = _STAGES[stage]
     run = main_run("3b", f"math-{stage}-{attention_type}", attention_type)
+    run.model.rope_parameters = {"rope_type": "default", "rope_theta": ROPE_THETA}
     train = replace(
         run.train,
         num_steps=num_steps,

@@ -1,9 +1,9 @@
 """What a recipe returns: an experiment that can be listed and checked without torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from diffattn.models.settings import ModelSettings
-from diffattn.training.config import DataConfig, RunConfig, TrainConfig
+from diffattn.training.config import DataConfig, RunConfig, TrainConfig, WindowConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -14,6 +14,7 @@ class RunPlan:
     model: ModelSettings
     train: TrainConfig
     data: DataConfig
+    windows: WindowConfig = field(default_factory=WindowConfig)
 
     def config(self) -> RunConfig:
         """The full configuration."""
@@ -24,4 +25,5 @@ class RunPlan:
             model=DiffTransformerConfig(**self.model.settings()),
             train=self.train,
             data=self.data,
+            windows=self.windows,
         )

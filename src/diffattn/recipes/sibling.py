@@ -16,10 +16,11 @@ def laptop_sibling(make: Callable[[], RunPlan], seq_len: int = 256) -> RunPlan:
     """A model of 0.5M to 7M parameters in place of the named one, 300 steps of 1,024 tokens.
 
     Hidden size is a sixteenth, head width, rank and layers are an eighth. Kept are attention type,
-    norms, λ, rotary θ, β₂, weight decay and how far the learning rate falls; the rest is that of
-    the recipe ``laptop``, peak rate included.
+    norms, λ, rotary θ, up-sampling, β₂, weight decay and how far the learning rate falls; the rest
+    is that of the recipe ``laptop``, peak rate included.
 
-    Command: ``diffattn train NAME-laptop --out FOLDER``. Hardware: 2 CPU cores. Duration: minutes.
+    Command: ``diffattn train NAME-laptop --out FOLDER``, of a later stage with ``--init-from`` the
+    sibling of the stage before it. Hardware: 2 CPU cores. Duration: minutes.
     Expected: that the same code runs; sizes and tokens lie far below the papers', so no difference
     between siblings speaks for or against theirs.
 
@@ -50,6 +51,7 @@ def laptop_sibling(make: Callable[[], RunPlan], seq_len: int = 256) -> RunPlan:
             evaluation_tokens=16_384,
         ),
         data=DataConfig(source="python", vocab_size=1_024),
+        windows=large.windows,
     )
 
 

@@ -34,7 +34,8 @@ class RunRecord:
     device: str = "cpu"
     engine: dict[str, Any] = field(default_factory=dict)
     """How the run was begun: its engine settings, ``processes`` and what is ``parallel``. Empty in
-    records from before there were any. A continued run may be executed in another way."""
+    records from before there were any. A continued run may be executed in another way, see
+    :mod:`diffattn.records.launches`."""
     model: dict[str, Any] = field(default_factory=dict)
     """Exact counts: ``parameters``, ``non_embedding_parameters``, ``train_flops_per_token``."""
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))

@@ -26,6 +26,7 @@ def job(config: Any, facts: dict[str, Any], data: Path | None, folder: Path) -> 
             "name": config.name,
             "config": config.resolved(),
             "engine": asdict(config.engine) if isinstance(config, RunConfig) else None,
+            "init": asdict(config.init) if isinstance(config, RunConfig) and config.init else None,
             "facts": facts,
             "data": None if data is None else str(data),
             "folder": str(folder),
@@ -79,7 +80,7 @@ def _train(order: dict[str, Any], send: Callable[..., None]) -> None:
 
 def _train_on_text(order: dict[str, Any], **callbacks: Callable[..., None]) -> None:
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-    from diffattn.training.config import DataConfig, TrainConfig
+    from diffattn.training.config import DataConfig, InitConfig, TrainConfig
     from diffattn.training.engine import EngineConfig
     from diffattn.training.guard import GuardConfig
     from diffattn.training.prepare import open_data
@@ -97,6 +98,7 @@ def _train_on_text(order: dict[str, Any], **callbacks: Callable[..., None]) -> N
         guard=GuardConfig(**settings.get("guard", {})),
         engine=EngineConfig(**order["engine"]),
         windows=WindowConfig(**settings.get("windows", {})),
+        init=InitConfig(**order["init"]) if order["init"] else None,
     )
     data = open_data(Path(order["data"]))
     run = train_stability if records_divergence else train

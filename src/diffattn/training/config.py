@@ -8,7 +8,7 @@ from diffattn.errors import ConfigError
 from diffattn.training.engine import EngineConfig
 from diffattn.training.guard import GuardConfig
 from diffattn.training.setting_types import check_types
-from diffattn.training.windows import WindowConfig
+from diffattn.training.windows import WindowConfig as WindowConfig  # recipes import configs here
 
 if TYPE_CHECKING:  # settings are checked and listed without torch
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -145,6 +145,17 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class InitConfig:
+    """Weights that a run starts from in place of fresh ones; made by
+    :func:`diffattn.training.initial.initial_weights`."""
+
+    folder: str
+    """Where they lie. Not part of the run: they may be moved before it is continued."""
+    weights: str
+    """Their SHA-256, which is part of the run; of several files, that of their hashes in lines."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
     """A model, its training and its data; and how the run is executed."""
 
@@ -155,6 +166,8 @@ class RunConfig:
     windows: WindowConfig = field(default_factory=WindowConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    init: InitConfig | None = None
+    """Default: fresh weights, by ``train.seed``."""
 
     def __post_init__(self) -> None:
         if self.model.vocab_size < self.data.vocab_size:
@@ -171,16 +184,30 @@ class RunConfig:
     def resolved(self) -> dict[str, Any]:
         """All settings that shape the result as plain values, for records.
 
-        Windows and the guard's policies are named only where they differ from the default, which
-        changes nothing, so that records from before there was a choice still compare.
+        Windows, the guard's policies and initial weights are named only where they differ from the
+        default, which changes nothing, so that records from before there was a choice still
+        compare.
         """
         settings = {
             "model": self.model.settings(),
             "train": asdict(self.train),
             "data": asdict(self.data),
         }
-        if self.windows != WindowConfig():
-            settings["windows"] = asdict(self.windows)
+        if (windows := self.windows.resolved()) != WindowConfig().resolved():
+            settings["windows"] = windows
         if self.guard != GuardConfig():
             settings["guard"] = asdict(self.guard)
+        if self.init is not None:
+            settings["init"] = {"weights": self.init.weights}
         return settings
+
+    def shown(self) -> dict[str, Any]:
+        """What a dry run prints: the settings, where initial weights lie, and what is not default
+        of how the run is executed."""
+        default = asdict(EngineConfig())
+        engine = {key: value for key, value in asdict(self.engine).items() if value != default[key]}
+        return (
+            self.resolved()
+            | ({} if self.init is None else {"init": asdict(self.init)})
+            | ({"engine": engine} if engine else {})
+        )

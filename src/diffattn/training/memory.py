@@ -41,8 +41,6 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
     on_gpu = torch.cuda.is_available()
     least = _least(config)
     _require(least, on_host, side_by_side, on_gpu)
-    if config.engine.loss_chunk_tokens is not None:
-        return  # the count holds whole logits, of which there are none
     room = torch.cuda.mem_get_info()[0] if on_gpu else available_bytes()
     if room is None or _PLENTY * side_by_side * (sum(least.values()) + _maps(config)) <= room:
         return
@@ -53,6 +51,7 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
         accumulates=micro_batch(train) * num_processes() < train.batch_sequences,
         device="cuda" if on_gpu else "cpu",
         checkpointing=config.engine.activation_checkpointing,
+        loss_chunk_tokens=config.engine.loss_chunk_tokens,
     )
     phases = device_phases(
         step,

@@ -1,5 +1,6 @@
 """transformers.Trainer as our runs need it: windows in a fixed order, and losses by part."""
 
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,54 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from diffattn.data.context_parts import PartLosses
-from diffattn.data.tokens import TokenDataset
+from diffattn.data.tokens import PackedTokens, TokenDataset
+from diffattn.data.upsampling import UpsampledTokens
 from diffattn.ops.packed_rows import packed_row
 from diffattn.probes.window_losses import window_losses
-from diffattn.training.callbacks import METRICS
-from diffattn.training.config import TrainConfig
+from diffattn.training.callbacks import METRICS, OnMessage
+from diffattn.training.config import RunConfig, TrainConfig
 from diffattn.training.distributed import is_first, micro_batch, num_processes, run_device
 from diffattn.training.engine import EngineConfig
 from diffattn.training.monitoring.monitored_trainer import MonitoredTrainer
 from diffattn.training.sharding import ShardedState, written_by_all
+
+
+def training_windows(
+    split: PackedTokens, config: RunConfig, on_message: OnMessage = lambda line: None
+) -> Subset[Any]:
+    """The windows of every step of a run, in order, a function of its settings and data alone.
+
+    Up-sampled, each pass is over documents drawn anew, whose windows are read in random order.
+
+    Args:
+        split: To train on.
+        config: The run.
+        on_message: Given one line on what is up-sampled.
+
+    Raises:
+        ConfigError: What is to be up-sampled is none of the documents, or all of them.
+    """
+    train, windows = config.train, config.windows
+    if windows.upsample_longer_than is None:
+        return training_order(TokenDataset(split, train.seq_len, apart=windows.apart), train)
+    drawn = UpsampledTokens(
+        split,
+        longer_than=windows.upsample_longer_than,
+        factor=windows.upsample_factor,
+        num_tokens=train.num_steps * train.batch_tokens,
+        seed=train.data_seed + 2**32,  # no data_seed: the order below has other random numbers
+    )
+    on_message(drawn.summary())
+    generator = torch.Generator().manual_seed(train.data_seed)
+    ends = [end // train.seq_len for end in drawn.pass_ends]
+    order = torch.cat(
+        [
+            start + torch.randperm(end - start, generator=generator)
+            for start, end in itertools.pairwise([0, *ends])
+        ]
+    )
+    dataset = TokenDataset(drawn, train.seq_len, apart=windows.apart)
+    return Subset(dataset, order[: train.num_steps * train.batch_sequences].tolist())
 
 
 def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> Subset[Any]:

@@ -18,6 +18,7 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.manifest import write_manifest
 from diffattn.training.checkpoints import written_whole
+from diffattn.training.config import InitConfig
 from diffattn.training.distributed import (
     from_first,
     is_first,
@@ -26,6 +27,7 @@ from diffattn.training.distributed import (
     wait_for_all,
 )
 from diffattn.training.engine import EngineConfig
+from diffattn.training.initial import initial_model
 
 _SHARDS = "optimizer-*-of-*.safetensors"
 
@@ -50,7 +52,11 @@ def require_shardable(engine: EngineConfig) -> None:
 
 
 def untrained_model(
-    config: DiffTransformerConfig, engine: EngineConfig, checkpoint: Path | None, scratch: Path
+    config: DiffTransformerConfig,
+    engine: EngineConfig,
+    checkpoint: Path | None,
+    scratch: Path,
+    init: InitConfig | None = None,
 ) -> DiffTransformerForCausalLM:
     """The model as this process holds it before training, whole or its shard.
 
@@ -65,18 +71,19 @@ def untrained_model(
         checkpoint: Where a sharded model finds its weights, or ``None`` for initial ones; they
             follow from torch's seed, and are those of one process.
         scratch: A folder for the initial weights, removed again.
+        init: Weights to start from in place of fresh ones; not read if there is a checkpoint.
 
     Raises:
         DiffAttnError: A parameter is not sharded though it should be.
     """
     if engine.parallel != "fsdp":
-        return DiffTransformerForCausalLM(deepcopy(config))
+        return initial_model(config, init if checkpoint is None else None)
     from transformers.distributed import DistributedConfig
 
     if checkpoint is None:
 
         def write() -> None:
-            DiffTransformerForCausalLM(deepcopy(config)).save_pretrained(scratch)
+            initial_model(config, init).save_pretrained(scratch)
 
         from_first(write)
     model = DiffTransformerForCausalLM.from_pretrained(

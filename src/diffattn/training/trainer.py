@@ -5,7 +5,6 @@ import math
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from transformers import PrinterCallback, set_seed
 
 from diffattn.data.tokens import TokenDataset
+from diffattn.data.upsampling import long_documents
 from diffattn.errors import CheckpointError, ConfigError, ShapeError
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.cached_attention import chosen_backend
@@ -21,6 +21,7 @@ from diffattn.models.loading import without_bars
 from diffattn.probes.lambdas import layer_lambdas
 from diffattn.records.claim import claim_run
 from diffattn.records.io import log_facts, read_json, read_jsonl, write_json
+from diffattn.records.launches import append_launch
 from diffattn.records.manifest import verify_manifest
 from diffattn.records.run import RunRecord
 from diffattn.training.callbacks import (
@@ -33,7 +34,7 @@ from diffattn.training.callbacks import (
     diverged,
     require_finite,
 )
-from diffattn.training.checkpoints import CheckpointCallback
+from diffattn.training.checkpoints import CheckpointCallback, checkpoint_step
 from diffattn.training.config import RunConfig, TrainConfig
 from diffattn.training.distributed import (
     from_first,
@@ -45,6 +46,7 @@ from diffattn.training.distributed import (
     written_by_first,
 )
 from diffattn.training.engine import EngineConfig
+from diffattn.training.initial import require_same_tokenizer
 from diffattn.training.memory import require_run_memory
 from diffattn.training.monitoring.batch_guard import RolledBack, require_policies
 from diffattn.training.monitoring.monitor import Monitor
@@ -53,7 +55,7 @@ from diffattn.training.ordered_trainer import (
     OrderedTrainer,
     spread,
     training_arguments,
-    training_order,
+    training_windows,
 )
 from diffattn.training.prepare import PreparedData
 from diffattn.training.schedule import optimizer_and_scheduler
@@ -65,10 +67,8 @@ from diffattn.training.sharding import (
     untrained_model,
     written_by_all,
 )
-from diffattn.training.windows import WindowConfig
 
 RESULTS = "results.json"
-_APART = asdict(WindowConfig(documents="apart"))
 
 
 def train(
@@ -82,8 +82,9 @@ def train(
 ) -> dict[str, Any]:
     """Train one model and write its run directory; continue it if it was interrupted.
 
-    ``folder`` gets ``run.json`` before step 0, then ``metrics.jsonl``, ``costs.json``, ``model/``
-    (weights and tokenizer) and, last, ``results.json``. Checkpoints are removed at the end.
+    ``folder`` gets ``run.json`` before step 0, a row of ``launches.jsonl`` at every start, then
+    ``metrics.jsonl``, ``costs.json``, ``model/`` (weights and tokenizer) and, last,
+    ``results.json``. Checkpoints are removed at the end.
 
     Args:
         config: Model, training and data.
@@ -98,8 +99,9 @@ def train(
         validation tokens, see :mod:`diffattn.data.context_parts`) and in bits per byte, λ.
 
     Raises:
-        ConfigError: The data is too short for one sequence, the run does not fit into memory, or
-            its batch cannot be shared out to the processes of the launch.
+        ConfigError: The data is too short for one sequence, the run does not fit into memory, its
+            batch cannot be shared out to the processes of the launch, or the weights that it starts
+            from are of another tokenizer.
         CheckpointError: ``folder`` holds another run, or another process is at work there.
         DiffAttnError: The loss is no longer finite, or a file could not be written whole; the
             same call continues.
@@ -114,7 +116,11 @@ def train(
     require_policies(config)
     resolved = config.resolved()
     resolved["data"] |= data.facts()
-    run = record(config.name, config.model, config.train, resolved, facts or {}, config.engine)
+    facts = dict(facts or {})
+    if config.init is not None:
+        require_same_tokenizer(config.init, data.tokenizer)
+        facts["init_from"] = config.init.folder
+    run = record(config.name, config.model, config.train, resolved, facts, config.engine)
     if not is_first():
         on_progress, on_message = _say_nothing, _say_nothing
     return finish(folder, run, lambda: _run(config, data, folder, on_progress, on_message))
@@ -162,6 +168,8 @@ def require_enough(config: RunConfig, data: PreparedData) -> None:
     Raises:
         ConfigError: It cannot.
     """
+    if config.windows.upsample_longer_than is not None:
+        long_documents(data.train, config.windows.upsample_longer_than)
     for split in (data.train, data.validation):
         TokenDataset(split, config.train.seq_len)
         if split.metadata["vocab_size"] > config.model.vocab_size:
@@ -196,12 +204,18 @@ def _train(
     monitor = Monitor(folder, config, on_message)
     checkpoint = from_first(monitor.last_checkpoint)
     require_same_parts(checkpoint, config.engine)
+    if is_first():
+        append_launch(
+            folder,
+            step=0 if checkpoint is None else checkpoint_step(checkpoint),
+            device=run_device(),
+            engine=asdict(config.engine) | launch(config.engine),
+        )
     model = untrained_model(
-        config.model, config.engine, checkpoint, folder / "checkpoints" / "initial"
+        config.model, config.engine, checkpoint, folder / "checkpoints" / "initial", config.init
     )
     prepare_model(model, config.engine)
-    windows = partial(TokenDataset, seq_len=config.train.seq_len, apart=config.windows.apart)
-    validation = windows(data.validation)
+    validation = TokenDataset(data.validation, config.train.seq_len, apart=config.windows.apart)
     probe = torch.stack([validation[i]["input_ids"] for i in range(min(8, len(validation)))])
     metrics = MetricsCallback(folder, config.train, probe, on_progress)
     costs = CostCallback(folder, config.name, config.train)
@@ -213,7 +227,7 @@ def _train(
         trainer = OrderedTrainer(
             model=model,
             args=arguments,
-            train_dataset=training_order(windows(data.train), config.train),
+            train_dataset=training_windows(data.train, config, on_message),
             eval_dataset=spread(validation, config.train.evaluation_tokens // config.train.seq_len),
             optimizers=optimizer_and_scheduler(model, config.train),
             callbacks=[*monitor.first_callbacks(), metrics, costs, checkpoints],
@@ -280,7 +294,9 @@ def record(
         name=name,
         config=resolved,
         seed=config.seed,
-        backends=_chosen_backends(model, config, apart=resolved.get("windows") == _APART),
+        backends=_chosen_backends(
+            model, config, apart=resolved.get("windows", {}).get("documents") == "apart"
+        ),
         device=run_device(),
         engine=asdict(engine) | launch(engine),
         model={

@@ -1,7 +1,11 @@
 """The memory of a step: equal to what a step allocates, whatever runs it."""
 
+import functools
+import itertools
+
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -15,10 +19,10 @@ TRAIN = TrainConfig(num_steps=30, batch_tokens=512, seq_len=128)
 
 
 def config(attention_type="diff", **changes):
+    settings = {"vocab_size": 512, "max_position_embeddings": 512} | changes
     softmax = DiffTransformerConfig(
-        attention_type="softmax", vocab_size=512, hidden_size=64, num_hidden_layers=3, num_heads=4,
-        max_position_embeddings=512, **changes,
-    )  # fmt: skip
+        attention_type="softmax", hidden_size=64, num_hidden_layers=3, num_heads=4, **settings
+    )
     return softmax.twin(attention_type, match="heads").config
 
 
@@ -48,17 +52,44 @@ def test_estimate_is_what_a_real_step_holds():
     assert step.root_parameters + 3 * step.block_parameters == parameters
 
 
+def most_allocated(model_config, sequences, chunk):
+    """The most bytes that PyTorch's CPU allocator held in two steps."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        model = DiffTransformerForCausalLM(model_config).train()
+        model.loss_chunk_tokens = chunk
+        optimizer, _ = optimizer_and_scheduler(model, TRAIN)
+        ids = torch.zeros(sequences, TRAIN.seq_len, dtype=torch.int64)
+        for _ in range(2):
+            model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+    events = [e for e in recorded.profiler.kineto_results.events() if e.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    return max(itertools.accumulate(event.nbytes() for event in events))
+
+
+def test_a_loss_in_chunks_is_counted_as_the_allocator_sees_it():
+    """A chunk that is no divisor of the 512 tokens; the logits of all of them would be 12.6 MB."""
+    model = config(attention_backend="reference", vocab_size=2_048)
+    counted = functools.partial(step_memory, model, TRAIN, sequences=4, accumulates=False)
+    step = counted(device="cpu", loss_chunk_tokens=100)
+    assert sum(step.peak.values()) == pytest.approx(most_allocated(model, 4, 100), rel=2e-3)
+    assert step.peak["logits"] == 3 * 4 * 100 * 2_048
+    assert counted(device="cpu").peak["logits"] == 3 * 4 * 512 * 2_048
+
+
 @pytest.mark.scheduled
+@pytest.mark.parametrize("chunk", [None, 100])
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
-def test_two_layers_tell_what_all_of_them_need(attention_type, precision, checkpointing):
+def test_two_layers_tell_what_all_of_them_need(attention_type, precision, checkpointing, chunk):
     train = TrainConfig(num_steps=30, batch_tokens=512, seq_len=128, precision=precision)
     for accumulates in (False, True):
         few, all_layers = (
             step_memory(
                 config(attention_type), train, sequences=4, accumulates=accumulates, device="cpu",
-                checkpointing=checkpointing, whole=whole,
+                checkpointing=checkpointing, loss_chunk_tokens=chunk, whole=whole,
             )
             for whole in (False, True)
         )  # fmt: skip

@@ -1,4 +1,7 @@
-"""Accelerators by name: memory and peak of bfloat16 products. Loads without torch."""
+"""Accelerators by name: memory and peak of bfloat16 products. Loads without torch.
+
+None of the figures was checked against a vendor's datasheet; ``source`` says how each was had.
+"""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -7,51 +10,38 @@ from diffattn.errors import ConfigError
 from diffattn.models.known_names import check_known
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Device:
-    """One accelerator as its vendor's datasheet states it."""
+    """One accelerator."""
 
     name: str
     product: str
     memory_bytes: int | None
-    """Gigabytes of the datasheet read as 10**9 bytes: what a driver keeps for itself is about what
-    binary gigabytes would add. ``None``: of this machine, asked when it is planned for."""
+    """Printed gigabytes read as 10**9 bytes: what a driver keeps for itself is about what binary
+    gigabytes would add. ``None``: of this machine, asked when it is planned for."""
     bfloat16_flops: float | None
     """Peak of dense matrix products per second: half of what is printed "with sparsity". ``None``
-    where there is no datasheet to cite."""
+    where no speed is estimated."""
     source: str
+    """How the figures were had."""
 
 
-_NVIDIA = "NVIDIA {} datasheet"
+_A100 = "glennklockwood.com/garden/processors/A100; not checked against the datasheet"
+_H100 = "glennklockwood.com/garden/processors/h100 (989.4); not checked against the datasheet"
+_PAGES = "secondary pages; not checked against the datasheet"
+_GB = 10**9
 _ROWS = (
+    Device("a100", "NVIDIA A100 SXM 80 GB", 80 * _GB, 312e12, _A100),
+    Device("a100-40gb", "NVIDIA A100 SXM 40 GB", 40 * _GB, 312e12, _A100),
+    Device("h100", "NVIDIA H100 SXM", 80 * _GB, 989.5e12, _H100),
+    Device("h200", "NVIDIA H200 SXM", 141 * _GB, 989.5e12, _PAGES),
+    Device("b200", "NVIDIA B200 (HGX)", 180 * _GB, 2_250e12, _PAGES),
     Device(
-        name="a100", product="NVIDIA A100 SXM 80 GB", memory_bytes=80 * 10**9,
-        bfloat16_flops=312e12, source=_NVIDIA.format("A100 Tensor Core GPU"),
+        "mi300x", "AMD Instinct MI300X", 192 * _GB, 1_307.4e12,
+        "memory: secondary pages; peak: from memory, a secondary page has about 1.3e15; "
+        "not checked against the datasheet",
     ),
-    Device(
-        name="a100-40gb", product="NVIDIA A100 SXM 40 GB", memory_bytes=40 * 10**9,
-        bfloat16_flops=312e12, source=_NVIDIA.format("A100 Tensor Core GPU"),
-    ),
-    Device(
-        name="h100", product="NVIDIA H100 SXM", memory_bytes=80 * 10**9,
-        bfloat16_flops=989.5e12, source=_NVIDIA.format("H100 Tensor Core GPU"),
-    ),
-    Device(
-        name="h200", product="NVIDIA H200 SXM", memory_bytes=141 * 10**9,
-        bfloat16_flops=989.5e12, source=_NVIDIA.format("H200 Tensor Core GPU"),
-    ),
-    Device(
-        name="b200", product="NVIDIA B200 (HGX)", memory_bytes=180 * 10**9,
-        bfloat16_flops=2_250e12, source=_NVIDIA.format("Blackwell (HGX B200)"),
-    ),
-    Device(
-        name="mi300x", product="AMD Instinct MI300X", memory_bytes=192 * 10**9,
-        bfloat16_flops=1_307.4e12, source="AMD Instinct MI300X datasheet",
-    ),
-    Device(
-        name="cpu", product="this machine's main memory", memory_bytes=None,
-        bfloat16_flops=None, source="no datasheet: no speed is estimated",
-    ),
+    Device("cpu", "this machine's main memory", None, None, "asked; no speed is estimated"),
 )  # fmt: skip
 DEVICES = MappingProxyType({row.name: row for row in _ROWS})
 """Name to facts."""

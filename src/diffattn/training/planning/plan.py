@@ -231,6 +231,7 @@ class _Memory:
                 accumulates=micro < self._share,
                 device="cpu" if on_cpu else "cuda",
                 checkpointing=self._config.engine.activation_checkpointing,
+                loss_chunk_tokens=self._config.engine.loss_chunk_tokens,
                 elsewhere=not on_cpu,
             )
         return self._steps[micro]

@@ -62,6 +62,7 @@ def step_memory(
     accumulates: bool,
     device: str,
     checkpointing: bool = False,
+    loss_chunk_tokens: int | None = None,
     elsewhere: bool = False,
     whole: bool = False,
 ) -> StepMemory:
@@ -77,6 +78,7 @@ def step_memory(
         accumulates: Whether several passes make a step: gradients are there from the start.
         device: ``"cpu"`` or ``"cuda"``, whose backends and optimizer are meant.
         checkpointing: Whether activations of a block are computed again.
+        loss_chunk_tokens: Tokens whose logits exist at once. Default: all of a forward pass.
         elsewhere: Whether another machine is meant, with every backend of that device.
         whole: Run all layers, which takes longer and gives the same.
 
@@ -93,8 +95,9 @@ def step_memory(
     step = _Step(config, backend, ran, on_gpu=device != "cpu")
     with FakeTensorMode(allow_non_fake_inputs=True), step.live:
         step.run(
-            train, sequences, accumulates=accumulates, checkpointing=checkpointing, dtype=dtype
-        )
+            train, sequences, accumulates=accumulates, checkpointing=checkpointing,
+            chunk=loss_chunk_tokens, dtype=dtype,
+        )  # fmt: skip
     block = sum(p.numel() for p in step.model.model.layers[0].parameters())
     root = sum(p.numel() for p in step.model.parameters()) - ran * block
     return StepMemory(
@@ -124,16 +127,18 @@ class _Step:
         self.live = LiveBytes(self._sort)
         self.model: Any = None
         self._stage = "weights"
-        self._tokens = 0
+        self._logits = 0  # tokens of them at once
         self._around_last_block: list[dict[str, int]] = []
 
     def run(
         self, train: TrainConfig, sequences: int, *, accumulates: bool, checkpointing: bool,
-        dtype: torch.dtype,
+        chunk: int | None, dtype: torch.dtype,
     ) -> None:  # fmt: skip
         """Build the model, give the optimizer its state, and run one pass and its step."""
-        self._tokens = sequences * train.seq_len
+        tokens = sequences * train.seq_len
+        self._logits = min(tokens, chunk or tokens)
         self.model = DiffTransformerForCausalLM(self.config).train()
+        self.model.loss_chunk_tokens = chunk
         if checkpointing:
             enable = getattr(self.model, "activation_checkpointing_enable", None)
             enable = enable or self.model.gradient_checkpointing_enable  # before transformers 5.23
@@ -148,7 +153,7 @@ class _Step:
         self.live.enter(FORWARD)
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             out = self.model(input_ids=ids, labels=ids, use_cache=False)
-        if dtype == torch.bfloat16:
+        if dtype == torch.bfloat16 and out.logits is not None:
             out.logits = out.logits.float()  # as accelerate hands them out
         loss = out.loss
         del out
@@ -205,7 +210,7 @@ class _Step:
         vocabulary = self.config.vocab_size
         if tensor.shape == (vocabulary, self.config.hidden_size) and tensor.dtype == torch.float32:
             return "gradients" if self._stage == "working" else "activations"
-        if tensor.shape[-1:] == (vocabulary,) and tensor.numel() == self._tokens * vocabulary:
+        if tensor.shape[-1:] == (vocabulary,) and tensor.numel() == self._logits * vocabulary:
             return "logits"
         if func is torch.ops.aten._to_copy.default and self.live.part_of(args[0]) == "weights":
             return "bfloat16 weights"

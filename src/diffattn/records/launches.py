@@ -1,0 +1,40 @@
+"""``launches.jsonl``: every start of a run, of which ``run.json`` records the first."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from diffattn.records.io import append_jsonl, recover_jsonl
+from diffattn.records.run import git_state, package_versions
+
+LAUNCHES = "launches.jsonl"
+
+
+def append_launch(folder: Path, *, step: int, device: str, engine: Mapping[str, Any]) -> None:
+    """Append a row: when, from which step, by which versions and commit, executed how.
+
+    Args:
+        folder: Run directory.
+        step: Steps done at the checkpoint that it goes on from; 0 at the start.
+        device: Type of device.
+        engine: Engine settings, ``processes`` and what is ``parallel``.
+
+    Raises:
+        OSError: The disk is full or not writable.
+    """
+    path = Path(folder) / LAUNCHES
+    recover_jsonl(path)  # a killed writer leaves half a row
+    commit, dirty = git_state()
+    append_jsonl(
+        path,
+        {
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "step": step,
+            "device": device,
+            "engine": dict(engine),
+            "versions": package_versions(),
+            "commit": commit,
+            "dirty": dirty,
+        },
+    )
