@@ -16,7 +16,7 @@ def report(
         typer.Option(
             metavar="PATH",
             help="record or folder of 'diffattn bench' (repeatable) [the committed ones; for a "
-            "recall or stability study none]",
+            "recall, stability or scaling study none]",
         ),
     ] = None,
     markdown: Annotated[
@@ -28,6 +28,7 @@ def report(
     from diffattn.report.build import build_evaluation_report, build_report, markdown_results
     from diffattn.report.evaluation.files import is_evaluation_folder
     from diffattn.report.recall.files import is_recall_study
+    from diffattn.report.scaling.files import is_scaling_study
     from diffattn.report.stability.files import is_stability_study
 
     if markdown and out is not None:
@@ -45,7 +46,7 @@ def report(
     from diffattn.report.claims.tables import committed_claims
     from diffattn.studies.text.reproduce import committed_benchmarks, published_beside
 
-    if is_recall_study(study) or is_stability_study(study):
+    if any(kind(study) for kind in (is_recall_study, is_stability_study, is_scaling_study)):
         typer.echo(build_report(study, out, benchmarks=bench or ()))
         return
     typer.echo(

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-STUDIES = ("text", "recall", "stability")
+STUDIES = ("text", "recall", "stability", "scaling")
 _CONFIGS = {
     "text": "ComparisonConfig",
     "recall": "RecallStudyConfig",
     "stability": "StabilityStudyConfig",
+    "scaling": "ScalingStudyConfig",
 }
 
 
@@ -20,12 +21,16 @@ def reproduce(
     study: Annotated[
         str,
         typer.Argument(
-            help="text (models of real text), recall (values by key, among noise) or stability "
-            "(models of text at large learning rates)"
+            help="text (models of real text), recall (values by key, among noise), stability "
+            "(models of text at large learning rates) or scaling (over sizes and tokens)"
         ),
     ] = "text",
     scale: Annotated[
-        str, typer.Option(help="smoke (a minute), laptop (10 minutes) or study (hours)")
+        str,
+        typer.Option(
+            help="smoke (a minute), laptop (10 minutes, scaling an hour) or study (hours; not "
+            "scaling)"
+        ),
     ] = "laptop",
     out: Annotated[
         Path | None,
@@ -44,6 +49,9 @@ def reproduce(
     match: Annotated[
         str, typer.Option(help="what twins keep equal: params, heads, flops or attention_flops")
     ] = "params",
+    extrapolate: Annotated[
+        bool, typer.Option("--extrapolate", help="scaling: read fits beyond their points too")
+    ] = False,
     workers: Annotated[
         int | None, typer.Option(min=1, help="one-thread processes side by side [cores, at most 2]")
     ] = None,
@@ -52,28 +60,31 @@ def reproduce(
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="print results.json at the end")] = False,
 ) -> None:
-    """Compare the four attention types: on text, recall or stability.
+    """Compare the attention types: on text, recall, stability or scaling.
 
     Trains matched softmax, DIFF V1, DIFF V2 and Shared DIFF models on the same data, with controls
     that say whether a difference is one, and writes report.html. The text is your Python's own
     library and documentation unless data.source names yours; recall makes its own sequences and
     counts the seeds that learn; stability counts spikes of loss and gradient at rates up to far too
-    large ones. For text and recall a learning rate per type is chosen at study scale. The same
-    command again continues what was interrupted.
+    large ones; scaling fits losses over parameters and tokens. For text and recall a learning rate
+    per type is chosen at study scale. The same command again continues what was interrupted.
     """
     from diffattn.cli.numbers import whole_numbers
     from diffattn.errors import ConfigError
     from diffattn.models.known_names import check_known
     from diffattn.models.twins import MATCHES
     from diffattn.recipes.catalog import SCALES
+    from diffattn.recipes.scaling import SCALING_STUDIES
     from diffattn.records.destination import require_folder_destination
     from diffattn.training.settings import read_changes
 
     # Before torch loads, which takes seconds.
     check_known("reproduce", "study", study, STUDIES)
     numbers = None if seeds is None else whole_numbers("--seeds", seeds)
-    check_known("reproduce", "scale", scale, SCALES)
+    check_known("reproduce", "scale", scale, SCALING_STUDIES if study == "scaling" else SCALES)
     check_known(_CONFIGS[study], "match", match, MATCHES)
+    if extrapolate and study != "scaling":
+        raise ConfigError(f"reproduce {study}: --extrapolate must be left out, it is of scaling.")
     if out is not None:
         require_folder_destination(out)
     settings = set_ or []
@@ -96,6 +107,14 @@ def reproduce(
         folder = out or Path("runs") / f"stability-{scale}"
         steps = config.base.train.num_steps
         total, steps_of = len(config.members()) * steps, lambda run: steps
+    elif study == "scaling":
+        from diffattn.studies.scaling import reproduce as scaling
+
+        config = scaling.scaling_study(scale, seeds=numbers, settings=settings, match=match)
+        run = partial(scaling.reproduce_scaling, settings=settings, extrapolate=extrapolate)
+        folder = out or Path("runs") / f"scaling-{scale}"
+        steps_by_run = {m.config.name: m.config.train.num_steps for m in config.members()}
+        total, steps_of = sum(steps_by_run.values()), lambda run: steps_by_run.get(run, 0)
     else:
         if settings:
             raise ConfigError(f"reproduce recall: --set must be left out, got {settings[0]!r}.")
