@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from diffattn.errors import ConfigError
 from diffattn.stats.equivalence import equivalent
 from diffattn.stats.power_law import FORMS, PowerLaw, fit_power_law
@@ -62,6 +64,23 @@ def fits_of(
             "max_error": law.max_error,
         }
     return laws, entries
+
+
+def drawn(parameters: Sequence[float], points: Points) -> PowerLaw:
+    """A law whose a, b and c are known, as those of a plotted curve; it has no intervals.
+
+    Args:
+        parameters: a, b and c.
+        points: What the curve was drawn through.
+    """
+    x, y = (np.array(values, dtype=np.float64) for values in zip(*points, strict=True))
+    a, b, c = parameters
+    residuals = y - (a * x**-b + c)
+    return PowerLaw(
+        form="offset", parameters={"a": a, "b": b, "c": c}, x=x, y=y, covariance=None,
+        r2=1 - float((residuals**2).sum() / ((y - y.mean()) ** 2).sum()),
+        max_error=float(np.abs(residuals).max()),
+    )  # fmt: skip
 
 
 def equivalence_of(

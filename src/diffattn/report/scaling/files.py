@@ -1,7 +1,7 @@
 """Read the folder of a scaling study: what is there, and in plain words what is not."""
 
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
 from diffattn.records.fields import AtLeast, short
@@ -10,8 +10,8 @@ from diffattn.report.page.runs import Study, StudyRun, is_number, read_checked, 
 
 AXES = {"parameters": "Parameters", "tokens": "Training tokens"}
 """Along which models grow, and their names."""
-_PARTS = {"a", "b", "c"}
-"""Of the form that a study fits."""
+_PARTS = {"offset": {"a", "b", "c"}, "kaplan": {"a", "b"}}
+"""Of the forms that a study fits."""
 
 
 class _Settings(TypedDict):
@@ -80,6 +80,7 @@ class _Equivalent(TypedDict):
 
 
 class _Axis(TypedDict):
+    form: Literal["offset", "kaplan"]
     read_at: int
     types: dict[str, _Type]
     equivalents: list[_Equivalent]
@@ -157,12 +158,13 @@ def read_scaling_results(path: Path) -> dict[str, Any]:
     """
     results = read_checked(path, _Results)
     for axis in AXES:
+        wanted = _PARTS[results["axes"][axis]["form"]]
         for name, of_type in results["axes"][axis]["types"].items():
             parts = set(of_type["fit"]["parameters"])
-            if (of_type["fit"]["refused"] is None) != (parts == _PARTS):
+            if parts != (wanted if of_type["fit"]["refused"] is None else set()):
                 raise CheckpointError(
-                    f"{path}: the fit of {short(name)} must have a, b and c or a reason why it was "
-                    f"refused, got {short(sorted(parts))}."
+                    f"{path}: the fit of {short(name)} must have {', '.join(sorted(wanted))} or a "
+                    f"reason why it was refused, got {short(sorted(parts))}."
                 )
         for row in results["axes"][axis]["equivalents"]:
             if row["refused"] is None and None in (row["other_x"], row["loss"], row["ratio"]):

@@ -12,7 +12,6 @@ from diffattn.report.page.runs import Study
 from diffattn.report.page.wording import count, listing, plural, type_color, type_name
 from diffattn.report.scaling.files import AXES
 from diffattn.report.scaling.tables import (
-    PARTS,
     axes_of,
     equivalent_table,
     fit_table,
@@ -74,7 +73,8 @@ def over(of: dict[str, Any], axis: str) -> Chart:
         used += [run for _, _, run in runs]
         fit = of_type["fit"]["parameters"]
         if fit:
-            curve = _curve([fit[part]["mean"] for part in PARTS], [x for x, _, _ in runs])
+            parts = {part: fit[part]["mean"] for part in fit}
+            curve = _curve(parts, [x for x, _, _ in runs])
             traces.append(line(curve, name, "fit", where="%{x:,.0f}") | {"mode": "lines"})
         traces.append(
             {
@@ -95,18 +95,17 @@ def over(of: dict[str, Any], axis: str) -> Chart:
         traces=traces,
         look=layout(AXES[axis].lower(), "validation loss", xaxis={"type": "log"}),
         caption=f"Validation loss over {axis}: every run a point, every fit a curve.",
-        runs=names_of(used),
+        runs=names_of(dict.fromkeys(f"{run.partition('-h')[0]}-h…-s…-seed…" for run in used)),
         height=460,
         label=f"Validation loss over {axis}, points and fitted curve per attention type",
     )
 
 
-def _curve(parts: list[float], among: list[float]) -> list[tuple[float, float]]:
+def _curve(parts: dict[str, float], among: list[float]) -> list[tuple[float, float]]:
     """The law between the smallest and the largest point."""
-    a, b, c = parts
     x = np.geomspace(min(among), max(among), _CURVE_POINTS)
     with np.errstate(all="ignore"):  # what is not finite is not drawn
-        y = a * x**-b + c
+        y = parts["a"] * x ** -parts["b"] + parts.get("c", 0.0)
     return [(float(at), float(value)) for at, value in zip(x, y, strict=True)]
 
 

@@ -14,6 +14,9 @@ from diffattn.training.config import RunConfig
 
 FORM = "offset"
 """The paper's: L = a x^-b + c."""
+SECOND_FORM = "kaplan"
+"""L = a x^-b, of all models along an axis where the points of a compared one do not bend enough for
+the paper's."""
 LEAST = len(FORMS[FORM]) + 1
 """Sizes or budgets that a fit with an interval needs, be there one seed."""
 BLIND_SECOND = "softmax_minus_mean"

@@ -1,18 +1,21 @@
 """From finished runs to the scaling study's fits, and where one type does what another needs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from diffattn.models.accounting import parameter_count
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.stats.intervals import mean_interval
 from diffattn.stats.scaling import equivalence_of, fits_of
 from diffattn.studies.limits import heads_below, spread
-from diffattn.studies.scaling.config import BLIND_SECOND, FORM, ScalingStudyConfig
+from diffattn.studies.scaling.config import BLIND_SECOND, FORM, SECOND_FORM, ScalingStudyConfig
 from diffattn.studies.scaling.verdict import verdict
-from diffattn.studies.variants import BASELINE, VARIANTS
+from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS
 
 AXES = ("parameters", "tokens")
+Models = Mapping[tuple[str, float], DiffTransformerConfig]
+"""Name and width to model."""
 
 
 def scaling_results(
@@ -25,7 +28,12 @@ def scaling_results(
         losses: Name of every run to its validation loss.
         extrapolate: Read equivalents beyond the points of the fits too.
     """
-    axes = {axis: _along(config, losses, axis, extrapolate) for axis in AXES}
+    models = {
+        (name, width): VARIANTS[name].twin(config.model_at(width), config.match).config
+        for width in config.widths
+        for name in config.types
+    }
+    axes = {axis: _along(config, models, losses, axis, extrapolate) for axis in AXES}
     return {
         "schema": 1,
         "kind": "scaling",
@@ -34,18 +42,22 @@ def scaling_results(
         "extrapolate": extrapolate,
         "axes": axes,
         "verdict": verdict(axes),
-        "statement": statement(config),
+        "statement": statement(config, models.values()),
         "complete": True,
     }
 
 
 def _along(
-    config: ScalingStudyConfig, losses: Mapping[str, float], axis: str, extrapolate: bool
+    config: ScalingStudyConfig,
+    models: Models,
+    losses: Mapping[str, float],
+    axis: str,
+    extrapolate: bool,
 ) -> dict[str, Any]:
     """Everything of one axis."""
     where = config.sizes if axis == "parameters" else config.lengths
     types: dict[str, dict[str, Any]] = {
-        name: {"points": [_point(config, losses, axis, name, *at) for at in where]}
+        name: {"points": [_point(config, models, losses, axis, name, *at) for at in where]}
         for name in config.types
     }
     groups = {
@@ -53,10 +65,16 @@ def _along(
         for name, of in types.items()
     }
     laws, fits = fits_of(groups, form=FORM)
+    form, unbent = FORM, [name for name in fits if name != FLOOR and fits[name]["refused"]]
+    if unbent:
+        form = SECOND_FORM
+        laws, fits = fits_of(groups, form=form)
     for name, of in types.items():
         of["fit"] = fits[name]
     middle = len(where) // 2
     return {
+        "form": form,
+        "unbent": unbent,
         "read_at": middle,
         "types": types,
         "equivalents": [
@@ -81,16 +99,16 @@ def _pairs(config: ScalingStudyConfig) -> Iterator[tuple[str, str]]:
 
 def _point(
     config: ScalingStudyConfig,
+    models: Models,
     losses: Mapping[str, float],
     axis: str,
     name: str,
     width: float,
     budget: float,
 ) -> dict[str, Any]:
-    model = VARIANTS[name].twin(config.model_at(width), config.match).config
     runs = [config.run_name(name, width, budget, seed) for seed in config.seeds]
     loss = asdict(mean_interval([losses[run] for run in runs]))
-    parameters, tokens = parameter_count(model), config.tokens_at(budget)
+    parameters, tokens = parameter_count(models[name, width]), config.tokens_at(budget)
     return {
         "x": parameters if axis == "parameters" else tokens,
         "parameters": parameters,
@@ -101,9 +119,9 @@ def _point(
     }
 
 
-def statement(config: ScalingStudyConfig) -> str:
+def statement(config: ScalingStudyConfig, models: Iterable[DiffTransformerConfig]) -> str:
     """What this study can and cannot show, in plain words."""
-    size = heads_below(member.config.model for member in config.members())
+    size = heads_below(models)
     return (
         f"{size}The sizes differ in width, not in depth. No learning rate was tuned: the peak "
         "falls with the root of the width and is the same for all types and budgets, a rule "

@@ -40,7 +40,11 @@ def _of_axis(axis: str, of: Mapping[str, Any]) -> dict[str, Any]:
             continue
         row = read(of, name, BASELINE)
         shares[_side(row)].append(_said(of, name, row))
-    head = f"For equal loss, of the Transformer's {_NEEDS[axis]} (95 % interval): "
+    head = f"For equal loss, of the Transformer's {_NEEDS[axis]} (95 % interval"
+    if of["unbent"]:
+        names = listing(type_name(name) for name in of["unbent"])
+        head += f"; by fits of a x⁻ᵇ, as for {names} none of a x⁻ᵇ + c was possible"
+    head += "): "
     parts = [
         f"{words} {listing(shares[side])}"
         for side, words in (
