@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 
 from diffattn.errors import ConfigError
+from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.recipes.scaling import SCALING_STUDIES
 from diffattn.records.io import read_json
 from diffattn.studies.scaling.reproduce import reproduce_scaling, scaling_study
@@ -38,6 +39,7 @@ def test_every_scale_builds_and_can_be_written_down(scale):
 
 def test_sizes_and_budgets_of_the_laptop_scale():
     config = scaling_study("laptop")
+    assert config.types == (*ATTENTION_TYPES, "none", "softmax_minus_mean")
     of_softmax = [m for m in config.members() if m.config.name.startswith("softmax-")]
     sizes = {m.config.model.hidden_size: m.config.model.head_dim for m in of_softmax}
     assert sizes == dict.fromkeys((32, 64, 96, 128, 160), 16)
