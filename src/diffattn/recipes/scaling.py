@@ -43,7 +43,7 @@ def smoke() -> ScalingPlan:
 
 
 def laptop() -> ScalingPlan:
-    """Five sizes over a factor of 13, four budgets over a factor of 8, 2 seeds.
+    """Five sizes over a factor of 15, four budgets over a factor of 8, 2 seeds.
 
     Command: ``diffattn reproduce scaling``. Hardware: 2 CPU cores. Duration: an hour of processor
     time. Expected: whatever the committed records say; the largest model has 5 DIFF heads, the
