@@ -114,12 +114,19 @@ def test_a_type_that_needs_less_is_said_to_and_by_how_much():
         assert found["verdict"]["axes"][axis]["informative"]
         assert "fewer are needed by DIFF V1 (80 %" in found["verdict"]["axes"][axis]["sentence"]
     assert found["axes"]["tokens"]["form"] == "offset"
+    assert found["verdict"]["sentence"].startswith(
+        "For the loss of the Transformer and a control whose second map sees nothing, fewer "
+        "parameters are needed by DIFF V1 and fewer training tokens are needed by DIFF V1."
+    )
 
 
 def test_a_control_that_does_as_well_is_named():
     found = made_up({"diff": 0.8, "softmax_minus_mean": 0.8})
+    assert found["verdict"]["sentence"].startswith(
+        "No differential type is shown to need fewer parameters or fewer training tokens than both"
+    )
     sentence = found["verdict"]["axes"]["tokens"]["sentence"]
-    assert "but no fewer than Softmax − 0.7 mean value" in sentence
+    assert "not shown to need fewer than Softmax − 0.7 mean value" in sentence
     assert "the control Softmax − 0.7 mean value (80 %" in sentence
 
 

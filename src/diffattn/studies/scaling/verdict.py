@@ -24,9 +24,35 @@ def verdict(axes: Mapping[str, Any]) -> dict[str, Any]:
     """
     of_axes = {axis: _of_axis(axis, of) for axis, of in axes.items()}
     return {
-        "sentence": " ".join(of["sentence"] for of in of_axes.values()),
+        "sentence": " ".join(
+            [_headline(axes, of_axes), *(of["sentence"] for of in of_axes.values())]
+        ),
         "axes": of_axes,
     }
+
+
+def _headline(axes: Mapping[str, Any], said: Mapping[str, Any]) -> str:
+    """The differential types that need less than the Transformer and the blind second map."""
+    informative = [axis for axis in axes if said[axis]["informative"]]
+    if not informative:
+        return "Nothing can be said of attention types."
+    saves = [
+        f"fewer {_NEEDS[axis]} are needed by {listing(names)}"
+        for axis in informative
+        if (names := [type_name(name) for name in axes[axis]["types"] if _saves(axes[axis], name)])
+    ]
+    against = "the Transformer and a control whose second map sees nothing"
+    if saves:
+        return f"For the loss of {against}, {listing(saves)}."
+    needs = " or ".join(f"fewer {_NEEDS[axis]}" for axis in informative)
+    return f"No differential type is shown to need {needs} than both {against}."
+
+
+def _saves(of: Mapping[str, Any], name: str) -> bool:
+    others = (BASELINE, BLIND_SECOND)
+    return VARIANTS[name].role == "type" and all(
+        _side(read(of, name, other)) == "fewer" for other in others
+    )
 
 
 def _of_axis(axis: str, of: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,5 +132,5 @@ def _said(of: Mapping[str, Any], name: str, row: Mapping[str, Any] | None) -> st
         if against is None:
             said += ", without a control that would explain it"
         elif _side(against) != "fewer":
-            said += f", but no fewer than {type_name(BLIND_SECOND)}"
+            said += f", not shown to need fewer than {type_name(BLIND_SECOND)}"
     return f"{what} ({said})"
