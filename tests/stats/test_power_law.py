@@ -5,26 +5,21 @@ import pytest
 from scipy.optimize import least_squares
 
 from diffattn.errors import ConfigError
+from diffattn.report.paper import scaling_curves
 from diffattn.stats.equivalence import equivalent
 from diffattn.stats.power_law import fit_offset, fit_power_law
 
-# Fig. 3 of arXiv:2410.05258v2, read from its vector graphics: points, and a, b, c of its curves.
-SIZES = [0.83, 1.4, 2.8, 6.8, 13.1]
-TOKENS = [40, 80, 120, 160, 200, 240, 280, 320, 360]
+# Fig. 3 of arXiv:2410.05258v2: points, and a, b, c of its curves.
+CURVES = scaling_curves()
 PUBLISHED = {
-    ("sizes", "softmax"): ([3.170, 3.087, 3.003, 2.961, 2.899], (0.3206, 0.4878, 2.8174)),
-    ("sizes", "diff"): ([3.138, 3.062, 2.977, 2.934, 2.872], (0.3390, 0.4334, 2.7696)),
-    ("tokens", "softmax"): (
-        [2.947, 2.689, 2.618, 2.580, 2.555, 2.540, 2.544, 2.510, 2.508], (25.171, 1.0758, 2.4697),
-    ),
-    ("tokens", "diff"): (
-        [2.855, 2.636, 2.573, 2.535, 2.518, 2.510, 2.490, 2.478, 2.474], (17.499, 1.0096, 2.4314),
-    ),
-}  # fmt: skip
+    (axis, kind): (curves.losses[kind], tuple(curves.curves[kind]))
+    for axis, curves in CURVES.items()
+    for kind in ("softmax", "diff")
+}
 
 
 def published(axis, kind):
-    return fit_power_law(SIZES if axis == "sizes" else TOKENS, PUBLISHED[axis, kind][0])
+    return fit_power_law(CURVES[axis].x, PUBLISHED[axis, kind][0])
 
 
 @pytest.mark.parametrize(("axis", "kind"), list(PUBLISHED))
@@ -45,7 +40,7 @@ def test_the_published_curves_follow_from_the_plotted_points(axis, kind):
 
 @pytest.mark.parametrize(
     ("axis", "x", "other"),
-    [("sizes", 6.8, 10.92), ("sizes", 7.8, 13.1), ("tokens", 160, 251.3)],
+    [("parameters", 6.8, 10.92), ("parameters", 7.8, 13.1), ("tokens", 160, 251.3)],
 )
 def test_the_published_ratios(axis, x, other):
     diff, softmax = published(axis, "diff"), published(axis, "softmax")
@@ -57,8 +52,10 @@ def test_the_published_ratios(axis, x, other):
 
 
 def test_a_pure_power_law_misses_the_published_points():
-    losses = PUBLISHED["sizes", "softmax"][0]
-    assert fit_power_law(SIZES, losses, form="kaplan").max_error == pytest.approx(0.029, abs=5e-4)
+    losses = PUBLISHED["parameters", "softmax"][0]
+    assert fit_power_law(CURVES["parameters"].x, losses, form="kaplan").max_error == pytest.approx(
+        0.029, abs=5e-4
+    )
 
 
 @pytest.mark.parametrize("parameters", [(2.0, 0.1, 1.0), (-3.0, 1.5, 4.0), (1e4, 0.9, 2.5)])
@@ -97,7 +94,7 @@ def test_no_other_law_is_closer_where_scipy_searches_all_three():
 
 
 def test_units_of_x_change_the_factor_alone():
-    x, y = np.array(SIZES), PUBLISHED["sizes", "diff"][0]
+    x, y = np.array(CURVES["parameters"].x), PUBLISHED["parameters", "diff"][0]
     law, other = fit_power_law(x, y), fit_power_law(1e9 * x, y)
     assert law.parameters["b"] == pytest.approx(other.parameters["b"], rel=1e-9)
     assert law.parameters["c"] == pytest.approx(other.parameters["c"], rel=1e-9)
@@ -126,7 +123,7 @@ def test_three_points_have_no_interval():
 
 
 def test_extrapolation_is_refused_unless_asked_for():
-    diff, softmax = published("sizes", "diff"), published("sizes", "softmax")
+    diff, softmax = published("parameters", "diff"), published("parameters", "softmax")
     with pytest.raises(ConfigError, match=r"got 20 \(points from 0.83 to 13.1\)"):
         equivalent(20, diff, softmax)
     with pytest.raises(ConfigError, match=r"got 18\.\d+ \(points"):

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from test_distributed import assert_same_losses
 from test_resume import Interruption, assert_same_run, interrupt_at
 
+from children import launched, values
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.io import read_json, read_jsonl
@@ -18,7 +19,6 @@ from diffattn.training.engine import EngineConfig
 from diffattn.training.initial import initial_model, initial_weights
 from diffattn.training.prepare import prepare_data
 from diffattn.training.trainer import train
-from launched import launched, values
 
 
 def extended(make_run, folder, attention_type="diff", **changes):
@@ -173,7 +173,7 @@ def test_two_processes_start_from_them_and_continue(
     first, _ = launched(
         2, lambda: train(config, data, tmp_path / "run", on_progress=interrupt_at(7))
     )
-    assert first[1][0] == "Interruption"
+    assert first[1][0][0] == "Interruption"
     values(launched(2, lambda: train(config, data, tmp_path / "run")))
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 

@@ -78,7 +78,7 @@ def test_two_processes_continue_exactly(parallel, make_run, data, tmp_path):
     first, _ = launched(
         2, lambda: train(config, data, tmp_path / "run", on_progress=interrupt_at(7))
     )
-    assert first[1][0] == "Interruption"
+    assert first[1][0][0] == "Interruption"
     steps = []
 
     def run():

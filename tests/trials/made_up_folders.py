@@ -18,6 +18,7 @@ from diffattn.report.benchmarks.tables import markdown, read_results
 from diffattn.report.build import build_evaluation_report, build_report, markdown_results
 from diffattn.report.study.published import study_summary
 from recall_records import write_recall_study
+from report.made_up_scaling import write_scaling
 from report.made_up_stability import write_stability
 from report.made_up_study import write_study
 from trials.hostile_values import write_record
@@ -171,6 +172,15 @@ def stability_study(folder: Path) -> Folder:
     return Folder(records, lambda: _study_page(folder))
 
 
+def scaling_study(folder: Path) -> Folder:
+    """Two types, two sizes and two budgets, a fit and an equivalent refused."""
+    write_scaling(folder)
+    run = folder / "runs" / "diff-h64-s200-seed1"
+    of_run = ("run.json", "results.json", "costs.json", "metrics.jsonl")
+    records = (folder / "study.json", folder / "results.json", *(run / name for name in of_run))
+    return Folder(records, lambda: _study_page(folder))
+
+
 def claims(folder: Path) -> Folder:
     """Every kind of record that claims are read from, beside a study.
 
@@ -181,8 +191,10 @@ def claims(folder: Path) -> Folder:
     text_study(root / "text")
     recall_study(root / "recall")
     stability_study(root / "stability")
+    scaling_study(root / "scaling")
     evaluation(root / "evaluations" / "needle")
-    records = tuple(root / name / "results.json" for name in ("text", "recall", "stability"))
+    names = ("text", "recall", "stability", "scaling")
+    records = tuple(root / name / "results.json" for name in names)
     return Folder(records, lambda: _page(build_report(folder / "study", claims=folder)))
 
 
@@ -202,6 +214,7 @@ FOLDERS: dict[str, Callable[[Path], Folder]] = {
     "unfinished text study": lambda folder: text_study(folder, finished=False),
     "recall study": recall_study,
     "stability study": stability_study,
+    "scaling study": scaling_study,
     "evaluation": evaluation,
     "claims": claims,
     "benchmarks": benchmarks,

@@ -14,6 +14,7 @@ from diffattn.cli import (
     bench,
     check,
     evaluate,
+    fit,
     generate,
     judge,
     list_,
@@ -47,6 +48,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("judge")(judge.judge)
 app.command("generate")(generate.generate)
 app.command("bench")(bench.bench)
+app.command("fit")(fit.fit)
 app.command("report")(report.report)
 app.command("list")(list_.list_)
 app.command("check")(check.check)

@@ -28,6 +28,7 @@ def report(
     from diffattn.report.build import build_evaluation_report, build_report, markdown_results
     from diffattn.report.evaluation.files import is_evaluation_folder
     from diffattn.report.recall.files import is_recall_study
+    from diffattn.report.scaling.files import is_scaling_study
     from diffattn.report.stability.files import is_stability_study
     from diffattn.report.study.files import is_row_study
 
@@ -46,7 +47,8 @@ def report(
     from diffattn.report.claims.tables import committed_claims
     from diffattn.studies.text.reproduce import committed_benchmarks, published_beside
 
-    if is_recall_study(study) or is_stability_study(study) or is_row_study(study):
+    kinds = (is_recall_study, is_stability_study, is_scaling_study, is_row_study)
+    if any(kind(study) for kind in kinds):
         typer.echo(build_report(study, out, benchmarks=bench or ()))
         return
     typer.echo(

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-STUDIES = ("text", "recall", "stability", "ablations", "rank")
+STUDIES = ("text", "recall", "stability", "scaling", "ablations", "rank")
 _CONFIGS = {
     **dict.fromkeys(("text", "ablations", "rank"), "ComparisonConfig"),
     "recall": "RecallStudyConfig",
     "stability": "StabilityStudyConfig",
+    "scaling": "ScalingStudyConfig",
 }
 
 
@@ -21,13 +22,15 @@ def reproduce(
         str,
         typer.Argument(
             help="text (models of real text), recall (values by key, among noise), stability "
-            "(large learning rates), ablations (one part changed) or rank (of Shared DIFF)"
+            "(large learning rates), scaling (sizes and tokens), ablations (one part changed) or "
+            "rank (of Shared DIFF)"
         ),
     ] = "text",
     scale: Annotated[
         str,
         typer.Option(
-            help="smoke (a minute), laptop (10 minutes; ablations and rank hours) or study (hours)"
+            help="smoke (a minute), laptop (10 minutes; scaling, ablations and rank hours) or "
+            "study (hours; not scaling)"
         ),
     ] = "laptop",
     out: Annotated[
@@ -47,6 +50,9 @@ def reproduce(
     match: Annotated[
         str, typer.Option(help="what twins keep equal: params, heads, flops or attention_flops")
     ] = "params",
+    extrapolate: Annotated[
+        bool, typer.Option("--extrapolate", help="scaling: read fits beyond their points too")
+    ] = False,
     workers: Annotated[
         int | None, typer.Option(min=1, help="one-thread processes side by side [cores, at most 2]")
     ] = None,
@@ -61,25 +67,28 @@ def reproduce(
     that say whether a difference is one, and writes report.html. The text is your Python's own
     library and documentation unless data.source names yours; recall makes its own sequences and
     counts the seeds that learn; stability counts spikes of loss and gradient at rates up to far too
-    large ones. For text and recall a learning rate per type is chosen at study scale. ablations
-    trains the rows of the DIFF Transformer paper's Table 6, V2's ablations and Shared DIFF with its
-    norm on the map; rank trains Shared DIFF at other ranks and λ_init: one learning rate, three
-    seeds, every row against what it changes. The same command again continues what was
-    interrupted.
+    large ones; scaling fits losses over parameters and tokens. For text and recall a learning rate
+    per type is chosen at study scale. ablations trains the rows of the DIFF Transformer paper's
+    Table 6, V2's ablations and Shared DIFF with its norm on the map; rank trains Shared DIFF at
+    other ranks and λ_init: one learning rate, three seeds, every row against what it changes. The
+    same command again continues what was interrupted.
     """
     from diffattn.cli.numbers import whole_numbers
     from diffattn.errors import ConfigError
     from diffattn.models.known_names import check_known
     from diffattn.models.twins import MATCHES
     from diffattn.recipes.catalog import SCALES
+    from diffattn.recipes.scaling import SCALING_STUDIES
     from diffattn.records.destination import require_folder_destination
     from diffattn.training.settings import read_changes
 
     # Before torch loads, which takes seconds.
     check_known("reproduce", "study", study, STUDIES)
     numbers = None if seeds is None else whole_numbers("--seeds", seeds)
-    check_known("reproduce", "scale", scale, SCALES)
+    check_known("reproduce", "scale", scale, SCALING_STUDIES if study == "scaling" else SCALES)
     check_known(_CONFIGS[study], "match", match, MATCHES)
+    if extrapolate and study != "scaling":
+        raise ConfigError(f"reproduce {study}: --extrapolate must be left out, it is of scaling.")
     if out is not None:
         require_folder_destination(out)
     settings = set_ or []
@@ -103,6 +112,14 @@ def reproduce(
         folder = out or Path("runs") / f"stability-{scale}"
         steps = config.base.train.num_steps
         total, steps_of = len(config.members()) * steps, lambda run: steps
+    elif study == "scaling":
+        from diffattn.studies.scaling import reproduce as scaling
+
+        config = scaling.scaling_study(scale, seeds=numbers, settings=settings, match=match)
+        run = partial(scaling.reproduce_scaling, settings=settings, extrapolate=extrapolate)
+        folder = out or Path("runs") / f"scaling-{scale}"
+        steps_by_run = {m.config.name: m.config.train.num_steps for m in config.members()}
+        total, steps_of = sum(steps_by_run.values()), lambda run: steps_by_run.get(run, 0)
     else:
         if settings:
             raise ConfigError(f"reproduce recall: --set must be left out, got {settings[0]!r}.")

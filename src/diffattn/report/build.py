@@ -13,6 +13,10 @@ from diffattn.report.recall.files import is_recall_study, read_recall_study
 from diffattn.report.recall.page import CHAPTERS as RECALL_CHAPTERS
 from diffattn.report.recall.page import recall_page
 from diffattn.report.recall.tables import recall_markdown
+from diffattn.report.scaling.files import is_scaling_study, read_scaling_study
+from diffattn.report.scaling.page import CHAPTERS as SCALING_CHAPTERS
+from diffattn.report.scaling.page import scaling_page
+from diffattn.report.scaling.tables import scaling_markdown
 from diffattn.report.stability.files import is_stability_study, read_stability_study
 from diffattn.report.stability.page import CHAPTERS as STABILITY_CHAPTERS
 from diffattn.report.stability.page import stability_page
@@ -76,6 +80,16 @@ def build_report(
             study=stability_page(stability),
             benchmarks=measured,
         )
+    if is_scaling_study(study):
+        scaling = read_scaling_study(study)
+        return write_page(
+            out,
+            "scaling.html.j2",
+            title=f"Differential attention: scaling study “{scaling.info.get('scale')}”",
+            chapters=_present(SCALING_CHAPTERS, benchmarks=bool(measured)),
+            study=scaling_page(scaling),
+            benchmarks=measured,
+        )
     text = read_study(study)
     page, kind = study_page(text), str(text.info.get("kind"))
     beside = None if published is None else published_study(text, read_published(published))
@@ -133,6 +147,8 @@ def markdown_results(study: Path) -> str:
     """
     if is_stability_study(study):
         return stability_markdown(study)
+    if is_scaling_study(study):
+        return scaling_markdown(study)
     return recall_markdown(study) if is_recall_study(study) else study_markdown(study)
 
 

@@ -80,7 +80,33 @@ def order_margins(order: str = "random") -> dict[str, tuple[float, float]]:
     return {name: (margin["transformer"], margin["diff"]) for name, margin in margins.items()}
 
 
+class ScalingCurves(NamedTuple):
+    """Losses of Transformer (``softmax``) and DIFF (``diff``), as plotted."""
+
+    unit: str
+    """Of ``x``."""
+    x: list[float]
+    losses: dict[str, list[float]]
+    curves: dict[str, list[float]]
+    """a, b and c of the plotted curves."""
+    read_at: list[float]
+    """DIFF's x at which the paper reads how much more the Transformer needs."""
+
+
+def scaling_curves() -> dict[str, ScalingCurves]:
+    """Losses over ``"parameters"`` and over ``"tokens"``.
+
+    Source: arXiv:2410.05258v2, Fig. 3.
+    """
+    recorded = _published("scaling.json")
+    return {axis: ScalingCurves(**recorded[axis]) for axis in ("parameters", "tokens")}
+
+
 def _in_context_learning() -> dict[str, Any]:
-    path = resources.files("diffattn.report") / "published" / "in_context_learning.json"
+    return _published("in_context_learning.json")
+
+
+def _published(name: str) -> dict[str, Any]:
+    path = resources.files("diffattn.report") / "published" / name
     value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return value

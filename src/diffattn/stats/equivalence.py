@@ -67,7 +67,7 @@ def equivalent(
     if outside and not extrapolate:
         raise ConfigError(
             f"equivalent: both x must lie within the points of their fits, got {outside[0]}. "
-            "Set extrapolate=True to go beyond them."
+            "What a fit says beyond them has to be asked for."
         )
     # d log(x / other) by the parameters of either fit: other moves by dL / L_b'(other).
     slope = -a * b * other ** (-b) / other

@@ -58,6 +58,7 @@ def test_every_reproduction_resolves(line):
     from typer.main import get_command
 
     from diffattn.cli.app import app
+    from diffattn.studies.scaling.reproduce import scaling_study
     from diffattn.studies.stability.reproduce import stability_study
     from diffattn.studies.text.reproduce import comparison
 
@@ -65,5 +66,6 @@ def test_every_reproduction_resolves(line):
     values = get_command(app).commands[name].make_context(name, arguments).params
     if values["study"] != "recall":
         kinds = {kind: partial(comparison, kind=kind) for kind in ("text", "ablations", "rank")}
-        make = (kinds | {"stability": stability_study})[values["study"]]
+        kinds |= {"stability": stability_study, "scaling": scaling_study}
+        make = kinds[values["study"]]
         assert make(values["scale"], settings=values["set_"] or []).resolved()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from scipy.special import stdtr
 
 from diffattn.errors import CheckpointError
 from diffattn.records.evaluations import EvalResult, Metric
@@ -17,14 +18,15 @@ from diffattn.report.claims.from_studies import (
     gradient_ratio,
     recall_share,
     recall_steps,
+    scaling_ratio,
     stability_difference,
 )
-from diffattn.report.claims.from_text import loss_difference, size_ratio, token_ratio
+from diffattn.report.claims.from_text import loss_difference
 from diffattn.report.claims.measured import Measured
 from diffattn.report.claims.records import ClaimRecords, read_claim_records
 from diffattn.report.claims.tables import claims_document, claims_table, committed_claims
 from diffattn.report.claims.verdicts import VERDICTS, judged_claims
-from record_files import write_finished, write_record
+from record_files import write_record
 
 ROOT = Path(__file__).parents[3]
 BY_ID = {claim.id: claim for claim in CLAIMS}
@@ -163,38 +165,53 @@ def test_loss_of_a_part():
     assert loss_difference("diff", "softmax", part="other")(ClaimRecords(text=study)) is None
 
 
-def test_tokens_to_the_worse_final_loss():
-    study = text({"softmax": [3.0, 3.0], "diff": [2.5, 2.5]})
-    slow, fast = [(0, 6.0), (100, 4.0), (200, 3.0)], [(0, 6.0), (100, 3.5), (200, 2.5)]
-    curves = {f"softmax-seed{i}": slow for i in range(2)} | {
-        f"diff-seed{i}": fast for i in range(2)
-    }
-    records = ClaimRecords(text=study, curves=curves)
-    assert token_ratio("diff")(records).effect == pytest.approx(150 / 200)
-    assert token_ratio("softmax", "diff")(records).effect == pytest.approx(200 / 150)
-    assert token_ratio("diff")(replace(records, curves={})) is None
+def scaling(ratio=0.8, against=0.9, *, informative=True, types=("softmax", "diff"), **changes):
+    """Shares of DIFF V1 at the middle of three points, with ends a tenth below and above."""
+
+    def row(baseline, share):
+        low, high = (None, None) if share is None else (share / 1.1, share * 1.1)
+        ends = {"ratio": share, "low": low, "high": high, "level": 0.95}
+        entry = {"type": "diff", "baseline": baseline, "point": 1, "refused": None} | ends
+        return entry | (changes if baseline == "softmax" else {})
+
+    rows = [row("softmax", ratio), row("softmax", 0.1) | {"point": 0}]
+    names = list(types)
+    if against is not None:
+        rows.append(row("softmax_minus_mean", against))
+        names.append("softmax_minus_mean")
+    fit = {"points": 15, "parameters": {"a": {}, "b": {}, "c": {}}}
+    of = {"read_at": 1, "types": {n: {"points": [{}, {}, {}], "fit": fit} for n in names}}
+    said = {"informative": informative, "sentence": "Made up."}
+    axes = {axis: of | {"equivalents": rows} for axis in ("parameters", "tokens")}
+    return {"axes": axes, "verdict": {"axes": dict.fromkeys(axes, said)}}
 
 
-def test_sizes_from_fits():
-    """Losses that obey a N^-b + c, the variant's as if it had twice the parameters."""
-    studies = []
-    for size in (1e6, 2e6, 4e6, 8e6, 16e6):
-        study = text(
-            {"softmax": [3 * (size / 1e6) ** -0.5 + 2], "diff": [3 * (2 * size / 1e6) ** -0.5 + 2]}
-        )
-        for entry in study["variants"].values():
-            entry["parameters"] = int(size)
-        studies.append(study)
-    found = size_ratio("diff")(ClaimRecords(sizes=tuple(studies)))
-    assert found.effect == pytest.approx(0.5, rel=1e-6)
-    assert (found.n, found.of) == (5, "sizes")
-    assert found.p < 1e-6
-    assert size_ratio("diff")(ClaimRecords(sizes=tuple(studies[:3]))) is None
-    flat = [
-        study | {"variants": {k: studies[0]["variants"][k] for k in study["variants"]}}
-        for study in studies
-    ]
-    assert size_ratio("diff")(ClaimRecords(sizes=tuple(flat))).uninformative
+def test_parameters_and_tokens_at_equal_loss():
+    records = ClaimRecords(scaling=scaling())
+    found = scaling_ratio("parameters", "diff")(records)
+    assert (found.effect, found.n, found.of, found.uninformative) == (0.8, 3, "sizes", "")
+    # Student's t with 12 degrees of freedom, of which 2.179 is the 97.5 % point.
+    t = math.log(1 / 0.8) / (math.log(1.1) / 2.1788)
+    assert found.p == pytest.approx(2 * stdtr(12, -t), rel=1e-3)
+    assert scaling_ratio("tokens", "diff")(records).of == "budgets"
+    assert scaling_ratio("tokens", "shared_diff")(records) is None
+    assert only(BY_ID["size"], records).verdict == "agrees"
+    assert only(BY_ID["size"], ClaimRecords(scaling=scaling(1.25))).verdict == "disagrees"
+    assert only(BY_ID["tokens"], ClaimRecords(scaling=scaling(0.95))).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (scaling(informative=False), "Made up."),
+        (scaling(against=None), "the record holds no control"),
+        (scaling(against=0.95), "controls do as well: Softmax − 0.7 mean value"),
+        (scaling(ratio=None, refused="diff has no fit"), "diff has no fit"),
+    ],
+)  # fmt: skip
+def test_scaling_that_says_nothing(record, why):
+    found = only(BY_ID["size"], ClaimRecords(scaling=record))
+    assert (found.verdict, found.why) == ("uninformative", why)
 
 
 def recall(**said):
@@ -310,21 +327,15 @@ def test_times_of_a_cpu_say_nothing_about_gpus(bench_result):
 def test_a_whole_folder_of_records(tmp_path):
     study = text(LEAD) | {"schema": 2}
     write_record(tmp_path / "published" / "text" / "results.json", study)
-    for entry in study["variants"].values():
-        for run in entry["at"]["best"]["runs"]:
-            rows = [{"step": s, "tokens": 10 * s, "validation_loss": 6 - s} for s in (0, 1, 2)]
-            result = {"schema": 1, "run": run}
-            folder = tmp_path / "published" / "text" / "runs" / run
-            folder.mkdir(parents=True)
-            write_finished(folder, result, rows)
+    write_record(tmp_path / "published" / "scaling" / "results.json", {"schema": 1} | scaling())
     found = {row.claim.id: row for row in judged_claims(read_claim_records(tmp_path), CLAIMS)}
     assert found["loss"].verdict == "agrees"
-    assert found["tokens"].measured.effect == 1.0
+    assert found["tokens"].measured.effect == 0.8
     assert found["head-norm"].verdict == "not run"
     shown = claims_table(tmp_path)
     loss = next(row for row in shown.rows if row[0].text == "loss")
     assert [cell.text for cell in loss][-2:] == ["agrees", "published/text"]
-    assert shown.caption.startswith(f"{len(CLAIMS)} claims: agrees 1, ")
+    assert shown.caption.startswith(f"{len(CLAIMS)} claims: agrees 3, ")
     assert {row.verdict for row in found.values()} <= set(VERDICTS)
 
 

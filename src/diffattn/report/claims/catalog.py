@@ -10,9 +10,10 @@ from diffattn.report.claims.from_studies import (
     gradient_ratio,
     recall_share,
     recall_steps,
+    scaling_ratio,
     stability_difference,
 )
-from diffattn.report.claims.from_text import loss_difference, size_ratio, token_ratio
+from diffattn.report.claims.from_text import loss_difference
 from diffattn.report.claims.measured import Measure, Measured
 from diffattn.report.claims.records import (
     ABLATIONS,
@@ -20,7 +21,7 @@ from diffattn.report.claims.records import (
     EVALUATIONS,
     RANK,
     RECALL,
-    SIZES,
+    SCALING,
     STABILITY,
     TEXT,
     ClaimRecords,
@@ -77,14 +78,15 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="size", expects="below", bound=1.0, source=f"{V1}, section 3.2, Fig. 3a",
         says="6.8B parameters do what 11B of the Transformer do: 62.2 %.",
-        effect="parameters over the Transformer's at equal loss, from fits to 4 sizes or more",
-        commands=commands.SIZES, record=SIZES, measure=size_ratio("diff"),
+        effect="parameters over the Transformer's at equal loss, by fits, at the middle size",
+        commands=commands.SCALING, record=SCALING, measure=scaling_ratio("parameters", "diff"),
     ),
     Claim(
         id="tokens", expects="below", bound=1.0, source=f"{V1}, section 3.2, Fig. 3b",
         says="160B tokens do what 251B of the Transformer do: 63.7 %.",
-        effect="tokens over the Transformer's at the loss where the worse of the two ends",
-        commands=commands.TEXT, record=TEXT, measure=token_ratio("diff"),
+        effect="tokens over the Transformer's at equal loss, by fits to whole runs, at the middle "
+        "budget",
+        commands=commands.SCALING, record=SCALING, measure=scaling_ratio("tokens", "diff"),
     ),
     Claim(
         id="lm-tasks", expects="above", bound=0.0, source=f"{V1}, Table 8",
@@ -278,14 +280,17 @@ CLAIMS: tuple[Claim, ...] = (
         id="shared-parameters", expects="below", bound=1.0, source=f"{SHARED}, as summarised",
         says="Shared DIFF needs 24 to 40 % fewer parameters (a reading of scaling fits at equal "
         "loss).",
-        effect="parameters over the Transformer's at equal loss, from fits to 4 sizes or more",
-        commands=commands.SIZES, record=SIZES, measure=size_ratio("shared_diff"),
+        effect="parameters over the Transformer's at equal loss, by fits, at the middle size",
+        commands=commands.SCALING, record=SCALING,
+        measure=scaling_ratio("parameters", "shared_diff"),
     ),
     Claim(
         id="shared-tokens", expects="below", bound=1.0, source=f"{SHARED}, as summarised",
         says="Shared DIFF needs 11 to 30 % fewer training tokens.",
-        effect="tokens over the Transformer's at the loss where the worse of the two ends",
-        commands=commands.TEXT, record=TEXT, measure=token_ratio("shared_diff"),
+        effect="tokens over the Transformer's at equal loss, by fits to whole runs, at the middle "
+        "budget",
+        commands=commands.SCALING, record=SCALING,
+        measure=scaling_ratio("tokens", "shared_diff"),
     ),
     Claim(
         id="shared-latency", expects="below", bound=1.0, source=f"{SHARED}, left open there",

@@ -29,13 +29,12 @@ TEXT = Commands(
     "diffattn reproduce --scale study",
     f"diffattn reproduce --scale study --out runs/gpu {_GPU_MODEL} {_GPU_STEPS}",
 )
-SIZES = Commands(
-    None,
-    "diffattn reproduce --scale study --out runs/sizes/128 --set model.hidden_size=128 "
-    "--set model.num_heads=8 --set model.embedding_multiplier=11.3",
-    f"diffattn reproduce --scale study --out runs/sizes/1024 {_GPU_MODEL} {_GPU_STEPS}",
+SCALING = Commands(
+    "diffattn reproduce scaling",
+    "diffattn reproduce scaling --seeds 0,1,2,3,4 --out runs/scaling-study",
+    f"diffattn reproduce scaling --out runs/scaling-gpu {_GPU_MODEL} "
+    f"--set model.intermediate_size=2560 {_GPU_STEPS}",
 )
-"""One size each: four or more make a fit."""
 ABLATIONS, RANK = (
     Commands(
         f"diffattn reproduce {kind}",

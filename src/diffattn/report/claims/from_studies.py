@@ -1,4 +1,4 @@
-"""Effects from studies of recall and of stability. Pure; ``None`` without a record."""
+"""Effects from studies of recall, stability and scaling. Pure; ``None`` without a record."""
 
 import math
 from collections.abc import Mapping
@@ -8,6 +8,9 @@ from diffattn.report.claims.measured import Measure, Measured, explained_by, exp
 from diffattn.report.claims.records import ClaimRecords
 from diffattn.stats.intervals import Interval, mean_interval
 from diffattn.stats.proportions import wilson_interval
+
+BLIND_SECOND = "softmax_minus_mean"
+"""Softmax attention minus a second map that sees nothing."""
 
 
 def recall_share(task: str, variant: str, baseline: str = "softmax") -> Measure:
@@ -129,3 +132,76 @@ def gradient_ratio(variant: str, baseline: str, bound: float) -> Measure:
         return exponential(paired([abs(math.log(a / b)) for a, b in pairs], math.log(bound)))
 
     return measure
+
+
+def scaling_ratio(axis: str, variant: str, baseline: str = "softmax") -> Measure:
+    """Parameters or tokens over those of the baseline with which it has the same loss, by fits.
+
+    Read where the study reads them. A saving counts only if the control whose second map sees
+    nothing is shown to need more than the variant.
+
+    Args:
+        axis: ``"parameters"`` or ``"tokens"``.
+        variant: Of the study of scaling.
+        baseline: Another.
+    """
+
+    def measure(records: ClaimRecords) -> Measured | None:
+        if records.scaling is None:
+            return None
+        of, said = records.scaling["axes"][axis], records.scaling["verdict"]["axes"][axis]
+        row = _equivalent(of, variant, baseline)
+        if row is None:
+            return None
+        fits = [of["types"][name]["fit"] for name in (variant, baseline)]
+        count = len(of["types"][variant]["points"])
+        unit = "sizes" if axis == "parameters" else "budgets"
+        if row["ratio"] is None:
+            why = str(row["refused"] or "the record holds no ratio")
+            return Measured(effect=math.nan, low=None, high=None, n=0, of=unit, uninformative=why)
+        freedom = min(fit["points"] - len(fit["parameters"]) for fit in fits)
+        return Measured(
+            effect=row["ratio"], low=row["low"], high=row["high"], n=count, of=unit,
+            p=_p_of_log(row, freedom), uninformative=_scaling_why_not(of, said, variant, row),
+        )  # fmt: skip
+
+    return measure
+
+
+def _equivalent(of: Mapping[str, Any], variant: str, baseline: str) -> Mapping[str, Any] | None:
+    if not {variant, baseline} <= set(of["types"]):
+        return None
+    wanted = (variant, baseline, of["read_at"])
+    return next(
+        (
+            row
+            for row in of["equivalents"]
+            if (row["type"], row["baseline"], row["point"]) == wanted
+        ),
+        None,
+    )
+
+
+def _scaling_why_not(
+    of: Mapping[str, Any], said: Mapping[str, Any], variant: str, row: Mapping[str, Any]
+) -> str:
+    if not said["informative"]:
+        return str(said["sentence"])
+    if row["ratio"] >= 1:
+        return ""
+    against = _equivalent(of, variant, BLIND_SECOND)
+    if against is None:
+        return "the record holds no control"
+    shown = against["high"] is not None and against["high"] < 1
+    return "" if shown else explained_by([BLIND_SECOND])
+
+
+def _p_of_log(row: Mapping[str, Any], freedom: int) -> float | None:
+    """Of the test that a ratio is 1, from its interval, which is symmetric in the logarithm."""
+    low, high, level = row["low"], row["high"], row["level"]
+    if low is None or high is None or freedom < 1 or not 0 < low < high:
+        return None
+    from scipy.special import stdtr, stdtrit
+
+    error = math.log(high / low) / 2 / stdtrit(freedom, (1 + level) / 2)
+    return 2 * float(stdtr(freedom, -abs(math.log(row["ratio"])) / error))

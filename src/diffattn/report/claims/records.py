@@ -1,17 +1,16 @@
 """The committed records that claims are read from; every one of them may be missing."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
-from diffattn.records.destination import is_folder_name
 from diffattn.records.evaluations import EvalResult, evaluation_marker
 from diffattn.records.fields import AtLeast, Probability, checked, short
-from diffattn.records.io import read_json, read_jsonl
+from diffattn.records.io import read_json
 from diffattn.records.results import BenchResult
-from diffattn.report.page.runs import is_number, read_checked
+from diffattn.report.page.runs import read_checked
 
 TEXT = "published/text"
 ABLATIONS = "published/ablations"
@@ -19,8 +18,7 @@ RANK = "published/rank"
 """Studies of rows: as of text, with one learning rate."""
 RECALL = "published/recall"
 STABILITY = "published/stability"
-SIZES = "published/sizes"
-"""Studies of text at several sizes, one folder each."""
+SCALING = "published/scaling"
 EVALUATIONS = "published/evaluations"
 """Folders of ``diffattn evaluate``; models are called ``diff-seed0`` and the like."""
 BENCHMARKS = "benchmarks/results"
@@ -54,12 +52,6 @@ class _Verdict(TypedDict):
     informative: bool
     sentence: str
     reasons: list[str]
-
-
-class _Run(TypedDict):
-    """``results.json`` of a run."""
-
-    metrics: dict[str, Any]
 
 
 class _Text(TypedDict):
@@ -123,19 +115,68 @@ class _Stability(TypedDict):
     differences: list[_StabilityDifference]
 
 
+class _ScalingFit(TypedDict):
+    points: int
+    parameters: dict[str, Any]
+
+
+class _ScalingType(TypedDict):
+    points: Annotated[list[dict[str, Any]], AtLeast(1)]
+    fit: _ScalingFit
+
+
+class _ScalingEquivalent(TypedDict):
+    type: str
+    baseline: str
+    point: int
+    ratio: Annotated[float, AtLeast(0)] | None
+    low: float | None
+    high: float | None
+    level: Probability | None
+    refused: str | None
+
+
+class _ScalingAxis(TypedDict):
+    read_at: int
+    types: dict[str, _ScalingType]
+    equivalents: list[_ScalingEquivalent]
+
+
+class _ScalingAxes(TypedDict):
+    parameters: _ScalingAxis
+    tokens: _ScalingAxis
+
+
+class _ScalingSaid(TypedDict):
+    informative: bool
+    sentence: str
+
+
+class _ScalingVerdicts(TypedDict):
+    parameters: _ScalingSaid
+    tokens: _ScalingSaid
+
+
+class _ScalingVerdict(TypedDict):
+    axes: _ScalingVerdicts
+
+
+class _Scaling(TypedDict):
+    axes: _ScalingAxes
+    verdict: _ScalingVerdict
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClaimRecords:
     """What has been measured; ``None`` or empty where nothing has."""
 
     text: Mapping[str, Any] | None = None
     """A study by ``matched_comparison`` version 2; older ones held no control."""
-    curves: Mapping[str, list[tuple[float, float]]] = field(default_factory=dict)
-    """Run of ``text`` to its validation loss after so many tokens."""
     ablations: Mapping[str, Any] | None = None
     rank: Mapping[str, Any] | None = None
     recall: Mapping[str, Any] | None = None
     stability: Mapping[str, Any] | None = None
-    sizes: tuple[Mapping[str, Any], ...] = ()
+    scaling: Mapping[str, Any] | None = None
     evaluations: tuple[EvalResult, ...] = ()
     benchmarks: tuple[BenchResult, ...] = ()
 
@@ -150,19 +191,13 @@ def read_claim_records(root: Path) -> ClaimRecords:
         CheckpointError: A file is damaged, of another kind or of another schema version.
     """
     root = Path(root)
-    text = _text(root / TEXT)
     return ClaimRecords(
-        text=text,
-        curves={} if text is None else _curves(root / TEXT, text),
+        text=_text(root / TEXT),
         ablations=_text(root / ABLATIONS),
         rank=_text(root / RANK),
         recall=_recall(root / RECALL),
         stability=_stability(root / STABILITY),
-        sizes=tuple(
-            study
-            for path in sorted((root / SIZES).glob("*/results.json"))
-            if (study := _text(path.parent)) is not None
-        ),
+        scaling=_scaling(root / SCALING),
         evaluations=tuple(_evaluations(sorted((root / EVALUATIONS).glob("*/evaluation.json")))),
         benchmarks=tuple(map(BenchResult.read, sorted((root / BENCHMARKS).glob("*.json")))),
     )
@@ -202,6 +237,19 @@ def _stability(folder: Path) -> dict[str, Any] | None:
     return stability
 
 
+def _scaling(folder: Path) -> dict[str, Any] | None:
+    scaling = _read(folder, _Scaling)
+    for axis, of in ({} if scaling is None else scaling["axes"]).items():
+        for row in of["equivalents"]:
+            ends = [row["low"], row["high"]]
+            if row["ratio"] == 0 or (ends != [None, None] and None in (*ends, row["level"])):
+                raise CheckpointError(
+                    f"{folder / 'results.json'}: a ratio over {axis} must be positive, with both "
+                    f"ends of its interval or none, got {short([row['ratio'], *ends])}."
+                )
+    return scaling
+
+
 def _text(folder: Path) -> dict[str, Any] | None:
     """``results.json`` of a study of text, whose own schema is 2; ``None`` for an older one."""
     path = folder / "results.json"
@@ -225,25 +273,6 @@ def _text(folder: Path) -> dict[str, Any] | None:
                 f"seed, got lists of {short([len(values) for values in lists])}."
             )
     return text
-
-
-def _curves(folder: Path, text: Mapping[str, Any]) -> dict[str, list[tuple[float, float]]]:
-    """Of the types' runs at their best rates."""
-    curves = {}
-    for name in TYPES:
-        for run in text["variants"].get(name, {"at": {}})["at"].get("best", {"runs": []})["runs"]:
-            if not is_folder_name(run):
-                raise CheckpointError(
-                    f"{folder / 'results.json'}: must name folders in runs/, got {short(run)}."
-                )
-            log = folder / "runs" / run / "metrics.jsonl"
-            recorded = read_checked(log.with_name("results.json"), _Run)["metrics"]
-            curves[run] = [
-                (row["tokens"], row["validation_loss"])
-                for row in read_jsonl(log, recorded=recorded)
-                if is_number(row.get("validation_loss")) and is_number(row.get("tokens"))
-            ]
-    return curves
 
 
 def _evaluations(markers: Iterable[Path]) -> Iterable[EvalResult]:

@@ -1,0 +1,1 @@
+"""How the loss of every attention type falls with parameters and with tokens."""
