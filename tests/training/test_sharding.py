@@ -111,8 +111,8 @@ def test_shards_continue_on_the_same_processes_only(make_run, data, tmp_path):
     ):
         outcomes = launched(processes, lambda changed=changed: train(changed, data, folder))
         assert [kind for kind, _ in outcomes] == ["raised"] * processes
-        for _, (kind, said, _) in outcomes:
-            assert kind == "ConfigError"
+        for _, (kinds, said, _) in outcomes:
+            assert kinds[0] == "ConfigError"
             assert message in said
     assert not (folder / "results.json").exists()
 
