@@ -27,10 +27,7 @@ def report(
     from diffattn.errors import CheckpointError, ConfigError
     from diffattn.report.build import build_evaluation_report, build_report, markdown_results
     from diffattn.report.evaluation.files import is_evaluation_folder
-    from diffattn.report.recall.files import is_recall_study
-    from diffattn.report.scaling.files import is_scaling_study
-    from diffattn.report.stability.files import is_stability_study
-    from diffattn.report.study.files import is_row_study
+    from diffattn.report.page.runs import study_kind
 
     if markdown and out is not None:
         raise ConfigError("report: --markdown prints and --out writes the page, got both.")
@@ -47,8 +44,7 @@ def report(
     from diffattn.report.claims.tables import committed_claims
     from diffattn.studies.text.reproduce import committed_benchmarks, published_beside
 
-    kinds = (is_recall_study, is_stability_study, is_scaling_study, is_row_study)
-    if any(kind(study) for kind in kinds):
+    if study_kind(study) != "text":
         typer.echo(build_report(study, out, benchmarks=bench or ()))
         return
     typer.echo(

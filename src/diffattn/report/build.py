@@ -1,7 +1,8 @@
 """Put pages together: a study of any kind, with what stands beside it, or an evaluation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from diffattn.report.benchmarks.section import bench_section
 from diffattn.report.benchmarks.tables import read_results
@@ -9,15 +10,16 @@ from diffattn.report.claims.tables import claims_table
 from diffattn.report.evaluation.files import read_evaluation
 from diffattn.report.evaluation.page import evaluation_page
 from diffattn.report.page.render import write_page
-from diffattn.report.recall.files import is_recall_study, read_recall_study
+from diffattn.report.page.runs import study_kind
+from diffattn.report.recall.files import read_recall_study
 from diffattn.report.recall.page import CHAPTERS as RECALL_CHAPTERS
 from diffattn.report.recall.page import recall_page
 from diffattn.report.recall.tables import recall_markdown
-from diffattn.report.scaling.files import is_scaling_study, read_scaling_study
+from diffattn.report.scaling.files import read_scaling_study
 from diffattn.report.scaling.page import CHAPTERS as SCALING_CHAPTERS
 from diffattn.report.scaling.page import scaling_page
 from diffattn.report.scaling.tables import scaling_markdown
-from diffattn.report.stability.files import is_stability_study, read_stability_study
+from diffattn.report.stability.files import read_stability_study
 from diffattn.report.stability.page import CHAPTERS as STABILITY_CHAPTERS
 from diffattn.report.stability.page import stability_page
 from diffattn.report.stability.tables import stability_markdown
@@ -26,6 +28,24 @@ from diffattn.report.study.markdown import study_markdown
 from diffattn.report.study.page import CHAPTERS as STUDY_CHAPTERS
 from diffattn.report.study.page import OPTIONAL, published_study, study_page
 from diffattn.report.study.published import read_published
+
+
+class _Kind(NamedTuple):
+    """How a study that is not of models on text is read and shown."""
+
+    read: Callable[[Path], Any]
+    page: Callable[[Any], dict[str, Any]]
+    chapters: dict[str, str]
+    markdown: Callable[[Path], str]
+
+
+_KINDS = {
+    "recall": _Kind(read_recall_study, recall_page, RECALL_CHAPTERS, recall_markdown),
+    "stability": _Kind(
+        read_stability_study, stability_page, STABILITY_CHAPTERS, stability_markdown
+    ),
+    "scaling": _Kind(read_scaling_study, scaling_page, SCALING_CHAPTERS, scaling_markdown),
+}
 
 
 def build_report(
@@ -60,38 +80,20 @@ def build_report(
     out = study / "report.html" if out is None else Path(out)
     records = read_results(benchmarks)
     measured = [bench_section(result, f"bench-{index}") for index, result in enumerate(records)]
-    if is_recall_study(study):
-        recall = read_recall_study(study)
+    kind = study_kind(study)
+    if kind in _KINDS:
+        of = _KINDS[kind]
+        recorded = of.read(study)
         return write_page(
             out,
-            "recall.html.j2",
-            title=f"Differential attention: recall study “{recall.info.get('scale')}”",
-            chapters=_present(RECALL_CHAPTERS, benchmarks=bool(measured)),
-            study=recall_page(recall),
-            benchmarks=measured,
-        )
-    if is_stability_study(study):
-        stability = read_stability_study(study)
-        return write_page(
-            out,
-            "stability.html.j2",
-            title=f"Differential attention: stability study “{stability.info.get('scale')}”",
-            chapters=_present(STABILITY_CHAPTERS, benchmarks=bool(measured)),
-            study=stability_page(stability),
-            benchmarks=measured,
-        )
-    if is_scaling_study(study):
-        scaling = read_scaling_study(study)
-        return write_page(
-            out,
-            "scaling.html.j2",
-            title=f"Differential attention: scaling study “{scaling.info.get('scale')}”",
-            chapters=_present(SCALING_CHAPTERS, benchmarks=bool(measured)),
-            study=scaling_page(scaling),
+            f"{kind}.html.j2",
+            title=f"Differential attention: {kind} study “{recorded.info.get('scale')}”",
+            chapters=_present(of.chapters, benchmarks=bool(measured)),
+            study=of.page(recorded),
             benchmarks=measured,
         )
     text = read_study(study)
-    page, kind = study_page(text), str(text.info.get("kind"))
+    page = study_page(text)
     beside = None if published is None else published_study(text, read_published(published))
     return write_page(
         out,
@@ -145,11 +147,8 @@ def markdown_results(study: Path) -> str:
     Raises:
         CheckpointError: A file of the study is damaged or foreign.
     """
-    if is_stability_study(study):
-        return stability_markdown(study)
-    if is_scaling_study(study):
-        return scaling_markdown(study)
-    return recall_markdown(study) if is_recall_study(study) else study_markdown(study)
+    kind = study_kind(study)
+    return _KINDS[kind].markdown(study) if kind in _KINDS else study_markdown(study)
 
 
 def _present(chapters: dict[str, str], **present: bool) -> dict[str, str]:

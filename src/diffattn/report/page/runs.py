@@ -103,6 +103,16 @@ class Study:
         return [run for run in self.runs if run.attention_type == attention_type]
 
 
+def study_kind(folder: Path) -> str:
+    """What ``study.json`` says that the folder holds; ``"text"`` where it names no kind.
+
+    Raises:
+        CheckpointError: The file is missing or damaged.
+    """
+    info = read_json(Path(folder) / "study.json")
+    return str(info.get("kind", "text")) if isinstance(info, dict) else "text"
+
+
 def read_runs(folder: Path, shared_costs: dict[str, Any]) -> list[StudyRun]:
     """Every run of a study folder, in the order of their names.
 

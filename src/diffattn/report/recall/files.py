@@ -7,7 +7,6 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
 from diffattn.records.fields import AtLeast, Probability
-from diffattn.records.io import read_json
 from diffattn.report.page.runs import (
     Study,
     StudyRun,
@@ -132,16 +131,6 @@ class _Head(TypedDict):
     """What every version of ``results.json`` holds."""
 
     protocol: dict[str, Any]
-
-
-def is_recall_study(folder: Path) -> bool:
-    """Whether ``study.json`` says that the folder holds a recall study.
-
-    Raises:
-        CheckpointError: The file is missing or damaged.
-    """
-    info = read_json(Path(folder) / "study.json")
-    return isinstance(info, dict) and info.get("kind") == "recall"
 
 
 def read_recall_study(folder: Path) -> Study:

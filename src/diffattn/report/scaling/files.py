@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
 from diffattn.records.fields import AtLeast, short
-from diffattn.records.io import read_json
 from diffattn.report.page.runs import Study, StudyRun, is_number, read_checked, read_runs, run_gaps
 
 AXES = {"parameters": "Parameters", "tokens": "Training tokens"}
@@ -102,15 +101,6 @@ class _Results(TypedDict):
     verdict: _Verdict
     statement: str
     protocol: NotRequired[dict[str, Any]]
-
-
-def is_scaling_study(folder: Path) -> bool:
-    """Whether ``study.json`` says that the folder holds a scaling study.
-
-    Raises:
-        CheckpointError: The file is missing or damaged.
-    """
-    return read_json(Path(folder) / "study.json").get("kind") == "scaling"
 
 
 def read_scaling_study(folder: Path) -> Study:

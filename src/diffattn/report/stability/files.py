@@ -5,7 +5,6 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
 from diffattn.records.fields import AtLeast, Probability, short
-from diffattn.records.io import read_json
 from diffattn.report.page.runs import Study, StudyRun, read_checked, read_runs, run_gaps
 
 METRICS = {
@@ -83,16 +82,6 @@ class _Results(TypedDict):
     differences: list[_Difference]
     statement: str
     protocol: NotRequired[dict[str, Any]]
-
-
-def is_stability_study(folder: Path) -> bool:
-    """Whether ``study.json`` says that the folder holds a stability study.
-
-    Raises:
-        CheckpointError: The file is missing or damaged.
-    """
-    info = read_json(Path(folder) / "study.json")
-    return info.get("kind") == "stability"
 
 
 def read_stability_study(folder: Path) -> Study:

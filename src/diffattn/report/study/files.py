@@ -54,16 +54,6 @@ class TextStudy(Study):
         return [run for run in self.runs if self.variant_of[run.name] == attention_type]
 
 
-def is_row_study(folder: Path) -> bool:
-    """Whether ``study.json`` says that the folder holds a study of ablations or ranks.
-
-    Raises:
-        CheckpointError: The file is missing or damaged.
-    """
-    info = read_json(Path(folder) / "study.json")
-    return isinstance(info, dict) and info.get("kind") in tuple(ROW_KINDS)
-
-
 def read_study(folder: Path) -> TextStudy:
     """Read everything a report shows.
 
