@@ -20,6 +20,8 @@ IMITATIONS = ("softmax_half", "softmax_minus_mean")
 """Softmax attention with a side effect of the difference, and without a second map that learns: a
 lead over softmax that one of them has too is no effect of that map."""
 WIDE, MORE_HEADS = "softmax_wide", "softmax_more_heads"
+NORM_ALONE = "softmax_norm"
+"""Softmax attention with what V1 has beside the difference."""
 WITHOUT_NORM = "diff_no_norm"
 """V1 without what its authors added beside the difference."""
 
@@ -113,6 +115,10 @@ _TEXT = (
     _of("shared_diff_flops", "match", "shared_diff", "Shared DIFF at equal training FLOPs",
         match="flops", besides=(BASELINE,)),
 )  # fmt: skip
+_RECALL = (
+    _of(NORM_ALONE, "control", "diff", "softmax with head norm: V1 without its second map",
+        BASELINE, head_norm=True),
+)  # fmt: skip
 _ABLATIONS = (
     _of(WIDE, "ablation", BASELINE, "softmax with half the heads, twice as wide",
         heads=0.5, width=2),
@@ -149,7 +155,7 @@ def _of_rank(rank: int) -> tuple[Variant, ...]:
 
 
 _RANKED = tuple(variant for rank in _RANKS for variant in _of_rank(rank))
-VARIANTS = {row.name: row for row in (*_TEXT, *_ABLATIONS, *_RANKED)}
+VARIANTS = {row.name: row for row in (*_TEXT, *_RECALL, *_ABLATIONS, *_RANKED)}
 """Name to variant."""
 MEMBERS: dict[str, tuple[str, ...]] = {
     "text": tuple(row.name for row in _TEXT),
@@ -166,8 +172,10 @@ with V2's ablations and the other reading of Shared DIFF's norm; Shared DIFF's r
 SWEPT = (*ATTENTION_TYPES, FLOOR)
 """Variants with a rate of their own; the others use that of what they are compared with."""
 
-CONTROLS = tuple(row.name for row in VARIANTS.values() if row.role == "control")
+CONTROLS = tuple(row.name for row in _TEXT if row.role == "control")
 """What has to be compared for a lead to be read as one of the second map."""
+RECALL_CONTROLS = (*CONTROLS, *(row.name for row in _RECALL))
+"""Where a type with head norm led, the norm alone has to be compared too."""
 
 
 def rate_owner(name: str, swept: Collection[str] = SWEPT) -> str:

@@ -16,7 +16,7 @@ from diffattn.studies.recall.config import RecallStudyConfig
 from diffattn.studies.recall.reproduce import recall_study, reproduce_recall
 from diffattn.studies.recall.summary import recall_results, statement
 from diffattn.studies.recall.sweep import choices, wanted_runs
-from diffattn.studies.variants import BLIND, CONTROLS, VARIANTS
+from diffattn.studies.variants import BLIND, RECALL_CONTROLS, VARIANTS
 from diffattn.studies.workers import run_members
 from diffattn.training.recall_config import RecallConfig
 
@@ -142,7 +142,7 @@ def test_the_study_is_the_size_that_was_asked_for():
     assert len(config.seeds) >= 8
     assert len(config.learning_rates) >= 4
     assert config.extensions == 3
-    assert config.controls == tuple(CONTROLS)
+    assert config.controls == RECALL_CONTROLS
     for settings in config.tasks:
         task = settings.task
         assert task.num_pairs >= 4
@@ -158,7 +158,7 @@ def test_controls_are_what_they_say():
     rates = {("noisy_recall", name): i * 1e-3 for i, name in enumerate(config.types, start=1)}
     groups = config.groups(rates)
     softmax = groups["noisy_recall", "softmax"][0]
-    for name in CONTROLS:
+    for name in RECALL_CONTROLS:
         control = VARIANTS[name]
         runs = groups["noisy_recall", name]
         assert [run.config.train.seed for run in runs] == list(config.seeds[: config.control_seeds])

@@ -96,6 +96,8 @@ def test_blind_controls_are_in_no_test():
         ({"softmax_half": EARLY}, ["softmax_half"]),
         ({"softmax_half": LATE, "softmax_minus_mean": EARLY}, ["softmax_minus_mean"]),
         ({"diff_no_norm": LATE}, ["diff_no_norm"]),
+        ({"softmax_norm": LATE}, []),
+        ({"softmax_norm": EARLY}, ["softmax_norm"]),
     ],
 )
 def test_a_lead_that_a_control_explains_is_said_to_be(controls, explained):
@@ -106,7 +108,8 @@ def test_a_lead_that_a_control_explains_is_said_to_be(controls, explained):
 
 
 def test_the_norm_is_no_reservation_about_others():
-    found, _ = verdicts({"softmax": LATE, "diff_v2": EARLY}, {"diff_no_norm": LATE})
+    controls = {"diff_no_norm": LATE, "softmax_norm": EARLY}
+    found, _ = verdicts({"softmax": LATE, "diff_v2": EARLY}, controls)
     assert found["sooner"]["pairs"][0]["explained_by"] == []
 
 

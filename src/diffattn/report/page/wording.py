@@ -18,6 +18,7 @@ VARIANT_NAMES = {
     "none_ffn": "No attention, wider FFN",
     "softmax_half": "Softmax × ½",
     "softmax_minus_mean": "Softmax − 0.7 mean value",
+    "softmax_norm": "Softmax with head norm",
     "diff_no_norm": "DIFF V1 without head norm",
     "diff_token_lambda": "DIFF V1, λ per token",
     "diff_v2_gate": "DIFF V2, gate only",

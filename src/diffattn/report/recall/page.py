@@ -36,7 +36,7 @@ CHAPTERS = {
     "benchmarks": "Benchmarks",
     "provenance": "Provenance",
 }
-_CONTROL_COLORS = ("#999999", "#e69f00", "#cc79a7", "#56b4e9", "#0072b2")
+_CONTROL_COLORS = ("#999999", "#e69f00", "#cc79a7", "#56b4e9", "#0072b2", "#d55e00")
 _CEILING_COLORS = ("#999999", "#cc79a7", "#e69f00")
 
 

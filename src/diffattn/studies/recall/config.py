@@ -8,7 +8,7 @@ from diffattn.errors import ConfigError
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.known_names import check_known
 from diffattn.models.twins import MATCHES
-from diffattn.studies.variants import CONTROLS, VARIANTS, rate_owner
+from diffattn.studies.variants import RECALL_CONTROLS, VARIANTS, rate_owner
 from diffattn.studies.workers import Member
 from diffattn.training.recall_config import RecallConfig
 
@@ -36,7 +36,7 @@ class RecallStudyConfig:
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of the trials."""
     types: tuple[str, ...] = ATTENTION_TYPES
-    controls: tuple[str, ...] = CONTROLS
+    controls: tuple[str, ...] = RECALL_CONTROLS
     control_seeds: int = 1
     """Seeds of the controls: so many of the trials', from the first."""
     match: str = "params"
@@ -45,7 +45,7 @@ class RecallStudyConfig:
     def __post_init__(self) -> None:
         check_known("RecallStudyConfig", "match", self.match, MATCHES)
         for name in self.controls:
-            check_known("RecallStudyConfig", "control", name, CONTROLS)
+            check_known("RecallStudyConfig", "control", name, RECALL_CONTROLS)
         for name in ("tasks", "learning_rates", "sweep_seeds", "seeds", "types"):
             values = getattr(self, name)
             values = [task.task_name for task in values] if name == "tasks" else list(values)

@@ -12,7 +12,7 @@ from diffattn.report.page.wording import listing, type_name
 from diffattn.stats.multiple import holm
 from diffattn.stats.proportions import fisher_exact
 from diffattn.stats.survival import log_rank
-from diffattn.studies.variants import BLIND, IMITATIONS, WITHOUT_NORM
+from diffattn.studies.variants import BLIND, IMITATIONS, NORM_ALONE, WITHOUT_NORM
 
 LEVEL = 0.05
 """Adjusted p-values below it count as shown."""
@@ -179,10 +179,13 @@ def _sooner(types: Groups, tests: Mapping[str, Any]) -> dict[str, Any]:
 def _reservation(pair: Mapping[str, Any]) -> str:
     """Why a lead over softmax may come from something else than the second map."""
     lead = f"the lead of {type_name(pair['first'])} over {type_name(pair['later'])}"
-    alike = [type_name(name) for name in pair["explained_by"] if name != WITHOUT_NORM]
+    norm = (NORM_ALONE, WITHOUT_NORM)
+    alike = [type_name(name) for name in pair["explained_by"] if name not in norm]
     text = ""
     if alike:
         text += f" But {lead} is not shown over {listing(alike)}: its second map may not be why."
+    if NORM_ALONE in pair["explained_by"]:
+        text += f" But {lead} is not shown over {type_name(NORM_ALONE)}: the norm may be why."
     if WITHOUT_NORM in pair["explained_by"]:
         text += f" But {lead} is not shown for {type_name(WITHOUT_NORM)}: the norm may be why."
     return text
@@ -191,14 +194,16 @@ def _reservation(pair: Mapping[str, Any]) -> str:
 def _explained(name: str, control_tests: Sequence[Mapping[str, Any]]) -> list[str]:
     """The controls by which a lead over softmax may be explained.
 
-    An imitation explains it unless the type is shown to be sooner than the imitation; V1 without
-    head norm explains V1's unless it is itself shown to be sooner than softmax.
+    An imitation, or for types with head norm the norm alone, explains it unless the type is shown
+    to be sooner; V1 without head norm explains V1's unless it is itself shown to be sooner than
+    softmax.
     """
     found = []
     for test in control_tests:
         control, other = test["types"]
         is_shown = test["log_rank_holm"] < LEVEL
-        imitated = control in IMITATIONS and other == name
+        normed = control == NORM_ALONE and name in ("diff", "shared_diff")
+        imitated = (control in IMITATIONS or normed) and other == name
         if imitated and not (is_shown and test["sooner"] == name):
             found.append(control)
         bare = control == WITHOUT_NORM and name == "diff" and other == "softmax"
