@@ -61,3 +61,8 @@ def test_the_results_table_is_the_committed_study():
 def test_benchmark_tables_are_what_their_records_generate():
     """After a new record: ``python -m diffattn.report.benchmarks.tables docs/benchmarks.md``."""
     assert replace_tables(BENCHMARKS, ROOT) == BENCHMARKS
+
+
+def test_the_recall_table_is_what_its_records_generate():
+    """After a new study: ``diffattn report published/recall --markdown``."""
+    assert markdown_results(ROOT / "published" / "recall") in RESULTS
