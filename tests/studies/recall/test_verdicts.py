@@ -107,6 +107,20 @@ def test_a_lead_that_a_control_explains_is_said_to_be(controls, explained):
     assert ("But the lead of DIFF V1" in found["sooner"]["sentence"]) == bool(explained)
 
 
+@pytest.mark.parametrize(
+    ("norm_alone", "end"),
+    [
+        ({}, "for DIFF V1 without head norm: the norm may be why."),
+        ({"softmax_norm": LATE}, "it is shown for both together, and for neither alone."),
+        ({"softmax_norm": EARLY}, "for DIFF V1 without head norm: the norm may be why."),
+    ],
+)
+def test_a_lead_that_takes_the_norm(norm_alone, end):
+    controls = {"diff_no_norm": LATE, **norm_alone}
+    found, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls)
+    assert found["sooner"]["sentence"].endswith(end)
+
+
 def test_the_norm_is_no_reservation_about_others():
     controls = {"diff_no_norm": LATE, "softmax_norm": EARLY}
     found, _ = verdicts({"softmax": LATE, "diff_v2": EARLY}, controls)

@@ -171,12 +171,14 @@ def _sooner(types: Groups, tests: Mapping[str, Any]) -> dict[str, Any]:
     shown = "; ".join(
         f"{type_name(pair['first'])} sooner than {type_name(pair['later'])}" for pair in pairs
     )
-    explained = [_reservation(pair) for pair in pairs if pair.get("explained_by")]
+    explained = [
+        _reservation(pair, tests["control_tests"]) for pair in pairs if pair.get("explained_by")
+    ]
     sentence = f"{shown}.{''.join(explained)}"
     return {"verdict": "differs", "pairs": pairs, "sentence": sentence}
 
 
-def _reservation(pair: Mapping[str, Any]) -> str:
+def _reservation(pair: Mapping[str, Any], control_tests: Sequence[Mapping[str, Any]]) -> str:
     """Why a lead over softmax may come from something else than the second map."""
     lead = f"the lead of {type_name(pair['first'])} over {type_name(pair['later'])}"
     norm = (NORM_ALONE, WITHOUT_NORM)
@@ -187,7 +189,12 @@ def _reservation(pair: Mapping[str, Any]) -> str:
     if NORM_ALONE in pair["explained_by"]:
         text += f" But {lead} is not shown over {type_name(NORM_ALONE)}: the norm may be why."
     if WITHOUT_NORM in pair["explained_by"]:
-        text += f" But {lead} is not shown for {type_name(WITHOUT_NORM)}: the norm may be why."
+        compared = any(test["types"][0] == NORM_ALONE for test in control_tests)
+        text += f" But {lead} is not shown for {type_name(WITHOUT_NORM)}: " + (
+            "it is shown for both together, and for neither alone."
+            if compared and NORM_ALONE not in pair["explained_by"]
+            else "the norm may be why."
+        )
     return text
 
 
