@@ -8,10 +8,10 @@ import pytest
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.run import RunRecord
 from diffattn.report.recall.files import read_recall_study
-from diffattn.studies.variants import BLIND
 from diffattn.studies.recall.reproduce import recall_study
 from diffattn.studies.recall.summary import recall_results
 from diffattn.studies.recall.sweep import choices, wanted_runs
+from diffattn.studies.variants import BLIND
 from diffattn.training.recall import solved_step
 
 STUDY = Path(__file__).parents[3] / "published" / "recall"

@@ -111,8 +111,8 @@ def test_a_lead_that_a_control_explains_is_said_to_be(controls, explained):
     ("norm_alone", "end"),
     [
         ({}, "for DIFF V1 without head norm: the norm may be why."),
-        ({"softmax_norm": LATE}, "it is shown for both together, and for neither alone."),
-        ({"softmax_norm": EARLY}, "for DIFF V1 without head norm: the norm may be why."),
+        ({"softmax_norm": LATE}, "no such lead, nor has the norm alone: it takes both."),
+        ({"softmax_norm": EARLY}, "over Softmax with head norm: the norm may be why."),
     ],
 )
 def test_a_lead_that_takes_the_norm(norm_alone, end):

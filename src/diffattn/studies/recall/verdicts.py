@@ -12,13 +12,15 @@ from diffattn.report.page.wording import listing, type_name
 from diffattn.stats.multiple import holm
 from diffattn.stats.proportions import fisher_exact
 from diffattn.stats.survival import log_rank
-from diffattn.studies.variants import BLIND, IMITATIONS, NORM_ALONE, WITHOUT_NORM
+from diffattn.studies.variants import BASELINE, BLIND, IMITATIONS, NORM_ALONE, WITHOUT_NORM
 
 LEVEL = 0.05
 """Adjusted p-values below it count as shown."""
 _ERRORS = 4
 """Standard errors that a model without attention may lie above a guess."""
 _TESTS = ("fisher_exact", "log_rank")
+_NORMED = ("diff", "shared_diff")
+"""Types with head norm."""
 Groups = Mapping[str, Mapping[str, Any]]
 """Name of a type or control to its summary."""
 
@@ -162,8 +164,9 @@ def _sooner(types: Groups, tests: Mapping[str, Any]) -> dict[str, Any]:
             first = test["sooner"]
             later = next(name for name in test["types"] if name != first)
             pair = {"first": first, "later": later, "p_holm": test["log_rank_holm"]}
-            if later == "softmax":
+            if later == BASELINE:
                 pair["explained_by"] = _explained(first, tests["control_tests"])
+                pair["takes_norm"] = _takes_norm(first, tests["control_tests"])
             pairs.append(pair)
     if not pairs:
         sentence = "No type is shown to learn it sooner than another."
@@ -171,14 +174,17 @@ def _sooner(types: Groups, tests: Mapping[str, Any]) -> dict[str, Any]:
     shown = "; ".join(
         f"{type_name(pair['first'])} sooner than {type_name(pair['later'])}" for pair in pairs
     )
-    explained = [
-        _reservation(pair, tests["control_tests"]) for pair in pairs if pair.get("explained_by")
+    said = [_reservation(pair) for pair in pairs if pair.get("explained_by")]
+    said += [
+        f" {type_name(WITHOUT_NORM)} has no such lead, nor has the norm alone: it takes both."
+        for pair in pairs
+        if pair.get("takes_norm")
     ]
-    sentence = f"{shown}.{''.join(explained)}"
+    sentence = f"{shown}.{''.join(said)}"
     return {"verdict": "differs", "pairs": pairs, "sentence": sentence}
 
 
-def _reservation(pair: Mapping[str, Any], control_tests: Sequence[Mapping[str, Any]]) -> str:
+def _reservation(pair: Mapping[str, Any]) -> str:
     """Why a lead over softmax may come from something else than the second map."""
     lead = f"the lead of {type_name(pair['first'])} over {type_name(pair['later'])}"
     norm = (NORM_ALONE, WITHOUT_NORM)
@@ -189,12 +195,7 @@ def _reservation(pair: Mapping[str, Any], control_tests: Sequence[Mapping[str, A
     if NORM_ALONE in pair["explained_by"]:
         text += f" But {lead} is not shown over {type_name(NORM_ALONE)}: the norm may be why."
     if WITHOUT_NORM in pair["explained_by"]:
-        compared = any(test["types"][0] == NORM_ALONE for test in control_tests)
-        text += f" But {lead} is not shown for {type_name(WITHOUT_NORM)}: " + (
-            "it is shown for both together, and for neither alone."
-            if compared and NORM_ALONE not in pair["explained_by"]
-            else "the norm may be why."
-        )
+        text += f" But {lead} is not shown for {type_name(WITHOUT_NORM)}: the norm may be why."
     return text
 
 
@@ -202,18 +203,38 @@ def _explained(name: str, control_tests: Sequence[Mapping[str, Any]]) -> list[st
     """The controls by which a lead over softmax may be explained.
 
     An imitation, or for types with head norm the norm alone, explains it unless the type is shown
-    to be sooner; V1 without head norm explains V1's unless it is itself shown to be sooner than
-    softmax.
+    to be sooner. Where the norm alone was not tried, V1 without it explains V1's lead unless it is
+    itself shown to be sooner than softmax.
     """
-    found = []
-    for test in control_tests:
-        control, other = test["types"]
-        is_shown = test["log_rank_holm"] < LEVEL
-        normed = control == NORM_ALONE and name in ("diff", "shared_diff")
-        imitated = (control in IMITATIONS or normed) and other == name
-        if imitated and not (is_shown and test["sooner"] == name):
-            found.append(control)
-        bare = control == WITHOUT_NORM and name == "diff" and other == "softmax"
-        if bare and not (is_shown and test["sooner"] == control):
-            found.append(control)
+    imitations = (*IMITATIONS, NORM_ALONE) if name in _NORMED else IMITATIONS
+    found = [
+        control
+        for control in imitations
+        if _test_of(control, name, control_tests) and not _shown(name, control, control_tests)
+    ]
+    if not _test_of(NORM_ALONE, name, control_tests) and _lacks_lead(name, control_tests):
+        found.append(WITHOUT_NORM)
     return found
+
+
+def _takes_norm(name: str, control_tests: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether V1's lead is shown over the norm alone, and not shown without the norm."""
+    return _shown(name, NORM_ALONE, control_tests) and _lacks_lead(name, control_tests)
+
+
+def _lacks_lead(name: str, control_tests: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether V1 without head norm was tried and is not shown to be sooner than softmax."""
+    tried = name == "diff" and _test_of(WITHOUT_NORM, BASELINE, control_tests) is not None
+    return tried and not _shown(WITHOUT_NORM, BASELINE, control_tests)
+
+
+def _shown(first: str, later: str, control_tests: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether one of a control and a type is shown to be sooner than the other."""
+    test = _test_of(first, later, control_tests) or _test_of(later, first, control_tests)
+    return test is not None and test["log_rank_holm"] < LEVEL and test["sooner"] == first
+
+
+def _test_of(
+    control: str, name: str, control_tests: Sequence[Mapping[str, Any]]
+) -> Mapping[str, Any] | None:
+    return next((test for test in control_tests if test["types"] == [control, name]), None)
