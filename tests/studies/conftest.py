@@ -2,10 +2,14 @@
 
 import random
 import shutil
+from functools import partial
 
 import pytest
 
 import diffattn
+from diffattn.studies import workers as workers_module
+from diffattn.training.prepare import open_data
+from diffattn.training.trainer import train
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog", "by", "sea"]
 
@@ -45,18 +49,26 @@ def heard():
     return {"lines": [], "events": []}
 
 
+def run_in_this_process(members, data, folder, *, workers, on_progress):
+    """What worker processes do, without the start-up of one per run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    here = partial(train, data=open_data(data))
+    workers_module.run_here(members, folder, here, on_progress=on_progress)
+
+
 @pytest.fixture(scope="session")
 def study(settings, tmp_path_factory, heard):
     """A whole smoke study; read-only."""
     out = tmp_path_factory.mktemp("study") / "smoke"
-    path = diffattn.reproduce(
-        "smoke",
-        out=out,
-        settings=settings,
-        workers=2,
-        on_message=heard["lines"].append,
-        on_progress=lambda name, event: heard["events"].append((name, event)),
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers_module, "run_members", run_in_this_process)
+        path = diffattn.reproduce(
+            "smoke",
+            out=out,
+            settings=settings,
+            on_message=heard["lines"].append,
+            on_progress=lambda name, event: heard["events"].append((name, event)),
+        )
     assert path == out / "report.html"
     return out
 
