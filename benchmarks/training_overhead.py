@@ -25,17 +25,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import TrainerCallback, set_seed
+from transformers import PrinterCallback, TrainerCallback, set_seed
 
 from diffattn.data.tokens import TokenDataset
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.recipes.catalog import plan
 from diffattn.records.io import write_json
 from diffattn.records.run import git_state, hardware, package_versions
-from diffattn.training import trainer as training
 from diffattn.training.callbacks import CostCallback, MetricsCallback
 from diffattn.training.config import RunConfig
 from diffattn.training.monitoring.monitor import Monitor
+from diffattn.training.ordered_trainer import (
+    OrderedTrainer,
+    training_arguments,
+    training_order,
+)
 from diffattn.training.prepare import PreparedData, prepare_data
 from diffattn.training.schedule import optimizer_and_scheduler
 
@@ -99,7 +103,9 @@ def through_trainer(config: RunConfig, data: PreparedData, folder: Path) -> Cloc
     set_seed(config.train.seed)
     model = DiffTransformerForCausalLM(config.model)
     optimizer = optimizer_and_scheduler(model, config.train)
-    arguments = training.training_arguments(config.train, folder / "checkpoints", fresh=False)
+    arguments = training_arguments(
+        config.train, folder / "checkpoints", fresh=False, engine=config.engine
+    )
     arguments.set_evaluate(strategy="no")
     arguments.set_save(strategy="no")
     clock = Clock()
@@ -107,14 +113,14 @@ def through_trainer(config: RunConfig, data: PreparedData, folder: Path) -> Cloc
     probe = torch.stack([validation[0]["input_ids"]])
     metrics = MetricsCallback(folder, config.train, probe, lambda step, loss: None)
     monitor = Monitor(folder, config, print)
-    trainer = training.OrderedTrainer(
+    trainer = OrderedTrainer(
         model=model,
         args=arguments,
         train_dataset=_windows(config, data),
         optimizers=optimizer,
         callbacks=[*monitor.first_callbacks(), metrics, CostCallback(folder, "", config.train)],
     )
-    trainer.remove_callback(training.PrinterCallback)
+    trainer.remove_callback(PrinterCallback)
     monitor.attach(trainer, metrics, probe)
     trainer.add_callback(Watch(clock))
     trainer.train_from(None)
@@ -122,7 +128,7 @@ def through_trainer(config: RunConfig, data: PreparedData, folder: Path) -> Cloc
 
 
 def _windows(config: RunConfig, data: PreparedData) -> Any:
-    return training.training_order(TokenDataset(data.train, config.train.seq_len), config.train)
+    return training_order(TokenDataset(data.train, config.train.seq_len), config.train)
 
 
 def measure(args: Any, home: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ CASE = Case(
 )  # fmt: skip
 
 
+@pytest.mark.scheduled
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the high-water mark is Linux's")
 def test_the_reference_holds_its_maps_and_the_flash_kernel_does_not():
     contenders = {c.name: c for c in operator_contenders(CASE)}

@@ -70,6 +70,20 @@ def test_each_member_gets_its_own_job(members, tmp_path, monkeypatch):
         assert (tmp_path / "runs" / f"{name}.log").read_text() == ""
 
 
+def test_within_a_seed_the_most_arithmetic_is_first(tmp_path, monkeypatch):
+    fake(monkeypatch, tmp_path, "send(done=1)")
+    config = comparison("smoke", seeds=(1, 0))
+    members = config.trials(config.base_rates())
+    received = run(members, tmp_path, count=1)
+    started = [name for name, event in received if "done" in event]
+    assert [name.rsplit("-", 1)[1] for name in started] == ["seed1"] * 5 + ["seed0"] * 5
+    flops = {member.config.name: member.facts["flops_difference"] for member in members}
+    for of_seed in (started[:5], started[5:]):
+        found = [flops[name] for name in of_seed]
+        assert found == sorted(found, reverse=True)
+    assert started[4] == "none-seed1"
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_no_more_than_the_given_number_run_at_a_time(count, members, tmp_path, monkeypatch):
     fake(

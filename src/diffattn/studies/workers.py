@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -92,7 +93,7 @@ def run_members(
         DiffAttnError: A run failed; its log is ``<folder>/<name>.log``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    waiting = list(members)
+    waiting = _longest_first(members)
     events: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
     active: dict[str, subprocess.Popen[str]] = {}
     failures: list[str] = []
@@ -122,6 +123,15 @@ def run_members(
             _hang_up(process)
     if failures:
         raise DiffAttnError(failures[0])
+
+
+def _longest_first(members: Sequence[Member[Config]]) -> list[Member[Config]]:
+    """Within a seed the most arithmetic first, so that no core waits for another at the end."""
+    return [
+        member
+        for _, of_seed in groupby(members, key=lambda member: member.config.train.seed)
+        for member in sorted(of_seed, key=lambda member: -member.facts["flops_difference"])
+    ]
 
 
 def run_here(
