@@ -18,7 +18,7 @@ export HF_HUB_OFFLINE ?= 1
 .PHONY: help install reproduce smoke lint test test-variants test-scheduled trials resolve wheel-smoke clean
 
 help:
-	@echo "make reproduce       install, train the four attention types on real text, write a report (12 minutes)"
+	@echo "make reproduce       install, train the four attention types on real text, write a report (10 minutes)"
 	@echo "make test            install, lint, check types, run the tests and the smoke run"
 	@echo "make test-variants   the tests of every push with the kernels of other CPUs"
 	@echo "make test-scheduled  the slow tests: compiled models and all trials"
