@@ -37,7 +37,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $(INSTALLED)
 
 $(WITH_EXTRAS): $(INSTALLED)
-	$(PIP_INSTALL) -e '.[test,data,triton,eval]'
+	$(PIP_INSTALL) -e '.[test,data,triton,eval,track]'
 	touch $(WITH_EXTRAS)
 
 reproduce: $(INSTALLED)
