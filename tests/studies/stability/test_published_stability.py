@@ -8,7 +8,7 @@ from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.run import RunRecord
 from diffattn.report.build import markdown_results
 from diffattn.studies.stability.reproduce import stability_study
-from diffattn.studies.stability.summary import METRICS, PAIRS, stability_results
+from diffattn.studies.stability.summary import AGAINST_FLOOR, METRICS, PAIRS, stability_results
 
 ROOT = Path(__file__).parents[3]
 STUDY = ROOT / "published" / "stability"
@@ -37,6 +37,7 @@ def test_results_follow_from_the_runs(config, results, assert_same_statistics):
     recomputed = stability_results(config, results, rows)
     rates = len(config.learning_rates)
     measures = len(PAIRS) * (len(METRICS) * (rates + 1) + 1)  # sensitivity is over all rates
+    measures += len(AGAINST_FLOOR) * rates
     assert len(committed["differences"]) == measures
     assert assert_same_statistics(recomputed, committed) > measures
 

@@ -12,7 +12,7 @@ from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.recipes.stability import STABILITY
 from diffattn.records.io import read_json
 from diffattn.studies.stability.reproduce import reproduce_stability, stability_study
-from diffattn.studies.stability.summary import METRICS, PAIRS, stability_results
+from diffattn.studies.stability.summary import AGAINST_FLOOR, METRICS, PAIRS, stability_results
 
 
 @pytest.mark.parametrize("scale", STABILITY)
@@ -41,7 +41,7 @@ def test_the_study_spans_a_factor_of_64_with_three_seeds_or_more():
     config = stability_study("study")
     assert max(config.learning_rates) / min(config.learning_rates) == pytest.approx(64)
     assert len(config.seeds) >= 3
-    assert config.types == (*ATTENTION_TYPES, "diff_no_norm", "diff_v2_norm")
+    assert config.types == (*ATTENTION_TYPES, "diff_no_norm", "diff_v2_norm", "none")
     norms = {m.config.name.split("-lr")[0]: m.config.model.head_norm for m in config.members()}
     assert (norms["diff"], norms["diff_no_norm"]) == (None, False)  # None: as the paper has it
     assert (norms["diff_v2"], norms["diff_v2_norm"]) == (None, True)
@@ -97,7 +97,7 @@ def test_shares_differences_and_holm_by_hand():
         (e["type"], e["baseline"], e["metric"], e["learning_rate"]): e for e in found["differences"]
     }
     assert len(entries) == len(found["differences"])
-    assert len(entries) == len(PAIRS) * (len(METRICS) * (2 + 1) + 1)
+    assert len(entries) == len(PAIRS) * (len(METRICS) * (2 + 1) + 1) + len(AGAINST_FLOOR) * 2
     entry = entries["diff_v2", "diff", "gradient_spike_share", 2.0]
     assert entry["values"] == [-1 / 8, -2 / 8, -3 / 8]
     t = 0.25 / (0.125 / math.sqrt(3))

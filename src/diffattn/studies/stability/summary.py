@@ -5,6 +5,7 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
+from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.stats.intervals import mean_interval
 from diffattn.stats.multiple import holm
 from diffattn.stats.paired import paired_difference, paired_t_test
@@ -19,7 +20,7 @@ from diffattn.stats.spikes import (
 )
 from diffattn.studies.limits import heads_below, spread
 from diffattn.studies.stability.config import WITH_NORM, StabilityStudyConfig, run_name
-from diffattn.studies.variants import WITHOUT_NORM
+from diffattn.studies.variants import FLOOR, WITHOUT_NORM
 
 METRICS = ("loss", "loss_spike_share", "gradient_spike_share", "clipped_share")
 """Fields of :class:`diffattn.stats.spikes.Stability` that are compared between types."""
@@ -33,6 +34,8 @@ PAIRS = (
 )
 """Models and what they are compared with: the first is the published claim, the last two say
 whether the head norm makes the difference."""
+AGAINST_FLOOR = tuple((name, FLOOR) for name in (*ATTENTION_TYPES, WITHOUT_NORM, WITH_NORM))
+"""Compared by loss alone: which models still use their context at a rate."""
 
 
 def stability_results(
@@ -130,18 +133,10 @@ def _differences(
     """At every rate, then over all rates (``learning_rate`` null).
 
     Holm's adjustment is over the pairs and rates of a metric, and, apart from them, over all
-    pairs and metrics of the means over rates.
+    pairs and metrics of the means over rates, and over the pairs with the model without attention.
     """
-    pairs = [pair for pair in PAIRS if set(pair) <= set(config.types)]
-    found: list[dict[str, Any]] = []
-    for metric in METRICS:
-        of_metric = []
-        for pair in pairs:
-            for rate in config.learning_rates:
-                sides = ([getattr(r, metric) for r in _values(config, measured, n, rate)]
-                         for n in pair)  # fmt: skip
-                of_metric.append(_difference(pair, metric, rate, *sides))
-        found += _adjusted(of_metric)
+    pairs = _among(PAIRS, config)
+    found = [entry for metric in METRICS for entry in _at_rates(pairs, metric, config, measured)]
     overall = []
     for metric in METRICS:
         for pair in pairs:
@@ -159,7 +154,27 @@ def _differences(
     for pair in pairs:
         sides = (_sensitivity(config, measured, name) for name in pair)
         overall.append(_difference(pair, "sensitivity", None, *sides))
-    return found + _adjusted(overall)
+    against_floor = _at_rates(_among(AGAINST_FLOOR, config), "loss", config, measured)
+    return found + _adjusted(overall) + against_floor
+
+
+def _among(pairs: Sequence[tuple[str, str]], config: StabilityStudyConfig) -> list[tuple[str, str]]:
+    return [pair for pair in pairs if set(pair) <= set(config.types)]
+
+
+def _at_rates(
+    pairs: Sequence[tuple[str, str]],
+    metric: str,
+    config: StabilityStudyConfig,
+    measured: Mapping[str, Stability],
+) -> list[dict[str, Any]]:
+    """One family of Holm's adjustment: every pair at every rate."""
+    family = []
+    for pair in pairs:
+        for rate in config.learning_rates:
+            sides = ([getattr(r, metric) for r in _values(config, measured, n, rate)] for n in pair)
+            family.append(_difference(pair, metric, rate, *sides))
+    return _adjusted(family)
 
 
 def _difference(
