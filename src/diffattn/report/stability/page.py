@@ -40,6 +40,7 @@ def stability_page(study: Study) -> dict[str, Any]:
         f"with {plural(len(info['seeds']), 'seed')}."
     )
     return {
+        "verdict": None if study.results is None else study.results["verdict"]["sentence"],
         "lead": lead,
         "statement": statement(study),
         "gaps": study.gaps,
