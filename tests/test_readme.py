@@ -34,7 +34,7 @@ def test_it_is_read_in_a_minute():
 
 
 def test_every_named_file_exists():
-    named = r"`((?:docs|tests|src|published|benchmarks)/[\w/.]+|CITATION\.cff|LICENSE)`"
+    named = r"`((?:docs|examples|tests|src|published|benchmarks)/[\w/.]+|CITATION\.cff|LICENSE)`"
     for name in [*re.findall(named, README), *re.findall(r"\]\((docs/[\w/.]+)\)", README)]:
         assert (ROOT / name).exists(), name
 
