@@ -59,7 +59,7 @@ def test_the_maps_are_the_ones_that_act(model, ids):
     seen = {}
     attention.v_proj.register_forward_hook(lambda module, inputs, v: seen.update(v=v))
     attention.o_proj.register_forward_pre_hook(lambda module, inputs: seen.update(heads=inputs[0]))
-    attention.subln = torch.nn.Identity()
+    attention.head_norm = torch.nn.Identity()
     with torch.no_grad():
         signed = model(ids, output_attentions=True).attentions[0]
     num_kv_heads = model.config.num_kv_heads

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from diffattn.layers.diff_attention import DiffAttention
+from diffattn.layers.saved_names import saved_name
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.models.attention_types import ATTENTION
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
@@ -38,11 +39,11 @@ LAYERS = {
 
 
 def digest(named_parameters):
-    """Of names, in their order, and of numbers."""
+    """Of names in files, in the order of the parameters, and of numbers."""
     total = hashlib.sha256()
     for name, parameter in named_parameters:
         steps = (parameter.detach().double() * 1e4).round().to(torch.int32)
-        total.update(name.encode() + steps.numpy().tobytes())
+        total.update(saved_name(name).encode() + steps.numpy().tobytes())
     return total.hexdigest()[:16]
 
 

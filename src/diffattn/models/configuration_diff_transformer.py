@@ -103,10 +103,9 @@ class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
 
         Rows of every projection lie head by head, both maps of a head beside each other, so equal
         shares of the rows are whole heads if the devices divide ``num_kv_heads``; otherwise a
-        forward pass fails. λ vectors and the scale of the head norm stay whole. For Shared DIFF
-        the plan serves the forward pass alone: the gradient of its λ would be that of one
-        device's heads. Pairs across groups of heads lie on several devices: there the feed-forward
-        layers alone are split.
+        forward pass fails. λ vectors and the scale of the head norm stay whole, and their
+        gradients are summed over the devices. Pairs across groups of heads lie on several
+        devices: there the feed-forward layers alone are split.
         """
         plan = dict(_TENSOR_PARALLEL)
         if self.attention.subtracts_outputs:
@@ -114,14 +113,14 @@ class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
         if self.attention.lambda_projection:
             plan["layers.*.self_attn.lambda_proj"] = "colwise"
         if self.uses_head_norm:
-            plan["layers.*.self_attn.subln"] = "replicated_with_grad_allreduce"
+            plan["layers.*.self_attn.head_norm"] = "replicated_with_grad_allreduce"
+        if self.attention.lambda_vectors:
+            plan["layers.*.self_attn.lambda_bias"] = "replicated_with_grad_allreduce"
         if self.attention.low_rank_maps:
             for name in ("q", "k"):
                 plan[f"layers.*.self_attn.{name}_down_proj"] = "colwise"
                 plan[f"layers.*.self_attn.{name}_up"] = "embedding_rowwise"  # axis 0: heads
             plan["layers.*.self_attn"] = "local_params"
-        elif self.attention.lambda_vectors:
-            plan["layers.*.self_attn"] = "replicated_with_grad_allreduce"
         return plan
 
     def __post_init__(self, **kwargs: Any) -> None:

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GenerationMixin
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import WeightRenaming
 from transformers.masking_utils import create_causal_mask, create_masks_for_generate
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
@@ -19,7 +21,8 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from diffattn.errors import ConfigError, ShapeError
-from diffattn.layers.diff_attention import LAMBDA_NAMES, LAMBDA_STD, DiffAttention
+from diffattn.layers.diff_attention import DiffAttention
+from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LAMBDA_STD, LambdaVectors
 from diffattn.layers.norm import HeadNorm
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.models import cached_attention
@@ -83,6 +86,12 @@ class DiffTransformerPreTrainedModel(PreTrainedModel):
             check_known("DiffTransformer", "attn_implementation", requested, dict.fromkeys(known))
         return super().get_correct_attn_implementation(requested, is_init_check)
 
+    def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
+        """Visit the owner of λ, too: with no parameters of its own it would be passed over."""
+        super()._initialize_weights(
+            module, is_custom_code and not isinstance(module, DiffAttention)
+        )
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         std = self.config.initializer_range
@@ -100,7 +109,8 @@ class DiffTransformerPreTrainedModel(PreTrainedModel):
         elif isinstance(module, LlamaRotaryEmbedding):
             super()._init_weights(module)
         elif isinstance(module, DiffAttention):
-            # Not the list above, which Hugging Face turns into a set: its order differs by process.
+            # Not where the vectors' own module is visited, before its siblings: a seed gives the
+            # same weights as ever. Nor in the order of the list above, which becomes a set.
             for name in LAMBDA_NAMES:
                 init.normal_(getattr(module, name), std=LAMBDA_STD)
             if isinstance(module, SharedDiffAttention):
@@ -126,6 +136,8 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.rotary_emb = LlamaRotaryEmbedding(config)
         self.gradient_checkpointing = False
+        if config.attention.lambda_vectors:  # accelerate's FSDP: one group for each dtype
+            self._no_split_modules = [*self._no_split_modules, LambdaVectors.__name__]
         self.post_init()
 
     @merge_with_config_defaults
@@ -343,6 +355,15 @@ def _only_through_our_model(*args: Any, **kwargs: Any) -> Any:
 
 
 ALL_ATTENTION_FUNCTIONS.register(cached_attention.IMPLEMENTATION, _only_through_our_model)
+register_checkpoint_conversion_mapping(
+    DiffTransformerConfig.model_type,
+    # Both ways: files keep the names of diffattn.layers.saved_names.
+    [
+        WeightRenaming(r"self_attn\.(lambda_[qk][12])", r"self_attn.lambda_bias.\1"),
+        WeightRenaming(r"self_attn\.subln\.weight", r"self_attn.head_norm.weight"),
+    ],
+    overwrite=True,
+)
 AutoConfig.register(DiffTransformerConfig.model_type, DiffTransformerConfig)
 AutoModel.register(DiffTransformerConfig, DiffTransformerModel)
 AutoModelForCausalLM.register(DiffTransformerConfig, DiffTransformerForCausalLM)
