@@ -22,6 +22,7 @@ _TENSOR_PARALLEL = {
     "layers.*.mlp.up_proj": "colwise",
     "layers.*.mlp.down_proj": "rowwise",
 }
+_DERIVED_HEADS = ("num_attention_heads", "num_key_value_heads")
 _SHOWN = 300
 """Characters of a message that holds a value of the wrong type."""
 
@@ -125,19 +126,28 @@ class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._check_keywords(kwargs)
+        given = {name: kwargs.pop(name) for name in _DERIVED_HEADS if name in kwargs}
         if not isinstance(kwargs.get("rope_scaling"), dict | None):  # the older name
             raise self._error("rope_scaling must be a mapping", kwargs["rope_scaling"])
         # Checked here, and by the strict class again, which would wrap the error.
         ModelSettings.__post_init__(self)
         PreTrainedConfig.__post_init__(self, **kwargs)
+        for name, value in given.items():  # from to_dict or config.json
+            if value != getattr(self, name):
+                must = f"{name} must be {getattr(self, name)}, as follows from num_heads and"
+                raise self._error(f"{must} num_kv_heads", value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings, with the two head counts that other libraries read there."""
+        return super().to_dict() | {name: getattr(self, name) for name in _DERIVED_HEADS}
 
     __repr__ = PreTrainedConfig.__repr__  # Hugging Face's, with everything it adds
 
     def _check_keywords(self, kwargs: dict[str, Any]) -> None:
         """Hugging Face keeps any keyword: refuse what can only be a mistake."""
         for name in kwargs:
-            if name in ("num_attention_heads", "num_key_value_heads"):
-                raise self._error(f"{name} follows from num_heads and num_kv_heads", kwargs[name])
+            if name in _DERIVED_HEADS:
+                continue
             near = get_close_matches(name, self.settings(), n=1, cutoff=0.85)
             if near:
                 raise ConfigError(
@@ -171,7 +181,10 @@ class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
 
     @property
     def num_key_value_heads(self) -> int:
-        """Key/value heads, ``head_dim`` wide, that a paged cache stores per token. Read-only."""
+        """Key/value heads, ``head_dim`` wide, that kernels and paged caches take. Read-only.
+
+        A cache made by these two numbers works; our own are smaller, see :attr:`cached_kv_shape`.
+        """
         return self.num_kv_heads * self.attention.key_maps * self.attention.value_width
 
     @property

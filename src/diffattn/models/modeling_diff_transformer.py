@@ -31,6 +31,8 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.decoder_block import DiffTransformerBlock
 from diffattn.models.input_checks import check_embeds, check_ids, check_positions
 from diffattn.models.known_names import check_known
+from diffattn.models.one_call.kernels import AttentionMapRecorder
+from diffattn.models.one_call.masks import key_mask, padded_to_cache, positions
 
 
 @dataclass
@@ -68,8 +70,8 @@ class DiffTransformerPreTrainedModel(PreTrainedModel):
     _keep_in_fp32_modules_strict = list(LAMBDA_NAMES)
     _can_record_outputs = {
         "hidden_states": DiffTransformerBlock,
-        "attentions": OutputRecorder(cached_attention.AttentionMapRecorder, index=0),
-        "attention_maps": OutputRecorder(cached_attention.AttentionMapRecorder, index=1),
+        "attentions": OutputRecorder(AttentionMapRecorder, index=0),
+        "attention_maps": OutputRecorder(AttentionMapRecorder, index=1),
     }
 
     def get_correct_attn_implementation(
@@ -156,9 +158,11 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
 
         Args:
             input_ids: int64 ``[B, T]``; or ``inputs_embeds``.
-            attention_mask: ``[B, keys]``, non-zero where a token is real.
+            attention_mask: ``[B, keys]``, non-zero where a token is real; or ``[B or 1, 1, T,
+                keys]``, True where a key is seen or what is added to its score.
             position_ids: int64 ``[B or 1, T]``, from 0; beyond ``max_position_embeddings`` they
-                extrapolate. Default: counted from the cache's length.
+                extrapolate. Restarts mark the documents of packed rows. Default: counted from the
+                cache's length.
             past_key_values: Cache to read and extend.
             inputs_embeds: ``[B, T, hidden_size]`` in place of ``input_ids``.
             use_cache: Make a cache if none is given.
@@ -186,11 +190,11 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         cu_seqlens = kwargs.get("cu_seq_lens_q")
         uses_our_operator = self.config._attn_implementation == cached_attention.IMPLEMENTATION
         if uses_our_operator:
-            mask: Any = cached_attention.key_mask(
+            mask: Any = key_mask(
                 attention_mask, position_ids, past_key_values, inputs_embeds, cu_seqlens
             )
         if position_ids is None:
-            position_ids = cached_attention.positions(inputs_embeds, past_key_values, cu_seqlens)
+            position_ids = positions(inputs_embeds, past_key_values, cu_seqlens)
         if not uses_our_operator:
             mask = create_causal_mask(
                 config=self.config,
@@ -207,7 +211,8 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         )
         position_embeddings = self.rotary_emb(inputs_embeds, position_ids=position_ids)
         hidden_states = inputs_embeds * self.config.embedding_multiplier
-        for block in self.layers:
+        # Fewer while a draft leaves early (assistant_early_exit sets the number for a while).
+        for block in self.layers[: self.config.num_hidden_layers]:
             hidden_states = block(
                 hidden_states,
                 attention_mask=mask,
@@ -326,14 +331,16 @@ class DiffTransformerForCausalLM(DiffTransformerPreTrainedModel, GenerationMixin
         )
 
     def _get_static_cache_init_shape(self) -> Any:
-        if super()._get_static_cache_init_shape() is None:
+        shape = super()._get_static_cache_init_shape()
+        if shape is None:
             return None  # for example layers on several devices
-        return self.config.cached_kv_shape
+        num_heads, width = self.config.cached_kv_shape
+        return num_heads * shape[0] // self.config.num_key_value_heads, width  # of this device
 
     def create_masks_for_generate(self, config: Any, **kwargs: Any) -> Any:
-        """Our operator takes the padding mask as it is; Hugging Face's kernels get theirs."""
+        """Our operator takes the padding mask; Hugging Face's kernels get theirs."""
         if self.config._attn_implementation == cached_attention.IMPLEMENTATION:
-            return kwargs["attention_mask"]
+            return padded_to_cache(kwargs["attention_mask"], kwargs["past_key_values"])
         return create_masks_for_generate(config=config, **kwargs)
 
     @contextmanager
