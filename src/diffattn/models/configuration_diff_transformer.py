@@ -193,6 +193,22 @@ class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
         return self.num_kv_heads, self.attention.value_width * self.head_dim
 
     @property
+    def adapter_targets(self) -> dict[str, list[str]]:
+        """What an adapter should change by default: ``peft.LoraConfig(**config.adapter_targets)``.
+
+        Every projection of the attention layers in low rank, and λ's vectors as they are. peft
+        itself knows the model types of transformers alone.
+        """
+        facts = self.attention
+        names = [] if facts.projected_maps == 0 else ["q_proj", "k_proj", "v_proj", "o_proj"]
+        if facts.low_rank_maps:
+            names += ["q_down_proj", "k_down_proj"]
+        if facts.lambda_projection:
+            names.append("lambda_proj")
+        whole = ["lambda_bias"] if facts.lambda_vectors else []
+        return {"target_modules": names, "modules_to_save": whole}
+
+    @property
     def attention_op(self) -> str:
         """The operator its layers call: ``"softmax_attention"`` or ``"diff_attention"``."""
         return self.attention.op

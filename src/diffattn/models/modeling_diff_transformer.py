@@ -7,12 +7,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GenerationMixin
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    GenerationMixin,
+)
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import WeightRenaming
 from transformers.masking_utils import create_causal_mask, create_masks_for_generate
+from transformers.modeling_layers import GenericForSequenceClassification
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -68,6 +75,8 @@ class DiffTransformerPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
     _keep_in_fp32_modules_strict = list(LAMBDA_NAMES)
+    # What quantisers leave as it is: V2's λ projection is too narrow for their blocks.
+    _keep_in_fp32_modules = ["lambda_proj"]
     _can_record_outputs = {
         "hidden_states": DiffTransformerBlock,
         "attentions": OutputRecorder(AttentionMapRecorder, index=0),
@@ -211,8 +220,7 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         )
         position_embeddings = self.rotary_emb(inputs_embeds, position_ids=position_ids)
         hidden_states = inputs_embeds * self.config.embedding_multiplier
-        # Fewer while a draft leaves early (assistant_early_exit sets the number for a while).
-        for block in self.layers[: self.config.num_hidden_layers]:
+        for block in self.layers[: self.config.num_hidden_layers]:  # a draft may leave early
             hidden_states = block(
                 hidden_states,
                 attention_mask=mask,
@@ -356,6 +364,18 @@ class DiffTransformerForCausalLM(DiffTransformerPreTrainedModel, GenerationMixin
             self.set_attn_implementation(implementation)
 
 
+class DiffTransformerForSequenceClassification(
+    GenericForSequenceClassification, DiffTransformerPreTrainedModel
+):
+    """Decoder with a linear head on its last real token: classifiers and reward models.
+
+    Batches of several rows need ``pad_token_id`` in the configuration.
+
+    Args:
+        config: See :class:`DiffTransformerConfig`; ``num_labels`` as in Hugging Face.
+    """
+
+
 def _only_through_our_model(*args: Any, **kwargs: Any) -> Any:
     """Registered under our name so that Hugging Face knows it; our models never call it."""
     raise NotImplementedError("'diffattn' is the attention of DiffTransformer models only.")
@@ -374,3 +394,6 @@ register_checkpoint_conversion_mapping(
 AutoConfig.register(DiffTransformerConfig.model_type, DiffTransformerConfig)
 AutoModel.register(DiffTransformerConfig, DiffTransformerModel)
 AutoModelForCausalLM.register(DiffTransformerConfig, DiffTransformerForCausalLM)
+AutoModelForSequenceClassification.register(
+    DiffTransformerConfig, DiffTransformerForSequenceClassification
+)
