@@ -47,6 +47,7 @@ def test_a_run_learns_and_writes_its_files(attention_type, finished, make_run, d
         "run.json", "launches.jsonl", "metrics.jsonl", "costs.json", "results.json",
         "model/config.json", "model/generation_config.json", "model/model.safetensors",
         "model/tokenizer.json", "model/tokenizer_config.json", "model/manifest.json",
+        "model/modeling_diff_transformer.py", "model/README.md",
     }  # fmt: skip
     rows = read_jsonl(folder / "metrics.jsonl")
     results = read_json(folder / "results.json")

@@ -8,6 +8,7 @@ from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import PreTrainedConfig
 
 from diffattn.errors import ConfigError
+from diffattn.models.remote_code.saving import NamesItsCode
 from diffattn.models.settings import ModelSettings
 from diffattn.models.twins import Twin
 from diffattn.models.twins import twin as matched_twin
@@ -44,7 +45,7 @@ def _one_line_errors(cls: type) -> type:
 
 @_one_line_errors
 @strict
-class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
+class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
     r"""Settings of a decoder with softmax or differential attention.
 
     LLaMA-style: pre-RMSNorm, no biases, rotary positions, SwiGLU. Types are checked on

@@ -40,6 +40,7 @@ from diffattn.models.input_checks import check_embeds, check_ids, check_position
 from diffattn.models.known_names import check_known
 from diffattn.models.one_call.kernels import AttentionMapRecorder
 from diffattn.models.one_call.masks import key_mask, padded_to_cache, positions
+from diffattn.models.remote_code.saving import SavesItsCode
 
 
 @dataclass
@@ -60,7 +61,7 @@ class DiffTransformerCausalLMOutput(CausalLMOutputWithPast):
     token_losses: Tensor | None = None
 
 
-class DiffTransformerPreTrainedModel(PreTrainedModel):
+class DiffTransformerPreTrainedModel(SavesItsCode, PreTrainedModel):
     """Weights, attention implementations and what Hugging Face may do with the models."""
 
     config_class = DiffTransformerConfig

@@ -9,10 +9,13 @@ from diffattn.records.io import read_record, sync, write_json
 
 MANIFEST = "manifest.json"
 _KIND, _SCHEMA = "manifest", 1
+_CARD = "README.md"
 
 
 def write_manifest(folder: Path) -> None:
     """Hash every file of a folder, wait until all lie on the disk, then say so in a manifest.
+
+    All but a model card, which is written to be changed.
 
     Args:
         folder: A folder without subfolders.
@@ -20,7 +23,7 @@ def write_manifest(folder: Path) -> None:
     folder = Path(folder)
     files = {}
     for path in sorted(folder.iterdir()):
-        if path.name != MANIFEST and not path.name.startswith("."):
+        if path.name not in (MANIFEST, _CARD) and not path.name.startswith("."):
             sync(path)
             files[path.name] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
     sync(folder)

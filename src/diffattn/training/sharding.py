@@ -83,7 +83,7 @@ def untrained_model(
     if checkpoint is None:
 
         def write() -> None:
-            initial_model(config, init).save_pretrained(scratch)
+            initial_model(config, init).save_pretrained(scratch, remote_code=False)
 
         from_first(write)
     model = DiffTransformerForCausalLM.from_pretrained(
@@ -126,14 +126,19 @@ def require_sharded(model: torch.nn.Module) -> None:
         )
 
 
-def save_model(model: Any, folder: Path) -> None:
+def save_model(model: Any, folder: Path, *, remote_code: bool = False) -> None:
     """Write configuration and weights as one process would; all processes take part.
 
     transformers would write tied weights of a sharded model twice.
+
+    Args:
+        model: Whole or sharded.
+        folder: For the files.
+        remote_code: Write the model's code and a card, too: the last model of a run has them.
     """
     if not is_sharded(model):
         if is_first():
-            model.save_pretrained(folder)
+            model.save_pretrained(folder, remote_code=remote_code)
         return
     from transformers.distributed import gather_full_state_dict
 
@@ -145,7 +150,7 @@ def save_model(model: Any, folder: Path) -> None:
             whole = DiffTransformerForCausalLM(config)
         whole.load_state_dict(weights, assign=True)
         whole.tie_weights()
-        whole.save_pretrained(folder)
+        whole.save_pretrained(folder, remote_code=remote_code)
 
 
 def is_sharded(model: Any) -> bool:

@@ -258,7 +258,7 @@ def _train(
         "metrics": log_facts(metrics.path) if is_first() else None,
     }
     with written_by_all(folder / "model"):
-        save_model(model, folder / "model")
+        save_model(model, folder / "model", remote_code=True)
         if is_first():
             data.tokenizer.save_pretrained(folder / "model")
     costs.write()

@@ -1,0 +1,107 @@
+"""The model card of a saved folder: what it is, and how to load it with and without diffattn."""
+
+from typing import Any
+
+from diffattn.models.accounting import parameter_count
+from diffattn.models.remote_code.auto_map import CLASSES, FILE_NAME
+
+CARD_NAME = "README.md"
+
+_NAMES = {
+    "softmax": "softmax attention (a Transformer)",
+    "diff": "differential attention (DIFF Transformer, V1)",
+    "diff_v2": "differential attention V2",
+    "shared_diff": "differential attention with shared projections (Shared DIFF Transformer)",
+}
+_TASKS = {
+    "AutoModelForCausalLM": "text-generation",
+    "AutoModelForSequenceClassification": "text-classification",
+    "AutoModel": "feature-extraction",
+}
+
+
+def model_card(config: Any) -> str:
+    """The card as Markdown, out of the configuration alone.
+
+    Args:
+        config: A :class:`~diffattn.models.configuration_diff_transformer.DiffTransformerConfig`.
+    """
+    facts = config.attention
+    kind = _NAMES.get(facts.name) or f"a control of differential attention: {facts.control}"
+    saved = (config.architectures or [CLASSES["AutoModelForCausalLM"]])[0]
+    auto = next((name for name in _TASKS if CLASSES[name] == saved), "AutoModelForCausalLM")
+    sizes = {
+        "Attention": f"`{facts.name}`: {kind}",
+        "Parameters": f"{parameter_count(config):,}, embeddings included",
+        "Layers": config.num_hidden_layers,
+        "Width": f"{config.hidden_size}, {config.intermediate_size} inside the feed-forward layers",
+        "Heads": f"{config.num_heads} of width {config.head_dim}, "
+        f"{config.num_kv_heads} for keys and values",
+        "Vocabulary": f"{config.vocab_size:,} tokens",
+        "Context": f"{config.max_position_embeddings:,} tokens",
+        "λ": _lambda_facts(config),
+        "Source of the method": facts.source,
+    }
+    rows = "\n".join(f"| {name} | {value} |" for name, value in sizes.items())
+    return f"""---
+library_name: transformers
+pipeline_tag: {_TASKS[auto]}
+tags:
+- diff_transformer
+- differential-attention
+- custom_code
+---
+
+# A language model with {kind}
+
+| | |
+| --- | --- |
+{rows}
+
+## Loading it
+
+With the package `diffattn`, which has faster kernels and reads no code from this folder:
+
+```python
+from diffattn import {CLASSES[auto]}
+from transformers import AutoTokenizer
+
+model = {CLASSES[auto]}.from_pretrained(FOLDER_OR_REPOSITORY)
+tokenizer = AutoTokenizer.from_pretrained(FOLDER_OR_REPOSITORY)
+```
+
+Without it, by the code in `{FILE_NAME}`, which needs torch and transformers alone. Read that file
+before you trust it, as any code from elsewhere:
+
+```python
+from transformers import {auto}, AutoTokenizer
+
+model = {auto}.from_pretrained(FOLDER_OR_REPOSITORY, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained(FOLDER_OR_REPOSITORY)
+```
+
+Both give the same results to rounding.
+
+## What to add
+
+Training data, evaluation, intended use and the licence of the weights are not known to the program
+that wrote this page. The code in this folder is under Apache-2.0.
+
+Papers: [DIFF Transformer](https://arxiv.org/abs/2410.05258),
+[Shared DIFF Transformer](https://arxiv.org/abs/2501.17900).
+"""
+
+
+def _lambda_facts(config: Any) -> str:
+    """How much of the second map is subtracted."""
+    facts = config.attention
+    if facts.lambda_vectors:
+        depths = range(config.num_hidden_layers)
+        initial = [f"{config.layer_lambda_init(layer):.3g}" for layer in depths]
+        return (
+            "one learned number per layer, exp(λq1·λk1) − exp(λq2·λk2) + λ_init; λ_init is "
+            f"{', '.join(initial)} from the first layer to the last"
+        )
+    if facts.lambda_projection:
+        return "one number per token and head, projected from the token"
+    return "none learned"

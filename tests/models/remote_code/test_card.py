@@ -1,0 +1,49 @@
+"""The model card: its facts are the configuration's, and a user's own stays."""
+
+import re
+
+import pytest
+import yaml
+
+from diffattn.models.accounting import parameter_count
+from diffattn.models.attention_types import ATTENTION
+from diffattn.models.remote_code.card import model_card
+
+
+def table(card):
+    return dict(re.findall(r"^\| ([^|]+?) \| (.+) \|$", card, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_it_says_what_the_model_is(name, make_config):
+    config = make_config(name)
+    card = model_card(config)
+    facts = table(card)
+    assert facts["Attention"].startswith(f"`{name}`: ")
+    assert facts["Parameters"] == f"{parameter_count(config):,}, embeddings included"
+    assert facts["Heads"] == "4 of width 8, 2 for keys and values"
+    head = yaml.safe_load(card.split("---")[1])
+    assert head["library_name"] == "transformers"
+    assert "license" not in head  # of the weights: not ours to say
+
+
+def test_it_names_lambda_init_of_every_layer(make_config):
+    assert "λ_init is 0.2, 0.356 from" in table(model_card(make_config("diff")))["λ"]
+    assert table(model_card(make_config("softmax")))["λ"] == "none learned"
+
+
+def test_the_code_that_it_shows_loads_the_model(make_config, build, tmp_path):
+    build(make_config("diff")).save_pretrained(tmp_path)
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    ours, theirs = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    assert "trust_remote_code" not in ours
+    for block in (ours, theirs):
+        scope = {"FOLDER_OR_REPOSITORY": str(tmp_path)}
+        exec(re.sub("^tokenizer = .*$", "", block, flags=re.MULTILINE), scope)
+        assert scope["model"].config.attention_type == "diff"
+
+
+def test_a_card_that_lies_there_is_kept(make_config, build, tmp_path):
+    (tmp_path / "README.md").write_text("# Mine\n", encoding="utf-8")
+    build(make_config("diff")).save_pretrained(tmp_path)
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == "# Mine\n"

@@ -1,0 +1,110 @@
+"""Which folders carry the model's code, and that ours never runs it."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from diffattn.data.corpora import Document
+from diffattn.data.tokenizer import train_tokenizer
+from diffattn.errors import CheckpointError
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.loading import load_model
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.models.remote_code.auto_map import AUTO_MAP, FILE_NAME
+from diffattn.records.manifest import verify_manifest, write_manifest
+
+TRAP = "raise SystemExit('code of a folder was run')\n"
+
+
+@pytest.fixture
+def folder(make_config, build, tmp_path):
+    model = build(make_config("diff"))
+    model.save_pretrained(tmp_path / "folder")
+    return tmp_path / "folder"
+
+
+def settings(folder):
+    return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+
+
+def test_a_saved_model_names_its_code_and_has_it(folder):
+    assert settings(folder)["auto_map"] == AUTO_MAP
+    assert (folder / FILE_NAME).exists()
+    assert (folder / "README.md").exists()
+
+
+def test_without_code_nothing_points_to_it(make_config, build, tmp_path):
+    model = build(make_config("diff"))
+    before = model.config.to_dict()
+    model.save_pretrained(tmp_path, remote_code=False)
+    assert "auto_map" not in settings(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "config.json", "generation_config.json", "model.safetensors",
+    }  # fmt: skip
+    model.save_pretrained(tmp_path)
+    assert model.config.to_dict() == before | {
+        name: model.config.to_dict()[name] for name in ("architectures", "dtype")
+    }
+    assert "auto_map" not in model.config.settings()
+
+
+def test_what_was_loaded_from_a_folder_with_code_can_be_saved_without(folder, tmp_path):
+    model = DiffTransformerForCausalLM.from_pretrained(folder)
+    model.save_pretrained(tmp_path / "plain", remote_code=False)
+    assert "auto_map" not in settings(tmp_path / "plain")
+    assert model.config.auto_map == AUTO_MAP
+
+
+def test_a_configuration_alone_names_code_only_beside_it(make_config, folder, tmp_path):
+    make_config("diff").save_pretrained(tmp_path / "plain")
+    assert [path.name for path in (tmp_path / "plain").iterdir()] == ["config.json"]
+    assert "auto_map" not in settings(tmp_path / "plain")
+    DiffTransformerConfig.from_pretrained(folder).save_pretrained(tmp_path / "again")
+    assert (tmp_path / "again" / FILE_NAME).read_bytes() == (folder / FILE_NAME).read_bytes()
+
+
+def test_every_configuration_says_where_its_classes_are(make_config, tmp_path):
+    """TRL's ``create_model_from_path`` reads ``config.auto_map or {}`` of any class of another
+    package; TRL is not installed here, so this reads what it reads."""
+    make_config("diff").save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert AutoModelForCausalLM.__name__ in (config.auto_map or {})
+
+
+def test_code_in_a_folder_is_never_run_by_the_package(folder):
+    """Not even by somebody who trusts it, as our classes are known by their model type."""
+    (folder / FILE_NAME).write_text(TRAP, encoding="utf-8")
+    train_tokenizer([Document(name="0", text="a text")], vocab_size=260).save_pretrained(folder)
+    model, _ = load_model(str(folder))
+    assert type(model) is DiffTransformerForCausalLM
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    assert type(model) is DiffTransformerForCausalLM
+    AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+
+
+def test_code_of_an_unknown_type_is_never_run(folder):
+    changed = settings(folder) | {"model_type": "unknown_type"}
+    (folder / "config.json").write_text(json.dumps(changed), encoding="utf-8")
+    (folder / FILE_NAME).write_text(TRAP, encoding="utf-8")
+    with pytest.raises(CheckpointError):
+        load_model(str(folder))
+
+
+def test_the_manifest_holds_the_code_and_not_the_card(folder):
+    write_manifest(folder)
+    (folder / "README.md").write_text("# Mine\n", encoding="utf-8")
+    verify_manifest(folder)
+    (folder / FILE_NAME).write_text(TRAP, encoding="utf-8")
+    with pytest.raises(CheckpointError, match=FILE_NAME):
+        verify_manifest(folder)
+
+
+def test_weights_are_the_same_with_and_without_code(make_config, build, tmp_path):
+    model = build(make_config("shared_diff"))
+    model.save_pretrained(tmp_path / "with")
+    model.save_pretrained(tmp_path / "without", remote_code=False)
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("with", "without")]
+    assert weights[0] == weights[1]
+    assert torch.is_tensor(model.lm_head.weight)
