@@ -86,8 +86,9 @@ def _find_uses(statement: Statement, modules: dict[str, Module]) -> None:
         elif isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if key is not None and _is_left_out(value, module):
-                    start, end = module.span(key)[0], module.span(value)[1]
-                    statement.edits.append((start, end + len(b","), ""))
+                    first, end = module.starts[key.lineno - 1], module.span(value)[1]
+                    assert module.source[end : end + 2] == b",\n", "an entry has a line of its own"
+                    statement.edits.append((first, end + 2, ""))
     for node, symbol in references(statement.node, module):
         if not _is_cut(module.span(node)[0], statement):
             statement.uses.add(symbol)
@@ -201,7 +202,7 @@ def _text(statement: Statement, names: dict[Symbol, str], external: dict[str, st
     for start, stop, new in sorted(edits, reverse=True):
         text = text[: start - begin] + new.encode() + text[stop - begin :]
     result = re.sub(r"  # (fmt: skip|type: ignore\S*)$", "", text.decode(), flags=re.MULTILINE)
-    return re.sub(r"\n[ \n]*\n(?=\n)|^ +$", "\n", result)
+    return re.sub(r"\n(?: *\n){2,}", "\n\n", result)
 
 
 def _add_import(name: str, line: str, external: dict[str, str]) -> None:
