@@ -75,11 +75,13 @@ def train(
     if packed is not None:  # the model's vocabulary follows the data's
         config = apply_settings(config, [f"data.vocab_size={packed.config.vocab_size}"])
         config = replace(config, data=packed.config)
+    given: list[str] = []
     if same_model and init_from is not None:
         from diffattn.training.initial import initial_config
 
-        config = replace(config, model=initial_config(init_from))
-    config = apply_settings(config, set_ or [])
+        fields = initial_config(init_from).settings()
+        given = [f"model.{name}={json.dumps(value)}" for name, value in fields.items()]
+    config = apply_settings(config, [*given, *(set_ or [])])
     if packed is not None and config.data != packed.config:
         raise ConfigError("train: --data fixes the data settings, got --set data.* too.")
     if attention is not None:

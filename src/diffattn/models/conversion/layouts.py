@@ -44,8 +44,6 @@ _UNILM = {  # its decoder-only models; w1 is the gate
 _V1 = ("q", "k", "v", "o", *LAMBDAS, "subln")
 _V2 = ("q", "k", "v", "o", "lambda_proj")
 _SOFTMAX = ("q", "k", "v", "o")
-OPTIONAL = ("head", "subln")
-"""Roles that a model of a layout may lack: a tied output matrix, a head norm without scale."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +64,8 @@ class Layout:
     rope: Rope = "halves"
     lambda_shift: int = 0
     """Added to the 0-based index of a layer before λ_init follows from it."""
+    optional: tuple[str, ...] = ("head",)
+    """Roles that a model may lack: a tied output matrix, a head norm without scale."""
     whole_model: bool = True
     """Whether ours can be the same model; else its attention layers alone."""
 
@@ -80,6 +80,8 @@ def _attention(
     return names | {role: name for role, name in inner.items() if role in roles}
 
 
+_OURS = tuple(f".{ending}" for ending in OUR_ENDINGS.values())
+_OUTER = ("model.", "lm_head.")
 _SELF, _BARE = "model.layers.{}.self_attn.", "layers.{}.attention."
 _ORIGINAL = tuple(
     skeleton | _attention(before, _V1, out="out_proj")
@@ -104,6 +106,7 @@ LAYOUTS = {
         Layout(
             name="original", title="original V1 code (unilm)", attention_type="diff",
             model_types=("original_diff_transformer",), rope="interleaved", names=_ORIGINAL,
+            optional=("head", "subln"),
         ),
         Layout(
             name="original_v2", title="original V2 code (unilm)", attention_type="diff_v2",
@@ -147,12 +150,15 @@ def layouts_of(names: Collection[str]) -> list[tuple[Layout, Mapping[str, str]]]
     """
     first = {name for name in names if ".0." in f".{name}"}
     outside = {name for name in names if not any(part.isdecimal() for part in name.split("."))}
-    matching = []
+    present = first | outside
+    matching: list[tuple[Layout, Mapping[str, str]]] = []
+    if all(f".{name}".endswith(_OURS) and name.startswith(_OUTER) for name in present):
+        matching.append((LAYOUTS["diffattn"], {}))
     for layout in LAYOUTS.values():
         for table in layout.names:
             known = {role: name.format(0) for role, name in table.items()}
-            needed = {name for role, name in known.items() if role not in OPTIONAL}
-            if needed <= (first | outside) <= set(known.values()):
+            needed = {name for role, name in known.items() if role not in layout.optional}
+            if needed <= present <= set(known.values()):
                 matching.append((layout, table))
     return matching
 

@@ -64,6 +64,8 @@ def _parameters(config: DiffTransformerConfig) -> dict[str, tuple[str, tuple[int
     found = {}
     for name, parameter in model.named_parameters():
         (role,) = (role for role, end in OUR_ENDINGS.items() if f".{name}".endswith(f".{end}"))
+        if role == "head" and config.tie_word_embeddings:
+            continue
         found[role] = (name.replace(".0.", ".{}.", 1), tuple(parameter.shape))
     return found
 
