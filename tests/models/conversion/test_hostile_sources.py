@@ -85,6 +85,11 @@ CASES = {
     "truncated": (truncated, "must lie within the file"),
     "longer": (longer, "must be whole safetensors, got"),
     "a shard is missing": (index_alone, "must hold safetensors|must hold model-00001"),
+    "two files, no index": (
+        lambda folder: shutil.copyfile(folder / WEIGHTS, folder / "other.safetensors")
+        and (folder / WEIGHTS).rename(folder / "one.safetensors"),
+        r"must hold safetensors \(model\.safetensors\), got 2 without an index",
+    ),
     "of no layout": (of_no_layout, r"must be of one layout, got tensors of none \('encoder"),
     "ambiguous V1": (without_config, "got tensors that fit diffattn and diffllama, and no config"),
     "ambiguous softmax": (without_lambda, "got tensors that fit diffattn and llama, and no config"),

@@ -146,6 +146,21 @@ def test_a_head_norm_starts_from_the_size_of_the_values(given, starts, network, 
 
 
 @pytest.mark.scheduled
+def test_the_control_without_a_second_map_starts_alike(given, starts, network, ids):
+    ours, theirs = network(starts("diff_v2_gate")), network(given)
+    exact = theirs(ids).logits
+    assert (ours(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
+    shape = theirs.model.layers[0].self_attn.q_proj.weight.shape
+    assert ours.model.layers[0].self_attn.q_proj.weight.shape == shape
+
+
+@pytest.mark.scheduled
+def test_dropout_is_left_out_with_a_warning(llama, converted):
+    with pytest.warns(UserWarning, match=r"attention_dropout = 0\.1 is left out"):
+        converted(llama(attention_dropout=0.1), "diff_v2")
+
+
+@pytest.mark.scheduled
 def test_ours_becomes_v2_too(make_config, build, converted, network, ids, tmp_path):
     config = make_config("softmax", embedding_multiplier=2.0, rope_parameters={
         "rope_type": "linear", "rope_theta": 100.0, "factor": 2.0,

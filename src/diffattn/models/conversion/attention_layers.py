@@ -56,13 +56,18 @@ def load_attention_layer(path: str, layer: int) -> DiffAttention:
         if f"{name}.bias" in state:
             plain = getattr(made, name)
             setattr(made, name, nn.Linear(plain.in_features, plain.out_features, bias=True))
-    kept = made.state_dict()
-    endings = {name: next(key for key in kept if f".{key}".endswith(f".{name}")) for name in state}
-    made.load_state_dict({endings[name]: tensor for name, tensor in state.items()}, assign=True)
+    full = {_short(name): name for name in made.state_dict()}
+    made.load_state_dict({full[name]: tensor for name, tensor in state.items()}, assign=True)
     window = _window(source, config, layer)
     if window is not None:
         made.operator = partial(diff_attention, window=window)
     return made.eval()
+
+
+def _short(name: str) -> str:
+    """A name in a layer; that of a vector of λ wherever in it the vector lies."""
+    last = name.rpartition(".")[2]
+    return last if last in LAMBDAS else name
 
 
 def _sizes(source: Source, config: Mapping[str, Any], layer: int) -> tuple[int, int, int]:
@@ -123,7 +128,7 @@ def _state(source: Source, layer: int, made: DiffAttention) -> dict[str, Tensor]
             found |= {f"{name}_proj.{kind}": part.clone() for name, part in parts}
     if "o_bias" in source.names:
         found["o_proj.bias"] = read(source.names["o_bias"])
-    wanted = {name.rpartition("lambdas.")[2]: x for name, x in made.state_dict().items()}
+    wanted = {_short(name): x for name, x in made.state_dict().items()}
     for name, like in wanted.items():
         got = found.get(name)
         if got is None or got.shape != like.shape:

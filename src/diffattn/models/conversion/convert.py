@@ -7,7 +7,7 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.models.conversion import pretrained
-from diffattn.models.conversion.layouts import STARTS
+from diffattn.models.conversion.layouts import STARTED_CONTROLS, STARTS
 from diffattn.models.conversion.our_model import OurModel, folded, read_model
 from diffattn.models.conversion.source import Source, opened
 from diffattn.models.conversion.target import WRITERS, Written, as_ours
@@ -64,7 +64,8 @@ def convert(
     Args:
         source: A model folder, a run directory or one ``.safetensors`` file.
         target: ``"diffattn"``, ``"diffllama"``, ``"original"``; or an attention type: of a softmax
-            model ``"diff_v2"``, ``"diff"`` or ``"shared_diff"``, of Shared DIFF ``"diff"``.
+            model ``"diff_v2"``, ``"diff"`` or ``"shared_diff"`` (or the control
+            ``"diff_v2_gate"``), of Shared DIFF ``"diff"``.
         out: The new folder.
         layout: Of the source, where neither ``config.json`` nor its names say it.
         changes: Fields of the configuration to set, and ``rope_theta``.
@@ -136,9 +137,9 @@ def _expressed(
 ) -> tuple[Written, bool]:
     """What is to be written, and whether it computes what the source computes."""
     kind = model.config.attention_type
-    if kind == "softmax" and target in STARTS:
+    if kind == "softmax" and target in (*STARTS, *STARTED_CONTROLS):
         begun = pretrained.started(model, target, start)
-        rounded = target != "diff_v2"  # a factor of 2 rounds nothing
+        rounded = target in ("diff", "shared_diff")  # the others' factor of 2 rounds nothing
         return replace(as_ours(begun), rounded=rounded), pretrained.preserves(begun.config)
     if start:
         raise ConfigError(

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.layers.diff_attention import LAMBDA_STD
+from diffattn.models.attention_types import ATTENTION
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.layouts import LAMBDAS
 from diffattn.models.conversion.lazy import LazyTensor, Weights, derived, made
@@ -39,7 +40,7 @@ def started(model: OurModel, attention_type: str, changes: dict[str, Any]) -> Ou
 
     Args:
         model: A softmax model.
-        attention_type: One of :data:`~diffattn.models.conversion.layouts.STARTS`.
+        attention_type: One of :data:`~diffattn.models.conversion.layouts.STARTS`, or the control.
         changes: Fields of its configuration to set: ``head_norm``, ``lambda_init`` and
             ``shared_rank`` of V1 and Shared DIFF.
 
@@ -49,8 +50,8 @@ def started(model: OurModel, attention_type: str, changes: dict[str, Any]) -> Ou
     """
     if model.config.uses_head_norm:
         raise CheckpointError("convert: a softmax model must have no head norm, got one.")
-    v2 = attention_type == "diff_v2"
     settings = model.config.settings() | {"attention_type": attention_type, "head_norm": None}
+    v2 = ATTENTION[attention_type].lambda_projection
     config = like(model.config, settings | ({"lambda_bias": True} if v2 else {}) | changes)
     weights = dict(model.weights)
     for layer in model.layers:
@@ -66,7 +67,8 @@ def preserves(config: DiffTransformerConfig) -> bool:
 def _from_v2(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
     """λ from a projection that is 0 at first."""
     dtype = weights["q", layer].dtype
-    weights["q", layer] = derived(partial(_twice, heads=config.num_heads), weights["q", layer])
+    if config.attention.query_projections == 2:
+        weights["q", layer] = derived(partial(_twice, heads=config.num_heads), weights["q", layer])
     weights["o", layer] = scaled(weights["o", layer], 2.0)
     shape = (config.num_heads, config.hidden_size)
     weights["lambda_proj", layer] = made(partial(torch.zeros, shape, dtype=dtype))

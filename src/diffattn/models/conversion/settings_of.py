@@ -1,6 +1,7 @@
 """Settings of a source, as ours: what its ``config.json`` says, and what ours cannot be."""
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -118,6 +119,12 @@ def _llama(source: Source) -> dict[str, Any]:
         raise CheckpointError(
             f"{source.name}: must have no norms on queries and keys, which a DIFF Transformer "
             f"lacks, got {short(norms[0])} ({len(norms)} such tensors; model_type {kind!r})."
+        )
+    if config.attention_dropout:
+        warnings.warn(
+            f"{source.name}: attention_dropout = {config.attention_dropout} is left out, for a "
+            "DIFF Transformer has none",
+            stacklevel=2,
         )
     settings = _shared(config) | {
         "attention_type": "softmax",
