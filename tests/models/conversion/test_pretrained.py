@@ -39,7 +39,6 @@ def test_v2_has_the_logits_of_its_llama(given, starts, network, ids, assert_only
     assert_only_rounding([logits], ours, lambda m: [m(ids).logits.detach()])
 
 
-@pytest.mark.scheduled
 def test_v2_has_them_in_bfloat16_too(llama, converted, network, ids, assert_only_rounding):
     """The factor is exactly 2 and λ exactly ½, so the files hold the very numbers."""
     given = llama(dtype=torch.bfloat16, tie_word_embeddings=True)

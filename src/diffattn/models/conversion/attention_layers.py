@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from accelerate import init_empty_weights
 from torch import Tensor, nn
 
 from diffattn.errors import CheckpointError
@@ -46,16 +47,18 @@ def load_attention_layer(path: str, layer: int) -> DiffAttention:
         heads, kv_heads, width = _sizes(source, config, layer)
         shift = source.layout.lambda_shift
         schedule = shifted_lambda_init(layer + 1, shift)
-        made = DiffAttention(
-            config["hidden_size"], heads, width, num_kv_heads=kv_heads, layer_idx=layer,
-            lambda_init=None if schedule is None else schedule[layer],
-            head_norm_eps=config.get("attn_rms_norm_eps", _PHI_EPS),
-        )  # fmt: skip
+        with init_empty_weights(include_buffers=False):  # sizes are the folder's, and may be wrong
+            made = DiffAttention(
+                config["hidden_size"], heads, width, num_kv_heads=kv_heads, layer_idx=layer,
+                lambda_init=None if schedule is None else schedule[layer],
+                head_norm_eps=config.get("attn_rms_norm_eps", _PHI_EPS),
+            )  # fmt: skip
         state = _state(source, layer, made)
     for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
         if f"{name}.bias" in state:
             plain = getattr(made, name)
-            setattr(made, name, nn.Linear(plain.in_features, plain.out_features, bias=True))
+            biased = nn.Linear(plain.in_features, plain.out_features, device="meta")
+            setattr(made, name, biased)
     full = {_short(name): name for name in made.state_dict()}
     made.load_state_dict({full[name]: tensor for name, tensor in state.items()}, assign=True)
     window = _window(source, config, layer)

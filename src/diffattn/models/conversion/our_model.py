@@ -1,5 +1,6 @@
 """Our model as every conversion's middle: settings, and tensors by role in our order."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +20,7 @@ from diffattn.models.conversion.source import Source
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 _CLASS = DiffTransformerForCausalLM.__name__
+_LAYER = re.compile(r"\.layers\.\d+\.")
 _OUTSIDE = ("embed", "norm", "head")
 
 
@@ -82,7 +84,7 @@ def read_model(source: Source, changes: Mapping[str, Any]) -> OurModel:
     """
     config = DiffTransformerConfig(**settings_of(source, changes))
     config.architectures = [_CLASS]
-    names = source.names or our_names(config)
+    names = source.names or _names_in(source)
     weights: Weights = {}
     used = set()
     for role, shape in our_shapes(config).items():
@@ -103,6 +105,16 @@ def read_model(source: Source, changes: Mapping[str, Any]) -> OurModel:
     _require_all_used(source, used, names)
     config.dtype = weights["q", 0].dtype
     return OurModel(config, weights)
+
+
+def _names_in(source: Source) -> dict[str, str]:
+    """Role to name of a model of ours, wherever in a layer its vectors of λ lie."""
+    found: dict[str, str] = {}
+    for name in source.tensors:
+        for role, end in OUR_ENDINGS.items():
+            if f".{name}".endswith(f".{end}"):
+                found.setdefault(role, _LAYER.sub(r".layers.{}.", name))
+    return found
 
 
 def _to_ours(

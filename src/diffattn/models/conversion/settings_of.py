@@ -11,7 +11,7 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.conversion.layouts import LAMBDAS, number_of_layers
 from diffattn.models.conversion.source import Source
 from diffattn.models.folder_check import check_folder
-from diffattn.models.numbers import is_whole
+from diffattn.models.numbers import is_number, is_whole
 from diffattn.models.settings import ModelSettings
 from diffattn.records.fields import short
 
@@ -157,7 +157,18 @@ def _motif(source: Source) -> dict[str, Any]:
                 f"{source.name}: {name} must be a whole number, got {short(config.get(name))}."
             )
     heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
-    rope = {"rope_type": "default", "rope_theta": float(config.get("rope_theta", 10_000.0))}
+    if layers > len(source.tensors):  # λ_init is one number for each
+        raise CheckpointError(
+            f"{source.name}: num_hidden_layers must fit {len(source.tensors)} tensors, "
+            f"got {layers}."
+        )
+    theta, scaling = config.get("rope_theta", 10_000.0), config.get("rope_scaling") or {}
+    if not is_number(theta) or not isinstance(scaling, dict):
+        raise CheckpointError(
+            f"{source.name}: rope_theta must be a number and rope_scaling an object, "
+            f"got {short(theta)} and {short(scaling)}."
+        )
+    rope = {"rope_type": "default", "rope_theta": float(theta)}
     same = (
         "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "rms_norm_eps",
         "max_position_embeddings", "initializer_range", "pad_token_id", "bos_token_id",
@@ -172,7 +183,7 @@ def _motif(source: Source) -> dict[str, Any]:
         "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
         "head_norm_eps": config.get("attn_rms_norm_eps", 1e-5),
         "lambda_init": shifted_lambda_init(layers, source.layout.lambda_shift),
-        "rope_parameters": rope | dict(config.get("rope_scaling") or {}),
+        "rope_parameters": rope | scaling,
         "tie_word_embeddings": config.get("tie_word_embeddings", False),
     }
 
