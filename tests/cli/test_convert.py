@@ -84,7 +84,7 @@ def test_json_tells_the_same(softmax, cli, tmp_path):
         (("--to", "difflama"), 2, "Did you mean 'diffllama'?"),
         (("--to", "diffattn", "--from", "motiv"), 2, "Did you mean 'motif'?"),
         (("--to", "diffattn", "--set", "rope_teta=3"), 2, "Did you mean 'rope_theta'?"),
-        (("--to", "diffattn"), 2, "--to must be one of diffllama, original, diff_v2"),
+        (("--to", "diffattn"), 2, "--to must be one of diff_v2, diff, shared_diff for"),
     ],
 )
 def test_misuse_is_one_line(options, code, message, softmax, fails, tmp_path):

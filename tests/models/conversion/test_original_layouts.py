@@ -70,6 +70,13 @@ def test_what_the_weights_do_not_tell_must_be_given(original, tmp_path):
 
 
 @pytest.mark.scheduled
+def test_what_is_given_must_be_a_number(original, told, tmp_path):
+    folder = original().save(tmp_path / "given")
+    with pytest.raises(ConfigError, match="rope_theta must be a number, got 'large'"):
+        convert(str(folder), "diffattn", tmp_path / "out", changes=told | {"rope_theta": "large"})
+
+
+@pytest.mark.scheduled
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

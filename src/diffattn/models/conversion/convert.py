@@ -26,6 +26,15 @@ from diffattn.records.manifest import MANIFEST, verify_manifest, write_manifest
 
 RECORD = "conversion.json"
 """What a folder was converted from, and how its logits compared."""
+_OF_THE_START = frozenset({"head_norm", "lambda_init", "shared_rank"})
+"""Settings that a softmax model does not have and its start has."""
+_CAN = {
+    "softmax": STARTS,
+    "diff": ("diffllama", "original"),
+    "diff_v2": ("original",),
+    "shared_diff": ("diffllama", "original", "diff"),
+}
+"""What ours of an attention type can become."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +137,6 @@ def convert(
     return conversion
 
 
-_OF_THE_START = frozenset({"head_norm", "lambda_init", "shared_rank"})
-"""Settings that the softmax model does not have and its start has."""
-
-
 def _expressed(
     source: Source, model: OurModel, target: str, start: dict[str, Any]
 ) -> tuple[Written, bool]:
@@ -149,10 +154,9 @@ def _expressed(
     if kind == "shared_diff" and target == "diff":
         return replace(as_ours(folded(model)), rounded=True), True
     if target not in WRITERS or (target == "diffattn" and source.layout.name == "diffattn"):
-        can = list(WRITERS) if source.layout.name != "diffattn" else ["diffllama", "original"]
-        can += {"softmax": list(STARTS), "shared_diff": ["diff"]}.get(kind, [])
+        can = [*(["diffattn"] if source.layout.name != "diffattn" else []), *_CAN.get(kind, ())]
         raise ConfigError(
-            f"convert: --to must be one of {', '.join(can)} for {source.layout.title} with "
-            f"attention_type {kind!r}, got {target!r}."
+            f"convert: --to must be one of {', '.join(can) or 'none'} for {source.layout.title} "
+            f"with attention_type {kind!r}, got {target!r}."
         )
     return WRITERS[target](model), True

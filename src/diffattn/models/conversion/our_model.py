@@ -14,7 +14,7 @@ from diffattn.errors import CheckpointError
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.heads import Pairs, rows_from_ours, rows_to_ours
 from diffattn.models.conversion.layouts import LAMBDAS, OUR_ENDINGS, Layout
-from diffattn.models.conversion.lazy import Key, LazyTensor, Weights, derived
+from diffattn.models.conversion.lazy import LazyTensor, Weights, derived
 from diffattn.models.conversion.settings_of import settings_of
 from diffattn.models.conversion.source import Source
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
@@ -199,8 +199,3 @@ def like(config: DiffTransformerConfig, settings: dict[str, Any]) -> DiffTransfo
 def scaled(tensor: LazyTensor, factor: float) -> LazyTensor:
     """A tensor times a number, in its own dtype."""
     return tensor if factor == 1 else derived(lambda x: x * factor, tensor)
-
-
-def key_of(role: str, layer: int) -> Key:
-    """Where a role stands: outside the layers or in one."""
-    return (role, None) if role in _OUTSIDE else (role, layer)

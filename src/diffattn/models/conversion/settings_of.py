@@ -53,8 +53,11 @@ def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
             settings[name] = None
     given = dict(changes)
     if "rope_theta" in given:
+        theta = given.pop("rope_theta")
+        if not is_number(theta):
+            raise ConfigError(f"convert: rope_theta must be a number, got {short(theta)}.")
         rope = settings.get("rope_parameters") or {"rope_type": "default"}
-        settings["rope_parameters"] = {**rope, "rope_theta": float(given.pop("rope_theta"))}
+        settings["rope_parameters"] = {**rope, "rope_theta": float(theta)}
     window = settings.pop(_WINDOW, None)
     settings |= given
     if window is not None and settings["max_position_embeddings"] > window:

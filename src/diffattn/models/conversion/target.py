@@ -18,7 +18,6 @@ from diffattn.models.conversion.our_model import (
     OurModel,
     folded,
     from_ours,
-    key_of,
     our_names,
     scaled,
 )
@@ -147,10 +146,10 @@ def _named(model: OurModel, names: Mapping[str, str], layout: Layout) -> dict[st
     tensors = {}
     for layer in (None, *model.layers):
         for role, name in names.items():
-            key = key_of(role, layer) if layer is not None else (role, None)
-            if key not in model.weights or key[1] != layer:
+            tensor = model.weights.get((role, layer))
+            if tensor is None:  # of the layers and outside them in turn; or optional
                 continue
-            tensor = from_ours(model.weights[key], role, model.config, layout)
+            tensor = from_ours(tensor, role, model.config, layout)
             if role in LAMBDAS and layout.name == "diffllama":
                 tensor = _as_narrow(tensor, model.dtype)
             tensors[name.format(layer)] = tensor

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.records.destination import require_folder_destination
-from diffattn.records.io import is_empty_folder, make_folder, sync
+from diffattn.records.io import make_folder, sync
 
 SHARD_BYTES = 2**30
 """Of one file, unless a single tensor is larger: what is in memory at once."""
@@ -38,7 +38,7 @@ def require_free(out: Path) -> None:
         CheckpointError: It holds something.
     """
     require_folder_destination(out)
-    if out.exists() and not is_empty_folder(out):
+    if out.exists() and any(out.iterdir()):
         raise CheckpointError(
             f"{out}: must be empty or new, got other files. Choose another --out."
         )
