@@ -15,11 +15,12 @@ export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help install reproduce smoke lint test test-variants test-scheduled trials resolve wheel-smoke clean
+.PHONY: help install reproduce smoke lint docs test test-variants test-scheduled trials resolve wheel-smoke clean
 
 help:
 	@echo "make reproduce       install, train the four attention types on real text, write a report (10 minutes)"
 	@echo "make test            install, lint, check types, run the tests and the smoke run"
+	@echo "make docs            the documentation site, in runs/docs"
 	@echo "make test-variants   the tests of every push with the kernels of other CPUs"
 	@echo "make test-scheduled  the slow tests: compiled models and all trials"
 	@echo "make trials          damaged files, kills, hostile input: counts go to docs/records/trials.json"
@@ -37,7 +38,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $(INSTALLED)
 
 $(WITH_EXTRAS): $(INSTALLED)
-	$(PIP_INSTALL) -e '.[test,data,triton,eval]'
+	$(PIP_INSTALL) -e '.[test,data,triton,eval,track,docs]'
 	touch $(WITH_EXTRAS)
 
 reproduce: $(INSTALLED)
@@ -52,7 +53,11 @@ lint: $(WITH_EXTRAS)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint
+# Warnings are errors: a broken reference or docstring fails the push.
+docs: $(WITH_EXTRAS)
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs runs/docs
+
+test: lint docs
 	$(BIN)/python -m pytest -m "not scheduled" -n 2 --dist worksteal
 	$(BIN)/python .ci/variants --fast
 	$(MAKE) --no-print-directory smoke

@@ -23,7 +23,12 @@ OPERATORS = {
     "softmax_attention_maps",
 }
 LAYERS = {"DiffAttention", "DiffAttentionV2", "SharedDiffAttention", "SoftmaxAttention"}
-MODELS = {"DiffTransformerConfig", "DiffTransformerForCausalLM", "DiffTransformerModel"}
+MODELS = {
+    "DiffTransformerConfig",
+    "DiffTransformerForCausalLM",
+    "DiffTransformerForSequenceClassification",
+    "DiffTransformerModel",
+}
 PUBLIC = {"__version__", "reproduce"} | ERRORS | OPERATORS | LAYERS | MODELS
 
 

@@ -26,6 +26,7 @@ _PUBLIC = {
     "DiffTransformerConfig": "diffattn.models.configuration_diff_transformer",
     "DiffTransformerModel": "diffattn.models.modeling_diff_transformer",
     "DiffTransformerForCausalLM": "diffattn.models.modeling_diff_transformer",
+    "DiffTransformerForSequenceClassification": "diffattn.models.modeling_diff_transformer",
     "reproduce": "diffattn.studies.text.reproduce",
 }
 

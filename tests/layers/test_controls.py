@@ -177,7 +177,7 @@ class TestNormOnTheMap:
         shared = SharedDiffAttention(WIDTH, HEADS, DIM, shared_rank=2)
         own = {name: weight.shape for name, weight in layer.named_parameters()}
         other = {name: weight.shape for name, weight in shared.named_parameters()}
-        assert other == own | {"subln.weight": (2 * DIM,)}
+        assert other == own | {"head_norm.weight": (2 * DIM,)}
 
     def test_cannot_be_folded_into_v1(self, layer):
         with pytest.raises(ConfigError, match="fold must be left out"):

@@ -33,7 +33,7 @@ def formula(formulas):
             ]
             out = (maps[0] - lam * maps[1]) @ v[kv_head]
             if factor is not None:
-                weight = dict(layer.named_parameters()).get("subln.weight")
+                weight = dict(layer.named_parameters()).get("head_norm.weight")
                 out = formulas.rms_norm(out, weight, eps, factor)
             outs.append(out)
         return torch.cat(outs, dim=-1) @ layer.o_proj.weight.T
@@ -57,13 +57,13 @@ def test_head_norm_options(affine, eps, formula, assert_matches_formula):
         HIDDEN, 2, DIM, head_norm_affine=affine, head_norm_eps=eps, lambda_init=0.9
     )
     if affine:
-        torch.nn.init.uniform_(layer.subln.weight, 0.5, 2.0)
+        torch.nn.init.uniform_(layer.head_norm.weight, 0.5, 2.0)
     assert_matches_formula(layer, lambda *args: formula(*args, factor=1 - 0.9, eps=eps))
 
 
 def test_without_head_norm_there_is_no_factor(formula, assert_matches_formula):
     layer = DiffAttention(HIDDEN, 2, DIM, head_norm=False, lambda_init=0.9)
-    assert "subln.weight" not in dict(layer.named_parameters())
+    assert "head_norm.weight" not in dict(layer.named_parameters())
     assert_matches_formula(layer, formula)
 
 
@@ -74,7 +74,7 @@ def test_without_head_norm_there_is_no_factor(formula, assert_matches_formula):
 def test_lambda_init_follows_the_schedule_unless_given(options, expected):
     layer = DiffAttention(HIDDEN, 2, DIM, **options)
     assert layer.lambda_init == pytest.approx(expected, abs=5e-5)
-    assert layer.subln.factor == 1 - layer.lambda_init
+    assert layer.head_norm.factor == 1 - layer.lambda_init
     for name in ("lambda_q1", "lambda_q2"):
         torch.nn.init.zeros_(getattr(layer, name))
     assert float(layer.lam().detach()) == pytest.approx(layer.lambda_init, rel=1e-7)

@@ -105,18 +105,18 @@ def test_wrong_positions_are_refused(kind):
 @pytest.mark.parametrize("affine", [True, False])
 def test_head_norm_is_a_switch_of_every_type(kind, head_norm, affine):
     layer = make(kind, head_norm=head_norm, head_norm_affine=affine, head_norm_eps=0.25)
-    assert isinstance(layer.subln, HeadNorm if head_norm else nn.Identity)
-    assert ("subln.weight" in layer.state_dict()) == (head_norm and affine)
+    assert isinstance(layer.head_norm, HeadNorm if head_norm else nn.Identity)
+    assert ("head_norm.weight" in layer.state_dict()) == (head_norm and affine)
     if head_norm:
-        assert layer.subln.eps == 0.25
+        assert layer.head_norm.eps == 0.25
         expected = 1 - layer.lambda_init if kind in ("diff", "shared_diff") else 1.0
-        assert layer.subln.factor == expected
+        assert layer.head_norm.factor == expected
 
 
 @every_layer
 def test_head_norm_defaults_are_the_papers(kind):
     layer = make(kind)
-    assert isinstance(layer.subln, HeadNorm) == (kind in ("diff", "shared_diff"))
+    assert isinstance(layer.head_norm, HeadNorm) == (kind in ("diff", "shared_diff"))
 
 
 @every_layer

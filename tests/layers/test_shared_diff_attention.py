@@ -40,7 +40,7 @@ def formula(formulas):
                 )
             out = (maps[0] - lam * maps[1]) @ v[kv_head]
             if factor is not None:
-                norm_weight = dict(layer.named_parameters()).get("subln.weight")
+                norm_weight = dict(layer.named_parameters()).get("head_norm.weight")
                 out = formulas.rms_norm(out, norm_weight, eps, factor)
             outs.append(out)
         return torch.cat(outs, dim=-1) @ layer.o_proj.weight.T
@@ -66,7 +66,7 @@ def test_equals_the_formula(kv_heads, rotary, formula, assert_matches_formula):
 def test_head_norm_options(affine, eps, formula, assert_matches_formula):
     layer = make(2, head_norm_affine=affine, head_norm_eps=eps, lambda_init=0.9)
     if affine:
-        torch.nn.init.uniform_(layer.subln.weight, 0.5, 2.0)
+        torch.nn.init.uniform_(layer.head_norm.weight, 0.5, 2.0)
     assert_matches_formula(layer, lambda *args: formula(*args, factor=1 - 0.9, eps=eps))
 
 
@@ -88,7 +88,7 @@ def test_maps_differ_at_step_0_and_lambda_learns():
     with torch.no_grad():
         layer.q_up.zero_()
         layer.k_up.zero_()
-    layer.subln.eps = 1e-12
+    layer.head_norm.eps = 1e-12
     layer(x).square().sum().backward()
     assert layer.lambda_q1.grad.abs().max() < 1e-6 * alive
 
@@ -113,7 +113,7 @@ def test_updates_start_as_large_as_the_base():
 def test_folded_equals_unfolded(kv_heads, options, assert_matches_formula):
     layer = make(num_kv_heads=kv_heads, **options)
     if options.get("head_norm_affine", True) and options.get("head_norm", True):
-        torch.nn.init.uniform_(layer.subln.weight, 0.5, 2.0)
+        torch.nn.init.uniform_(layer.head_norm.weight, 0.5, 2.0)
     assert type(layer.fold()) is DiffAttention
     assert layer.fold().layer_idx == layer.layer_idx
     tables = rotary_embedding(torch.arange(LENGTH), DIM)
@@ -127,7 +127,8 @@ def test_folded_layer_stands_alone():
     folded = layer.fold()
     before = {name: x.clone() for name, x in folded.state_dict().items()}
     assert not folded.training
-    assert {x.dtype for x in folded.parameters()} == {torch.bfloat16}
+    for name, x in folded.named_parameters():
+        assert x.dtype == (torch.float32 if "lambda" in name else torch.bfloat16), name
     assert all(p.requires_grad for p in folded.parameters())
     with torch.no_grad():
         for p in layer.parameters():

@@ -25,7 +25,7 @@ def formula(formulas):
             )
             out = weights @ v[head // group]
             if eps is not None:
-                weight = dict(layer.named_parameters()).get("subln.weight")
+                weight = dict(layer.named_parameters()).get("head_norm.weight")
                 out = formulas.rms_norm(out, weight, eps, 1.0)
             outs.append(out)
         return torch.cat(outs, dim=-1) @ layer.o_proj.weight.T
@@ -48,7 +48,7 @@ def test_head_norm_has_factor_one(affine, eps, formula, assert_matches_formula):
         HIDDEN, 2, DIM, head_norm=True, head_norm_affine=affine, head_norm_eps=eps
     )
     if affine:
-        torch.nn.init.uniform_(layer.subln.weight, 0.5, 2.0)
+        torch.nn.init.uniform_(layer.head_norm.weight, 0.5, 2.0)
     assert_matches_formula(layer, lambda *args: formula(*args, eps=eps))
 
 

@@ -59,7 +59,7 @@ def test_the_maps_are_the_ones_that_act(model, ids):
     seen = {}
     attention.v_proj.register_forward_hook(lambda module, inputs, v: seen.update(v=v))
     attention.o_proj.register_forward_pre_hook(lambda module, inputs: seen.update(heads=inputs[0]))
-    attention.subln = torch.nn.Identity()
+    attention.head_norm = torch.nn.Identity()
     with torch.no_grad():
         signed = model(ids, output_attentions=True).attentions[0]
     num_kv_heads = model.config.num_kv_heads
@@ -134,3 +134,23 @@ def test_padding_is_invisible_in_the_maps(model, ids, implementation):
         for raw in out.attention_maps:
             assert (raw[0, :, :, 4:, :4] == 0).all()
             assert (raw[1, :, :, 10, :4] > 0).all()
+
+
+def test_gradients_can_be_read_at_the_maps(model, ids, implementation):
+    """In eager, where the output goes through them."""
+    kept = {}
+    with implementation(model, "eager"):
+        out = model(ids, output_attentions=True, output_attention_maps=True)
+        for name in ("attentions", "attention_maps"):
+            kept[name] = getattr(out, name)
+            for maps in kept[name]:
+                maps.retain_grad()
+        out.logits.square().sum().backward()
+    for name, layers in kept.items():
+        for maps in layers:
+            assert maps.grad.shape == maps.shape, name
+            assert (maps.grad[..., 5, :6] != 0).any(), name
+    for signed, raw in zip(kept["attentions"], kept["attention_maps"], strict=True):
+        torch.testing.assert_close(
+            raw.grad[:, :, 0], signed.grad
+        )  # A1 enters the difference as it is

@@ -47,10 +47,10 @@ def test_the_row_is_what_the_layer_does(row):
     assert calls["v"].shape == (1, 3, 2, row.value_width * 6)
     assert (calls["lam"] is None) == (row.op == "softmax_attention")
     names = dict(layer.named_parameters())
-    assert ("lambda_q1" in names) == row.lambda_vectors
+    assert ("lambda_bias.lambda_q1" in names) == row.lambda_vectors
     assert any("lambda" in name and "proj" in name for name in names) == row.lambda_projection
     assert ("q_up" in names) == row.low_rank_maps
-    assert ("subln.weight" in names) == row.head_norm
+    assert ("head_norm.weight" in names) == row.head_norm
 
 
 def test_a_head_stands_for_softmax_heads(row):

@@ -6,7 +6,8 @@ from transformers import DynamicCache, StaticCache
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
 from diffattn.errors import ConfigError
-from diffattn.models.cached_attention import KeyMask, key_mask, positions
+from diffattn.models.one_call.cache_layout import in_kernel_layout
+from diffattn.models.one_call.masks import KeyMask, key_mask, positions
 
 CHUNKS = {"single": [1] * 11, "prefill": [8, 1, 1, 1], "chunks": [3, 5, 1, 2]}
 IMPLEMENTATIONS = ["diffattn", "sdpa", "eager"]
@@ -122,26 +123,117 @@ def test_layers_on_several_devices_get_no_early_cache(model):
     assert model._get_static_cache_init_shape() is None
 
 
-@pytest.mark.parametrize("shape", [(2, 1, 11, 11), (2, 11, 11)])
-def test_other_masks_are_refused(model, ids, shape):
-    message = r"attention_mask must be \[B, keys\], got \[2, .*Use 'sdpa' or 'eager'"
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_a_cache_made_by_the_configurations_numbers_works(
+    model, ids, assert_only_rounding, logits_of, kind
+):
+    """As exporters make a static one, and peft a dynamic one that starts with a prefix."""
+    config = model.config
+    shape = (2, config.num_key_value_heads, 4, config.head_dim)
+    cache, start = make_cache(kind, config), 0
+    if kind == "static":
+        cache.early_initialization(2, shape[1], shape[3], torch.float32, torch.device("cpu"))
+        storage = [layer.keys.data_ptr() for layer in cache.layers]
+    else:
+        first, start = make_cache(kind, config), 4
+        with torch.no_grad():
+            model(ids[:, :4], past_key_values=first)
+        for layer_idx, layer in enumerate(first.layers):
+            k, v = layer.keys, layer.values
+            if config.attention.key_maps == 2:
+                k = k.transpose(1, 2).unflatten(-1, (2, -1))
+                k, v = in_kernel_layout(k, v.transpose(1, 2))
+            assert k.shape == v.shape == shape
+            cache.update(k, v, layer_idx)
+    with torch.no_grad():
+        stepwise = [
+            model(ids[:, i : i + 1], past_key_values=cache).logits for i in range(start, 11)
+        ]
+    if kind == "static":
+        assert [layer.keys.data_ptr() for layer in cache.layers] == storage
+    expected = lambda m: [logits_of(input_ids=ids)(m)[0][:, start:]]  # noqa: E731
+    assert_only_rounding([torch.cat(stepwise, dim=1)], model, expected)
+
+
+def test_a_learned_prefix_gets_a_gradient_everywhere(attention_type, make_config, build, ids):
+    model = build(make_config(attention_type))
+    config = model.config
+    cache, learned = make_cache("dynamic", config), []
+    for layer_idx in range(2):
+        shape = (2, config.num_key_value_heads, 3, config.head_dim)
+        pair = [torch.randn(shape, requires_grad=True) for _ in "kv"]
+        learned += pair
+        cache.update(*pair, layer_idx)
+    model(ids, past_key_values=cache).logits.square().sum().backward()
+    for prefix in learned:
+        assert (prefix.grad.abs().amax((0, -1)) > 0).all()  # of every head and token
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (torch.ones(2, 11, 11), r"must be \[B, keys\] or \[B, 1, T, keys\], got \[2, 11, 11\]"),
+        (torch.ones(2, 4, 11, 11), r"\[2 or 1, 1, 11, 11\], got torch.float32 \[2, 4, 11, 11\]"),
+        (torch.ones(2, 1, 11, 12), r"got torch.float32 \[2, 1, 11, 12\]"),
+        (torch.ones(2, 1, 11, 11, dtype=torch.int64), "must be bool or floating .*got torch.int64"),
+    ],
+    ids=["three axes", "heads", "length", "integers"],
+)
+def test_other_masks_are_refused(make_config, build, ids, mask, message):
     with pytest.raises(ConfigError, match=message):
-        model(ids, attention_mask=torch.ones(shape))
+        build(make_config())(ids, attention_mask=mask)
 
 
-def test_sdpa_takes_a_mask_of_four_dimensions(model, ids, implementation, assert_only_rounding):
-    """What the error above advises: here a causal mask with the first token hidden."""
-    allowed = torch.ones(11, 11, dtype=torch.bool).tril()
-    allowed[1:, 0] = False
+def test_a_named_backend_takes_no_mask_of_four_axes(make_config, build, ids):
+    model = build(make_config(attention_backend="chunked"))
+    with pytest.raises(ConfigError, match="needs attention_backend 'auto', got 'chunked'"):
+        model(ids, attention_mask=torch.ones(2, 1, 11, 11, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@pytest.mark.parametrize("added", [False, True], ids=["bool", "added"])
+def test_a_mask_of_four_axes(model, ids, implementation, assert_only_rounding, name, added):
+    """Here a causal mask with the first token hidden."""
+    mask = torch.ones(11, 11, dtype=torch.bool).tril()
+    mask[1:, 0] = False
     hidden = torch.ones_like(ids)
     hidden[:, 0] = 0
-    for name in ("sdpa", "eager"):
-        bias = torch.zeros(1, 1, 11, 11).masked_fill(~allowed, torch.finfo(torch.float32).min)
+    mask = mask[None, None]
+    if added:
+        mask = torch.zeros(1, 1, 11, 11).masked_fill(~mask, torch.finfo(torch.float32).min)
+    with implementation(model, name), torch.no_grad():
+        logits = model(ids, attention_mask=mask).logits[:, 1:]
+    assert_only_rounding(
+        [logits], model, lambda m: [m(ids, attention_mask=hidden).logits[:, 1:].detach()]
+    )
+
+
+@pytest.mark.parametrize("kind", [None, "dynamic", "static"])
+def test_any_mask_of_four_axes_equals_the_eager_definition(model, ids, implementation, kind):
+    """In float64, where the two differ by rounding alone; also rows that see nothing."""
+    model, length = model.double(), 16 if kind == "static" else 11
+    mask = torch.rand(2, 1, 11, length, generator=torch.Generator().manual_seed(1)) < 0.5
+    mask[..., 11:] = False
+    mask[1, 0, 3] = False
+    results = []
+    for name in ("eager", "diffattn"):
+        cache = None if kind is None else make_cache(kind, model.config)
         with implementation(model, name), torch.no_grad():
-            logits = model(ids, attention_mask=bias).logits[:, 1:]
-        assert_only_rounding(
-            [logits], model, lambda m: [m(ids, attention_mask=hidden).logits[:, 1:].detach()]
-        )
+            results.append(model(ids, attention_mask=mask, past_key_values=cache).logits)
+    assert results[0].isfinite().all()
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-11)
+    with torch.no_grad():
+        assert (model(ids).logits - results[0]).abs().max() > 0.1
+
+
+def test_maps_under_a_mask_of_four_axes(model, ids):
+    mask = torch.ones(1, 1, 11, 11, dtype=torch.bool).tril()
+    mask[..., 2] = False
+    with torch.no_grad():
+        out = model(ids, attention_mask=mask, output_attention_maps=True)
+        plain = model(ids, attention_mask=mask).logits
+    assert all((raw[..., 2] == 0).all() for raw in out.attention_maps)
+    torch.testing.assert_close(out.logits, plain, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("length", [5, 10, 12])

@@ -73,7 +73,7 @@ def test_lambda_init_of_each_layer_survives(make_config, build, tmp_path, ids, k
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     attention = [layer.self_attn for layer in loaded.model.layers]
     assert [layer.lambda_init for layer in attention] == [-0.0099, 0.6]
-    assert [layer.subln.factor for layer in attention] == [1.0099, 0.4]
+    assert [layer.head_norm.factor for layer in attention] == [1.0099, 0.4]
     assert torch.equal(logits(loaded, ids), logits(model, ids))
 
 

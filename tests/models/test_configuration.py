@@ -48,7 +48,7 @@ def test_physical_heads_are_derived_and_read_only(config):
     for name in ("num_attention_heads", "num_key_value_heads"):
         with pytest.raises(AttributeError):
             setattr(config, name, 7)
-        with pytest.raises(ConfigError, match=f"{name} follows from num_heads"):
+        with pytest.raises(ConfigError, match=f"{name} must be .*, as follows from num_heads"):
             DiffTransformerConfig(**{name: 7})
 
 
@@ -58,12 +58,28 @@ def test_physical_heads_follow_an_assignment(make_config):
     assert config.num_attention_heads == 24
 
 
-def test_derived_heads_are_not_written(config, tmp_path):
+def test_derived_heads_are_written_for_other_libraries(config, tmp_path):
+    """peft, for one, reads the dictionary: by these three numbers it makes a prefix."""
     config.save_pretrained(tmp_path)
-    written = json.loads((tmp_path / "config.json").read_text())
-    assert not {"num_attention_heads", "num_key_value_heads", "cached_kv_shape"} & set(written)
-    assert not {"num_attention_heads", "num_key_value_heads"} & set(config.to_dict())
-    assert written["num_heads"] == 4
+    for written in (json.loads((tmp_path / "config.json").read_text()), config.to_dict()):
+        assert written["num_attention_heads"] == config.num_attention_heads
+        assert written["num_key_value_heads"] == config.num_key_value_heads
+        assert (written["num_heads"], written["head_dim"]) == (4, 8)
+    assert not {"num_attention_heads", "num_key_value_heads"} & config.settings().keys()
+    assert type(config)(**config.to_dict()).settings() == config.settings()
+
+
+def test_a_folder_without_derived_heads_loads(config, tmp_path):
+    """As it was written before."""
+    config.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    written = json.loads(path.read_text())
+    del written["num_attention_heads"], written["num_key_value_heads"]
+    path.write_text(json.dumps(written))
+    assert DiffTransformerConfig.from_pretrained(tmp_path).settings() == config.settings()
+    path.write_text(json.dumps(written | {"num_attention_heads": 5}))
+    with pytest.raises(ConfigError, match=r"num_attention_heads must be .* got 5"):
+        DiffTransformerConfig.from_pretrained(tmp_path)
 
 
 def test_round_trip_through_a_folder(config, tmp_path):

@@ -4,7 +4,13 @@ import copy
 
 import pytest
 import torch
-from transformers import DiffLlamaConfig, DiffLlamaForCausalLM
+from transformers import (
+    CompileConfig,
+    DiffLlamaConfig,
+    DiffLlamaForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.diff_attention import api
@@ -126,6 +132,44 @@ def test_prompt_lookup_decoding_is_greedy(model, ids, greedy):
     """Candidates come from the prompt itself: several tokens a step, some of them refused."""
     tokens = generate(model, ids[:1], prompt_lookup_num_tokens=3)
     assert torch.equal(tokens, greedy[:1])
+
+
+def test_a_draft_that_leaves_early_is_greedy(model, ids, greedy):
+    """The first layer alone makes the candidates."""
+    tokens = generate(model, ids[:1], assistant_early_exit=1)
+    assert torch.equal(tokens, greedy[:1])
+    assert model.config.num_hidden_layers == 2
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+def test_a_static_cache_is_compiled_once(attention_type, make_config, build, ids, padded):
+    """As the mask grows, no step is compiled anew: as many graphs as transformers' own Llama."""
+    llama = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+            num_attention_heads=4, bos_token_id=None, eos_token_id=None,
+        )
+    ).eval()  # fmt: skip
+    mask = torch.ones_like(ids)
+    mask[0, :4] = 0 if padded else 1
+    counts = []
+    for model in (llama, build(make_config(attention_type))):
+        graphs = []
+        compile_config = CompileConfig(
+            backend=lambda graph, inputs, graphs=graphs: graphs.append(graph) or graph.forward,
+            fullgraph=True, mode=None,
+        )  # fmt: skip
+        compile_config._compile_all_devices = True
+        torch.compiler.reset()
+        plain = generate(model, ids * mask, attention_mask=mask)
+        compiled = generate(
+            model, ids * mask, attention_mask=mask, cache_implementation="static",
+            compile_config=compile_config,
+        )  # fmt: skip
+        assert torch.equal(compiled, plain)
+        counts.append(len(graphs))
+    assert counts == [1, 1]
 
 
 def test_continuous_batching_equals_generate(model, ids, greedy, paged):

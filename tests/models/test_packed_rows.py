@@ -85,16 +85,53 @@ def test_training_on_a_packed_row_equals_training_on_its_documents(
     assert_only_rounding(packed(model), model, separate)
 
 
-def test_a_batch_of_packed_rows_is_refused(
-    model, ids, row, separately, implementation, assert_only_rounding
+BATCH = torch.cat([RESTARTS, torch.tensor([[0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8]])])
+
+
+@torch.no_grad()
+def each_document(model, ids):
+    rows = [(ids[:1], BORDERS), (ids[1:], [0, 2, 11])]
+    return torch.cat(
+        [
+            torch.cat([model(row[:, a:b]).logits for a, b in pairwise(borders)], dim=1)
+            for row, borders in rows
+        ]
+    )
+
+
+@pytest.mark.parametrize("name", ["diffattn", "sdpa", "eager"])
+def test_packed_rows_of_a_batch_equal_separate_documents(
+    model, ids, implementation, assert_only_rounding, name
 ):
-    with pytest.raises(ConfigError, match=r"packed documents need a batch of 1 .* got 2"):
-        model(ids, position_ids=RESTARTS.expand(2, -1))
-    with pytest.raises(ValueError, match="one packed row, so it needs B = 1"):
+    """Two rows with other borders."""
+    with implementation(model, name), torch.no_grad():
+        packed = model(ids, position_ids=BATCH).logits
+    assert_only_rounding([packed], model, lambda m: [each_document(m, ids)])
+
+
+def test_positions_for_all_rows_mark_documents_in_each(model, ids):
+    with torch.no_grad():
+        logits = model(ids, position_ids=RESTARTS).logits
+        assert torch.equal(logits, model(ids, position_ids=RESTARTS.expand(2, -1)).logits)
+
+
+@pytest.mark.parametrize("name", ["diffattn", "eager"])
+def test_maps_of_packed_rows(model, ids, implementation, name):
+    with implementation(model, name), torch.no_grad():
+        out = model(ids, position_ids=BATCH, output_attentions=True, output_attention_maps=True)
+    for signed, raw in zip(out.attentions, out.attention_maps, strict=True):
+        assert signed.shape == (2, 4, 11, 11)
+        assert raw.shape == (2, 4, raw.shape[2], 11, 11)
+        sums = torch.ones(())
+        torch.testing.assert_close(raw.sum(-1), sums.expand(raw.shape[:-1]))
+        for row, borders in enumerate(([4, 5], [2])):
+            for border in borders:
+                assert (raw[row, :, :, border:, :border] == 0).all()
+
+
+def test_borders_are_given_for_one_row_alone(model, ids):
+    with pytest.raises(ConfigError, match=r"one packed row, so it needs B = 1, got B = 2"):
         model(ids, cu_seq_lens_q=CU_SEQLENS)
-    with implementation(model, "sdpa"), torch.no_grad():  # Hugging Face's masks can do it
-        both = model(ids, position_ids=RESTARTS.expand(2, -1)).logits
-    assert_only_rounding([both[:1]], model, separately)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_logits_and_generated_tokens_are_those_of_one_device(
 
 
 @pytest.mark.scheduled
-@pytest.mark.parametrize("attention_type", ["softmax", "diff", "diff_v2"])
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
 def test_gradients_are_those_of_one_device(attention_type, tmp_path):
     whole = saved_model(attention_type, tmp_path / "model", 8)
     ids = torch.randint(60, (2, 16))

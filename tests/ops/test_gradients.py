@@ -69,13 +69,13 @@ def softmax_layer(norm, affine):
 
 
 def norm_terms(layer):
-    if isinstance(layer.subln, torch.nn.Identity):
+    if isinstance(layer.head_norm, torch.nn.Identity):
         return None
-    weight = layer.subln.weight
+    weight = layer.head_norm.weight
     if weight is not None:
         torch.nn.init.normal_(weight, 1.0, 0.3)
         weight = weight.detach()
-    return HeadNormTerms(factor=layer.subln.factor, weight=weight, eps=layer.subln.eps)
+    return HeadNormTerms(factor=layer.head_norm.factor, weight=weight, eps=layer.head_norm.eps)
 
 
 def by_autograd(layer, weights, x, grad_y, lam, causal):
@@ -93,8 +93,8 @@ def by_autograd(layer, weights, x, grad_y, lam, causal):
     tensors = {"x": x, "q": weights.q, "k": weights.k, "v": weights.v, "o": weights.o}
     if lam is not None:
         tensors["lam"] = lam
-    if getattr(layer.subln, "weight", None) is not None:
-        tensors["norm_weight"] = layer.subln.weight
+    if getattr(layer.head_norm, "weight", None) is not None:
+        tensors["norm_weight"] = layer.head_norm.weight
     leaves = {name: layer.get_parameter(f"{name}_proj.weight") for name in "qkvo"}
     grads = torch.autograd.grad(y, [leaves.get(n, t) for n, t in tensors.items()], grad_y)
     return dict(zip(tensors, grads, strict=True))

@@ -30,7 +30,7 @@ def test_they_are_those_of_the_forward_pass(attention_type, ids):
         hook
         for block in model.model.layers
         for hook in (
-            block.self_attn.subln.register_forward_hook(lambda m, x, y: contexts.append(x[0])),
+            block.self_attn.head_norm.register_forward_hook(lambda m, x, y: contexts.append(x[0])),
             block.self_attn.v_proj.register_forward_hook(lambda m, x, y: values.append(y)),
         )
     ]

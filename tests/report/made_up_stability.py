@@ -51,7 +51,8 @@ def write_stability(folder: Path) -> Path:
     ]
     definition = {"window": 32, "deviations": 5.0, "least_loss": 0.1, "least_log_gradient": 0.6931}
     results = {"schema": 1, "kind": "stability", "statement": "Made-up <i>statement</i>."}
-    results |= {"protocol": {"name": "stability_study", "version": 1}, "definition": definition}
+    results |= {"protocol": {"name": "stability_study", "version": 2}, "definition": definition}
+    results |= {"verdict": {"informative": False, "sentence": "Made-up verdict."}}
     write_record(folder / "results.json", results | {"types": types, "differences": differences})
     return folder
 

@@ -65,6 +65,7 @@ def test_a_run_leaves_its_records(task, attention_type, tmp_path):
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         "run.json",
         "metrics.jsonl",
+        "launches.jsonl",
         "results.json",
         "costs.json",
     }
@@ -198,6 +199,8 @@ def test_an_interrupted_run_ends_as_an_unbroken_one(attention_type, tmp_path):
     steps = []
     train_recall(config, tmp_path / "run", on_progress=lambda step, loss: steps.append(step))
     assert steps == list(range(9, 21))  # from the checkpoint at step 8
+    launches = read_jsonl(tmp_path / "run" / "launches.jsonl")
+    assert [launch["step"] for launch in launches] == [0, 8]
     for name in ("metrics.jsonl", "results.json"):
         expected = (tmp_path / "whole" / name).read_bytes()
         assert (tmp_path / "run" / name).read_bytes() == expected

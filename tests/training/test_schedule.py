@@ -17,7 +17,7 @@ from diffattn.training.schedule import (
 )
 
 # Last parts of parameter names that must not decay; all others are matrices and must.
-UNDECAYED = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2", "subln.weight", "bias")
+UNDECAYED = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2", "head_norm.weight", "bias")
 UNDECAYED += ("input_layernorm.weight", "post_attention_layernorm.weight", "model.norm.weight")
 
 
@@ -46,7 +46,7 @@ def test_lambda_norms_and_biases_are_not_decayed(attention_type):
         assert kinds >= {"lambda_q1", "lambda_k2"}
     if attention_type == "diff_v2":
         assert "bias" in kinds
-    assert any("subln" in name for name in groups)
+    assert any("head_norm" in name for name in groups)
 
 
 def test_frozen_parameters_are_left_out():

@@ -19,7 +19,7 @@ from diffattn.evaluation.lm_tasks.documents import TASKS
 from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import evaluate
 from diffattn.inference.language_model import LanguageModel
-from diffattn.models.cached_attention import AttentionMapRecorder
+from diffattn.models.one_call.kernels import AttentionMapRecorder
 from diffattn.records.io import read_jsonl
 from lm_documents import write_task
 from tally import sample, trial

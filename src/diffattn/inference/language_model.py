@@ -18,6 +18,7 @@ from diffattn.inference import (
     token_losses,
 )
 from diffattn.inference.network_reader import NetworkReader
+from diffattn.layers.saved_names import saved_name
 from diffattn.models.loading import load_model, usable_device
 
 
@@ -103,7 +104,8 @@ class LanguageModel(NetworkReader):
     def _weights_hash(self) -> str:
         """First 16 hex digits of the SHA-256 over all weights, in order of their names."""
         digest = hashlib.sha256()
-        for name, tensor in sorted(self.network.state_dict().items()):
+        weights = {saved_name(name): x for name, x in self.network.state_dict().items()}
+        for name, tensor in sorted(weights.items()):
             digest.update(name.encode())
             digest.update(
                 tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes()

@@ -1,11 +1,13 @@
 """What every attention layer does around its operator."""
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
 from diffattn.errors import ConfigError
 from diffattn.layers.norm import HeadNorm
+from diffattn.layers.saved_names import present_name
 from diffattn.ops.rotary import apply_rotary
 
 
@@ -23,9 +25,12 @@ class AttentionLayer(nn.Module):
 
     def __init__(
         self, hidden_size: int, num_heads: int, head_dim: int, num_kv_heads: int | None,
-        layer_idx: int,
+        layer_idx: int, lambda_bias: nn.Module | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
+        if lambda_bias is not None:
+            # First of all modules: optimizers and norms of gradients go by the order of parameters.
+            self.lambda_bias = lambda_bias
         where = type(self).__name__
         if num_heads < 1 or head_dim < 1:
             raise ConfigError(
@@ -56,11 +61,21 @@ class AttentionLayer(nn.Module):
         self.o_proj = nn.Linear(self.num_heads * self.value_dim, self.hidden_size, bias=False)
 
     def _make_head_norm(self, present: bool, affine: bool, eps: float, factor: float = 1.0) -> None:
-        self.subln = (
+        self.head_norm = (
             HeadNorm(self.value_dim, affine=affine, eps=eps, factor=factor)
             if present
             else nn.Identity()
         )
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Take the names of :mod:`diffattn.layers.saved_names` too."""
+        for name in [name for name in state_dict if name.startswith(prefix)]:
+            present = prefix + present_name(name.removeprefix(prefix))
+            if present != name:
+                state_dict[present] = state_dict.pop(name)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def queries_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys before rotation, ``[B, T, heads, D]``; several maps are axis 3."""
@@ -102,4 +117,4 @@ class AttentionLayer(nn.Module):
         if position_embeddings is not None:
             q, k = apply_rotary(q, *position_embeddings), apply_rotary(k, *position_embeddings)
         out = (attend or self.operator)(q, k, v, *self.lambdas(x))  # [B, T, H, Dv]
-        return self.o_proj(self.subln(out).flatten(2))
+        return self.o_proj(self.head_norm(out).flatten(2))

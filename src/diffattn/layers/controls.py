@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from diffattn.errors import ConfigError
 from diffattn.layers.attention import AttentionLayer
 from diffattn.layers.diff_attention import DiffAttention
-from diffattn.layers.diff_attention_v2 import DiffAttentionV2
+from diffattn.layers.diff_attention_v2 import DiffAttentionV2, token_lambda_logits
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.layers.softmax_attention import SoftmaxAttention
 from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
@@ -246,7 +246,7 @@ class TokenLambdaAttention(AttentionLayer):
 
     def lambdas(self, x: Tensor) -> tuple[Tensor]:
         """λ of every token and head, ``[B, T, H]``, float32."""
-        return (self.lambda_of(self.lambda_proj(x)),)
+        return (self.lambda_of(token_lambda_logits(self.lambda_proj, x)),)
 
 
 class MapNormAttention(SharedDiffAttention):

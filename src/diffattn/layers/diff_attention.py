@@ -1,15 +1,13 @@
 """Differential attention as in the DIFF Transformer (V1)."""
 
-import torch
-from torch import Tensor, nn
+from operator import attrgetter
+
+from torch import Tensor
 
 from diffattn.layers.attention import AttentionLayer
+from diffattn.layers.lambda_vectors import LambdaVectors
 from diffattn.ops.diff_attention.api import diff_attention
-from diffattn.ops.lambda_param import diff_lambda
 from diffattn.ops.lambda_param import lambda_init as scheduled_lambda_init
-
-LAMBDA_NAMES = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
-LAMBDA_STD = 0.1  # of the λ vectors at the start
 
 
 class DiffAttention(AttentionLayer):
@@ -43,10 +41,12 @@ class DiffAttention(AttentionLayer):
     key_maps = 2
     value_width = 2
     operator = staticmethod(diff_attention)
-    lambda_q1: nn.Parameter
-    lambda_k1: nn.Parameter
-    lambda_q2: nn.Parameter
-    lambda_k2: nn.Parameter
+    lambda_bias: LambdaVectors
+    # As the paper names them; they are parameters of ``lambda_bias``.
+    lambda_q1 = property(attrgetter("lambda_bias.lambda_q1"))
+    lambda_k1 = property(attrgetter("lambda_bias.lambda_k1"))
+    lambda_q2 = property(attrgetter("lambda_bias.lambda_q2"))
+    lambda_k2 = property(attrgetter("lambda_bias.lambda_k2"))
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class DiffAttention(AttentionLayer):
         head_norm_affine: bool = True,
         head_norm_eps: float = 1e-5,
     ) -> None:
-        super().__init__(hidden_size, num_heads, head_dim, num_kv_heads, layer_idx)
+        super().__init__(
+            hidden_size, num_heads, head_dim, num_kv_heads, layer_idx, LambdaVectors(head_dim)
+        )
         self.lambda_init = scheduled_lambda_init(layer_idx) if lambda_init is None else lambda_init
         self._make_output()
-        for name in LAMBDA_NAMES:
-            vector = torch.normal(0.0, LAMBDA_STD, (head_dim,), dtype=torch.float32)
-            self.register_parameter(name, nn.Parameter(vector))
+        self.lambda_bias.reset_parameters()
         factor = 1.0 - self.lambda_init
         self._make_head_norm(head_norm, head_norm_affine, head_norm_eps, factor)
 
@@ -75,9 +75,7 @@ class DiffAttention(AttentionLayer):
 
         Source: arXiv:2410.05258v2, Eq. (2).
         """
-        return diff_lambda(
-            self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2, self.lambda_init
-        )
+        return self.lambda_bias(self.lambda_init)
 
     def lambdas(self, x: Tensor) -> tuple[Tensor]:
         """λ of the layer, the same for every token."""

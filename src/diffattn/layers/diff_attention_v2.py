@@ -1,5 +1,7 @@
 """Differential attention V2: λ per token and head, shared keys, no head norm."""
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from diffattn.layers.attention import AttentionLayer
@@ -58,4 +60,22 @@ class DiffAttentionV2(AttentionLayer):
 
     def lambdas(self, x: Tensor) -> tuple[Tensor]:
         """λ of every token and head, ``[B, T, H]``, float32."""
-        return (self.lambda_of(self.lambda_proj(x)),)
+        return (self.lambda_of(token_lambda_logits(self.lambda_proj, x)),)
+
+
+def token_lambda_logits(projection: nn.Module, x: Tensor) -> Tensor:
+    """A projection of every token, computed in the dtype of its weight, which may be wider.
+
+    Hugging Face loads it in float32 where the rest is float16, and leaves it whole where the rest
+    is quantised.
+
+    Args:
+        projection: ``nn.Linear``, or what an adapter or a quantiser made of it.
+        x: ``[B, T, hidden_size]``.
+
+    Returns:
+        ``[B, T, H]``.
+    """
+    weight: Any = projection.weight
+    dtype = weight.dtype
+    return projection(x.to(dtype) if dtype.is_floating_point else x)

@@ -92,9 +92,9 @@ class SharedDiffAttention(DiffAttention):
             num_kv_heads=self.num_kv_heads,
             layer_idx=self.layer_idx,
             lambda_init=self.lambda_init,
-            head_norm=not isinstance(self.subln, nn.Identity),
-            head_norm_affine=getattr(self.subln, "weight", None) is not None,
-            head_norm_eps=getattr(self.subln, "eps", 1e-5),
+            head_norm=not isinstance(self.head_norm, nn.Identity),
+            head_norm_affine=getattr(self.head_norm, "weight", None) is not None,
+            head_norm_eps=getattr(self.head_norm, "eps", 1e-5),
         ).to(device=self.v_proj.weight.device)
         state = {
             name: value.clone()

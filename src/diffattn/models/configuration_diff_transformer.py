@@ -22,6 +22,7 @@ _TENSOR_PARALLEL = {
     "layers.*.mlp.up_proj": "colwise",
     "layers.*.mlp.down_proj": "rowwise",
 }
+_DERIVED_HEADS = ("num_attention_heads", "num_key_value_heads")
 _SHOWN = 300
 """Characters of a message that holds a value of the wrong type."""
 
@@ -103,10 +104,9 @@ class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
 
         Rows of every projection lie head by head, both maps of a head beside each other, so equal
         shares of the rows are whole heads if the devices divide ``num_kv_heads``; otherwise a
-        forward pass fails. λ vectors and the scale of the head norm stay whole. For Shared DIFF
-        the plan serves the forward pass alone: the gradient of its λ would be that of one
-        device's heads. Pairs across groups of heads lie on several devices: there the feed-forward
-        layers alone are split.
+        forward pass fails. λ vectors and the scale of the head norm stay whole, and their
+        gradients are summed over the devices. Pairs across groups of heads lie on several
+        devices: there the feed-forward layers alone are split.
         """
         plan = dict(_TENSOR_PARALLEL)
         if self.attention.subtracts_outputs:
@@ -114,31 +114,40 @@ class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
         if self.attention.lambda_projection:
             plan["layers.*.self_attn.lambda_proj"] = "colwise"
         if self.uses_head_norm:
-            plan["layers.*.self_attn.subln"] = "replicated_with_grad_allreduce"
+            plan["layers.*.self_attn.head_norm"] = "replicated_with_grad_allreduce"
+        if self.attention.lambda_vectors:
+            plan["layers.*.self_attn.lambda_bias"] = "replicated_with_grad_allreduce"
         if self.attention.low_rank_maps:
             for name in ("q", "k"):
                 plan[f"layers.*.self_attn.{name}_down_proj"] = "colwise"
                 plan[f"layers.*.self_attn.{name}_up"] = "embedding_rowwise"  # axis 0: heads
             plan["layers.*.self_attn"] = "local_params"
-        elif self.attention.lambda_vectors:
-            plan["layers.*.self_attn"] = "replicated_with_grad_allreduce"
         return plan
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._check_keywords(kwargs)
+        given = {name: kwargs.pop(name) for name in _DERIVED_HEADS if name in kwargs}
         if not isinstance(kwargs.get("rope_scaling"), dict | None):  # the older name
             raise self._error("rope_scaling must be a mapping", kwargs["rope_scaling"])
         # Checked here, and by the strict class again, which would wrap the error.
         ModelSettings.__post_init__(self)
         PreTrainedConfig.__post_init__(self, **kwargs)
+        for name, value in given.items():  # from to_dict or config.json
+            if value != getattr(self, name):
+                must = f"{name} must be {getattr(self, name)}, as follows from num_heads and"
+                raise self._error(f"{must} num_kv_heads", value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings, with the two head counts that other libraries read there."""
+        return super().to_dict() | {name: getattr(self, name) for name in _DERIVED_HEADS}
 
     __repr__ = PreTrainedConfig.__repr__  # Hugging Face's, with everything it adds
 
     def _check_keywords(self, kwargs: dict[str, Any]) -> None:
         """Hugging Face keeps any keyword: refuse what can only be a mistake."""
         for name in kwargs:
-            if name in ("num_attention_heads", "num_key_value_heads"):
-                raise self._error(f"{name} follows from num_heads and num_kv_heads", kwargs[name])
+            if name in _DERIVED_HEADS:
+                continue
             near = get_close_matches(name, self.settings(), n=1, cutoff=0.85)
             if near:
                 raise ConfigError(
@@ -172,13 +181,32 @@ class DiffTransformerConfig(ModelSettings, PreTrainedConfig):
 
     @property
     def num_key_value_heads(self) -> int:
-        """Key/value heads, ``head_dim`` wide, that a paged cache stores per token. Read-only."""
+        """Key/value heads, ``head_dim`` wide, that kernels and paged caches take. Read-only.
+
+        A cache made by these two numbers works; our own are smaller, see :attr:`cached_kv_shape`.
+        """
         return self.num_kv_heads * self.attention.key_maps * self.attention.value_width
 
     @property
     def cached_kv_shape(self) -> tuple[int, int]:
         """Heads and width of keys, and of values, in a dynamic or static cache."""
         return self.num_kv_heads, self.attention.value_width * self.head_dim
+
+    @property
+    def adapter_targets(self) -> dict[str, list[str]]:
+        """What an adapter should change by default: ``peft.LoraConfig(**config.adapter_targets)``.
+
+        Every projection of the attention layers in low rank, and λ's vectors as they are. peft
+        itself knows the model types of transformers alone.
+        """
+        facts = self.attention
+        names = [] if facts.projected_maps == 0 else ["q_proj", "k_proj", "v_proj", "o_proj"]
+        if facts.low_rank_maps:
+            names += ["q_down_proj", "k_down_proj"]
+        if facts.lambda_projection:
+            names.append("lambda_proj")
+        whole = ["lambda_bias"] if facts.lambda_vectors else []
+        return {"target_modules": names, "modules_to_save": whole}
 
     @property
     def attention_op(self) -> str:

@@ -9,6 +9,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from diffattn.layers.feed_forward import SwiGLU
 from diffattn.models import cached_attention
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.one_call.kernels import AttentionMapRecorder
 
 
 def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:
@@ -54,7 +55,7 @@ class DiffTransformerBlock(GradientCheckpointingLayer):
         for writer in (getattr(self.self_attn, "o_proj", None), self.mlp.down_proj):
             if writer is not None:  # without attention there is no projection
                 writer.writes_residual = True
-        self.attention_maps = cached_attention.AttentionMapRecorder()
+        self.attention_maps = AttentionMapRecorder()
 
     def forward(
         self,

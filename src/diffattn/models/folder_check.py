@@ -50,6 +50,7 @@ _FIXED: dict[str, Any] = {
 _OTHER_NAMES = (
     "model_type", "name_or_path", "_name_or_path", "_commit_hash", "torch_dtype", "rope_scaling",
     "rope_theta", "partial_rotary_factor", "attn_implementation", "auto_map",
+    "num_attention_heads", "num_key_value_heads",
 )  # fmt: skip
 """Of a DIFF Transformer's ``config.json``, besides the fields of its configuration."""
 _FLOATS = ("auto", "float16", "float32", "float64", "bfloat16")

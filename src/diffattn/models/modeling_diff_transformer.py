@@ -7,10 +7,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GenerationMixin
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    GenerationMixin,
+)
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import WeightRenaming
 from transformers.masking_utils import create_causal_mask, create_masks_for_generate
+from transformers.modeling_layers import GenericForSequenceClassification
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -19,7 +28,8 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from diffattn.errors import ConfigError, ShapeError
-from diffattn.layers.diff_attention import LAMBDA_NAMES, LAMBDA_STD, DiffAttention
+from diffattn.layers.diff_attention import DiffAttention
+from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LAMBDA_STD, LambdaVectors
 from diffattn.layers.norm import HeadNorm
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.models import cached_attention
@@ -28,6 +38,8 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.decoder_block import DiffTransformerBlock
 from diffattn.models.input_checks import check_embeds, check_ids, check_positions
 from diffattn.models.known_names import check_known
+from diffattn.models.one_call.kernels import AttentionMapRecorder
+from diffattn.models.one_call.masks import key_mask, padded_to_cache, positions
 
 
 @dataclass
@@ -63,10 +75,12 @@ class DiffTransformerPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
     _keep_in_fp32_modules_strict = list(LAMBDA_NAMES)
+    # What quantisers leave as it is: V2's λ projection is too narrow for their blocks.
+    _keep_in_fp32_modules = ["lambda_proj"]
     _can_record_outputs = {
         "hidden_states": DiffTransformerBlock,
-        "attentions": OutputRecorder(cached_attention.AttentionMapRecorder, index=0),
-        "attention_maps": OutputRecorder(cached_attention.AttentionMapRecorder, index=1),
+        "attentions": OutputRecorder(AttentionMapRecorder, index=0),
+        "attention_maps": OutputRecorder(AttentionMapRecorder, index=1),
     }
 
     def get_correct_attn_implementation(
@@ -82,6 +96,12 @@ class DiffTransformerPreTrainedModel(PreTrainedModel):
             ]
             check_known("DiffTransformer", "attn_implementation", requested, dict.fromkeys(known))
         return super().get_correct_attn_implementation(requested, is_init_check)
+
+    def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
+        """Visit the owner of λ, too: with no parameters of its own it would be passed over."""
+        super()._initialize_weights(
+            module, is_custom_code and not isinstance(module, DiffAttention)
+        )
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -100,7 +120,8 @@ class DiffTransformerPreTrainedModel(PreTrainedModel):
         elif isinstance(module, LlamaRotaryEmbedding):
             super()._init_weights(module)
         elif isinstance(module, DiffAttention):
-            # Not the list above, which Hugging Face turns into a set: its order differs by process.
+            # Not where the vectors' own module is visited, before its siblings: a seed gives the
+            # same weights as ever. Nor in the order of the list above, which becomes a set.
             for name in LAMBDA_NAMES:
                 init.normal_(getattr(module, name), std=LAMBDA_STD)
             if isinstance(module, SharedDiffAttention):
@@ -126,6 +147,8 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.rotary_emb = LlamaRotaryEmbedding(config)
         self.gradient_checkpointing = False
+        if config.attention.lambda_vectors:  # accelerate's FSDP: one group for each dtype
+            self._no_split_modules = [*self._no_split_modules, LambdaVectors.__name__]
         self.post_init()
 
     @merge_with_config_defaults
@@ -144,9 +167,11 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
 
         Args:
             input_ids: int64 ``[B, T]``; or ``inputs_embeds``.
-            attention_mask: ``[B, keys]``, non-zero where a token is real.
+            attention_mask: ``[B, keys]``, non-zero where a token is real; or ``[B or 1, 1, T,
+                keys]``, True where a key is seen or what is added to its score.
             position_ids: int64 ``[B or 1, T]``, from 0; beyond ``max_position_embeddings`` they
-                extrapolate. Default: counted from the cache's length.
+                extrapolate. Restarts mark the documents of packed rows. Default: counted from the
+                cache's length.
             past_key_values: Cache to read and extend.
             inputs_embeds: ``[B, T, hidden_size]`` in place of ``input_ids``.
             use_cache: Make a cache if none is given.
@@ -174,11 +199,11 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         cu_seqlens = kwargs.get("cu_seq_lens_q")
         uses_our_operator = self.config._attn_implementation == cached_attention.IMPLEMENTATION
         if uses_our_operator:
-            mask: Any = cached_attention.key_mask(
+            mask: Any = key_mask(
                 attention_mask, position_ids, past_key_values, inputs_embeds, cu_seqlens
             )
         if position_ids is None:
-            position_ids = cached_attention.positions(inputs_embeds, past_key_values, cu_seqlens)
+            position_ids = positions(inputs_embeds, past_key_values, cu_seqlens)
         if not uses_our_operator:
             mask = create_causal_mask(
                 config=self.config,
@@ -195,7 +220,7 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         )
         position_embeddings = self.rotary_emb(inputs_embeds, position_ids=position_ids)
         hidden_states = inputs_embeds * self.config.embedding_multiplier
-        for block in self.layers:
+        for block in self.layers[: self.config.num_hidden_layers]:  # a draft may leave early
             hidden_states = block(
                 hidden_states,
                 attention_mask=mask,
@@ -314,14 +339,16 @@ class DiffTransformerForCausalLM(DiffTransformerPreTrainedModel, GenerationMixin
         )
 
     def _get_static_cache_init_shape(self) -> Any:
-        if super()._get_static_cache_init_shape() is None:
+        shape = super()._get_static_cache_init_shape()
+        if shape is None:
             return None  # for example layers on several devices
-        return self.config.cached_kv_shape
+        num_heads, width = self.config.cached_kv_shape
+        return num_heads * shape[0] // self.config.num_key_value_heads, width  # of this device
 
     def create_masks_for_generate(self, config: Any, **kwargs: Any) -> Any:
-        """Our operator takes the padding mask as it is; Hugging Face's kernels get theirs."""
+        """Our operator takes the padding mask; Hugging Face's kernels get theirs."""
         if self.config._attn_implementation == cached_attention.IMPLEMENTATION:
-            return kwargs["attention_mask"]
+            return padded_to_cache(kwargs["attention_mask"], kwargs["past_key_values"])
         return create_masks_for_generate(config=config, **kwargs)
 
     @contextmanager
@@ -337,12 +364,36 @@ class DiffTransformerForCausalLM(DiffTransformerPreTrainedModel, GenerationMixin
             self.set_attn_implementation(implementation)
 
 
+class DiffTransformerForSequenceClassification(
+    GenericForSequenceClassification, DiffTransformerPreTrainedModel
+):
+    """Decoder with a linear head on its last real token: classifiers and reward models.
+
+    Batches of several rows need ``pad_token_id`` in the configuration.
+
+    Args:
+        config: See :class:`DiffTransformerConfig`; ``num_labels`` as in Hugging Face.
+    """
+
+
 def _only_through_our_model(*args: Any, **kwargs: Any) -> Any:
     """Registered under our name so that Hugging Face knows it; our models never call it."""
     raise NotImplementedError("'diffattn' is the attention of DiffTransformer models only.")
 
 
 ALL_ATTENTION_FUNCTIONS.register(cached_attention.IMPLEMENTATION, _only_through_our_model)
+register_checkpoint_conversion_mapping(
+    DiffTransformerConfig.model_type,
+    # Both ways: files keep the names of diffattn.layers.saved_names.
+    [
+        WeightRenaming(r"self_attn\.(lambda_[qk][12])", r"self_attn.lambda_bias.\1"),
+        WeightRenaming(r"self_attn\.subln\.weight", r"self_attn.head_norm.weight"),
+    ],
+    overwrite=True,
+)
 AutoConfig.register(DiffTransformerConfig.model_type, DiffTransformerConfig)
 AutoModel.register(DiffTransformerConfig, DiffTransformerModel)
 AutoModelForCausalLM.register(DiffTransformerConfig, DiffTransformerForCausalLM)
+AutoModelForSequenceClassification.register(
+    DiffTransformerConfig, DiffTransformerForSequenceClassification
+)

@@ -143,7 +143,7 @@ def segment_sums(
 
     Returns:
         float64 ``[layers, H, spans]`` on the CPU per kind of weight w: ``"signed"`` a,
-        ``"clipped"`` max(a, 0), ``"absolute"`` |a|, ``"map_1"`` and, for differential models,
+        ``"clipped"`` max(a, 0), ``"absolute"`` abs(a), ``"map_1"`` and, for differential models,
         ``"map_2"``: the softmax maps themselves.
     """
     sums_of: dict[str, list[Tensor]] = {}

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from diffattn.errors import DiffAttnError
+from diffattn.layers.saved_names import saved_name
 
 
 def require_finite_logits(
@@ -59,7 +60,7 @@ def _reason(network: nn.Module) -> str:
     """The first weight that is not finite, or that all are and the arithmetic is at fault."""
     for name, weight in network.named_parameters():
         if not weight.isfinite().all():
-            return f" (weight {name} holds NaN or infinity)"
+            return f" (weight {saved_name(name)} holds NaN or infinity)"
     return f" (all weights are finite; computed in {_dtype(network)})"
 
 

@@ -25,7 +25,8 @@ def heads_below(models: Iterable[DiffTransformerConfig]) -> str:
     heads = few_heads(models)
     if heads is None:
         return ""
-    return f"{heads} DIFF heads are fewer than the papers' {SMALLEST_TESTED_HEADS} or more. "
+    what = "1 DIFF head is" if heads == 1 else f"{heads} DIFF heads are"
+    return f"{what} fewer than the papers' {SMALLEST_TESTED_HEADS} or more. "
 
 
 def spread(num_seeds: int) -> str:

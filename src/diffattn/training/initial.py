@@ -10,6 +10,7 @@ from safetensors import safe_open
 
 from diffattn.data.tokenizer import load_tokenizer, tokenizer_hash
 from diffattn.errors import CheckpointError, ConfigError
+from diffattn.layers.saved_names import saved_name
 from diffattn.models.checkpoint_folder import checkpoint_folder
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.folder_check import check_folder, read_object
@@ -91,11 +92,12 @@ def initial_model(
     """
     model = DiffTransformerForCausalLM(deepcopy(config))
     if init is not None:
+        parameters = {saved_name(name): x for name, x in model.named_parameters()}
         with torch.no_grad():
             for path in _weight_files(init.folder):
                 with safe_open(path, "pt") as tensors:
                     for name in tensors.keys():  # noqa: SIM118 - the file is no mapping
-                        model.get_parameter(name).copy_(tensors.get_tensor(name))
+                        parameters[name].copy_(tensors.get_tensor(name))
     return model
 
 
@@ -163,7 +165,7 @@ def _require_parameters(
             held |= {name: tensors.get_slice(name).get_shape() for name in names}
     with torch.device("meta"):
         model = DiffTransformerForCausalLM(deepcopy(config))
-    needed = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
+    needed = {saved_name(name): list(x.shape) for name, x in model.named_parameters()}
     for name in sorted(needed.keys() | held.keys()):
         must, got = needed.get(name), held.get(name)
         if must != got:

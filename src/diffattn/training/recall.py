@@ -32,7 +32,7 @@ from diffattn.training.engine import EngineConfig
 from diffattn.training.ordered_trainer import OrderedTrainer, training_arguments
 from diffattn.training.recall_config import RecallConfig
 from diffattn.training.schedule import optimizer_and_scheduler
-from diffattn.training.trainer import finish, record
+from diffattn.training.trainer import finish, record, record_launch
 
 # Beyond every training seed, so that no training batch is a batch of these streams.
 _HELD_OUT_SEED = 2**32
@@ -233,6 +233,7 @@ def _run(
     metrics = _RecallCallback(folder, config, on_progress)
     costs = CostCallback(folder, config.name, train)
     checkpoint = last_checkpoint(folder / "checkpoints", on_message)
+    record_launch(folder, checkpoint, EngineConfig())
     batches = _FreshBatches(config.task, train.num_steps, train.batch_sequences, train.data_seed)
     trainer = OrderedTrainer(
         model=model,

@@ -204,13 +204,7 @@ def _train(
     monitor = Monitor(folder, config, on_message)
     checkpoint = from_first(monitor.last_checkpoint)
     require_same_parts(checkpoint, config.engine)
-    if is_first():
-        append_launch(
-            folder,
-            step=0 if checkpoint is None else checkpoint_step(checkpoint),
-            device=run_device(),
-            engine=asdict(config.engine) | launch(config.engine),
-        )
+    record_launch(folder, checkpoint, config.engine)
     model = untrained_model(
         config.model, config.engine, checkpoint, folder / "checkpoints" / "initial", config.init
     )
@@ -270,6 +264,17 @@ def _train(
     costs.write()
     if is_first():
         write_json(folder / RESULTS, results)
+
+
+def record_launch(folder: Path, checkpoint: Path | None, engine: EngineConfig) -> None:
+    """Append this start of a run to ``launches.jsonl``; the first process does."""
+    if is_first():
+        append_launch(
+            folder,
+            step=0 if checkpoint is None else checkpoint_step(checkpoint),
+            device=run_device(),
+            engine=asdict(engine) | launch(engine),
+        )
 
 
 def record(

@@ -265,11 +265,20 @@ def test_stability_and_gradients():
                 entry | {"learning_rate": 0.002, "values": [1.0, 1.0]},
                 entry | {"learning_rate": None, "values": [-0.25, -0.5]},
             ],
+            "attending": {"diff": [0.002], "softmax": [0.002]},
         }
     )
-    assert stability_difference("loss_spike_share", "diff_v2", "diff")(found).effect == -0.375
+    spikes = stability_difference("loss_spike_share", "diff_v2", "diff")(found)
+    assert spikes.effect == -0.375
+    assert "without attention" in spikes.uninformative
+    found.stability["differences"][1]["informative"] = True
+    assert not stability_difference("loss_spike_share", "diff_v2", "diff")(found).uninformative
     assert stability_difference("loss", "diff_v2", "diff")(found) is None
-    assert gradient_ratio("diff", "softmax", 2.0)(found).effect == pytest.approx(math.sqrt(2))
+    ratio = gradient_ratio("diff", "softmax", 2.0)(found)
+    assert ratio.effect == pytest.approx(math.sqrt(2))
+    assert not ratio.uninformative
+    found.stability["attending"]["softmax"] = [0.1]
+    assert "without attention" in gradient_ratio("diff", "softmax", 2.0)(found).uninformative
     rates[1]["median_gradient_norms"] = [0.5, -0.25]  # no norm: left out
     assert gradient_ratio("diff", "softmax", 2.0)(found).effect == pytest.approx(2.0)
 

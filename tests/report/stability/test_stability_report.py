@@ -30,6 +30,7 @@ def test_the_page_shows_measures_divergence_and_definitions(study):
     text = shown(study)
     assert "What is missing" not in text
     for words in (
+        "Made-up verdict.",
         "Made-up &lt;i&gt;statement&lt;/i&gt;.",
         "Made-up &lt;b&gt;chip&lt;/b&gt;",
         "1 of 2 at step 150 diff-lr0.128-seed1",

@@ -12,7 +12,7 @@ from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.recipes.stability import STABILITY
 from diffattn.records.io import read_json
 from diffattn.studies.stability.reproduce import reproduce_stability, stability_study
-from diffattn.studies.stability.summary import METRICS, PAIRS, stability_results
+from diffattn.studies.stability.summary import AGAINST_FLOOR, METRICS, PAIRS, stability_results
 
 
 @pytest.mark.parametrize("scale", STABILITY)
@@ -41,7 +41,7 @@ def test_the_study_spans_a_factor_of_64_with_three_seeds_or_more():
     config = stability_study("study")
     assert max(config.learning_rates) / min(config.learning_rates) == pytest.approx(64)
     assert len(config.seeds) >= 3
-    assert config.types == (*ATTENTION_TYPES, "diff_no_norm", "diff_v2_norm")
+    assert config.types == (*ATTENTION_TYPES, "diff_no_norm", "diff_v2_norm", "none")
     norms = {m.config.name.split("-lr")[0]: m.config.model.head_norm for m in config.members()}
     assert (norms["diff"], norms["diff_no_norm"]) == (None, False)  # None: as the paper has it
     assert (norms["diff_v2"], norms["diff_v2_norm"]) == (None, True)
@@ -97,7 +97,7 @@ def test_shares_differences_and_holm_by_hand():
         (e["type"], e["baseline"], e["metric"], e["learning_rate"]): e for e in found["differences"]
     }
     assert len(entries) == len(found["differences"])
-    assert len(entries) == len(PAIRS) * (len(METRICS) * (2 + 1) + 1)
+    assert len(entries) == len(PAIRS) * (len(METRICS) * (2 + 1) + 1) + len(AGAINST_FLOOR) * 2
     entry = entries["diff_v2", "diff", "gradient_spike_share", 2.0]
     assert entry["values"] == [-1 / 8, -2 / 8, -3 / 8]
     t = 0.25 / (0.125 / math.sqrt(3))
@@ -149,3 +149,47 @@ def test_two_processes_and_one_give_the_same_results(corpus, tmp_path, monkeypat
         assert usual["diverged"] == [False]
         assert absurd["diverged_steps"][0] is not None
         assert absurd["loss"]["values"] == [math.log(300)]
+
+
+def attended(losses):
+    """Results where each named model ends at its loss; the others, too, at 3."""
+    config = stability_study("smoke", seeds=(0, 1, 2))
+    results, rows = {}, {}
+    for member in config.members():
+        run, train = member.config.name, member.config.train
+        name, noise = run.split("-lr")[0], 0.01 * (train.seed % 2) * len(run)
+        loss = losses.get((name, train.learning_rate), 3.0) + train.seed + noise
+        results[run] = {"run": run, "validation_loss": loss}
+        rows[run] = [{"step": i + 1, "train_loss": 3.0, "gradient_norm": 0.5} for i in range(40)]
+    return stability_results(config, results, rows)
+
+
+def over_rates(found, pair):
+    (entry,) = (
+        e
+        for e in found["differences"]
+        if (e["type"], e["baseline"]) == pair and e["metric"] == "loss" and not e["learning_rate"]
+    )
+    return entry
+
+
+def test_means_are_over_the_rates_at_which_both_models_attend():
+    found = attended({("diff", 0.002): 1.0, ("diff_v2", 0.002): 1.5, ("diff", 2.0): 1.0})
+    assert found["attending"]["diff"] == [0.002, 2.0]
+    assert found["attending"]["diff_v2"] == [0.002]
+    assert found["attending"]["softmax"] == []
+    entry = over_rates(found, ("diff_v2", "diff"))
+    assert (entry["rates"], entry["informative"]) == ([0.002], True)
+    assert entry["mean"] == pytest.approx(0.5, abs=0.1)
+    entry = over_rates(found, ("diff_v2", "softmax"))
+    assert (entry["rates"], entry["informative"]) == ([0.002, 2.0], False)
+    sentence = found["verdict"]["sentence"]
+    assert "DIFF V1 (rates 0.002 and 2)" in sentence
+    assert "Not at any rate: Transformer (softmax)" in sentence
+
+
+def test_a_study_that_no_attention_wins_says_nothing_of_attention():
+    found = attended({("none", 0.002): 1.0, ("none", 2.0): 1.0})
+    assert not any(found["attending"].values())
+    assert found["verdict"]["informative"] is False
+    assert found["verdict"]["sentence"].startswith("Uninformative: at no learning rate")

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from diffattn.layers.diff_attention import LAMBDA_NAMES, LAMBDA_STD, DiffAttention
+from diffattn.layers.diff_attention import DiffAttention
+from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LAMBDA_STD
 from diffattn.records.io import read_jsonl
 from diffattn.training.monitoring.lambda_policy import (
     TOLERANCE,

@@ -76,9 +76,6 @@ def test_several_and_none():
     assert flat({"a": [1, {"b": 2.0}], "c": None, "d": "text"}) == {"a/0": 1, "a/1/b": 2.0}
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed"
-)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tensorboard's own
 def test_tensorboard_writes_beside_the_run(guarded, data, tmp_path):
     accumulator = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")

@@ -11,6 +11,7 @@ from diffattn.stats.proportions import wilson_interval
 
 BLIND_SECOND = "softmax_minus_mean"
 """Softmax attention minus a second map that sees nothing."""
+_NO_USE = "not both models are shown to end below one without attention"
 
 
 def recall_share(task: str, variant: str, baseline: str = "softmax") -> Measure:
@@ -99,14 +100,16 @@ def _recall_why_not(entry: Mapping[str, Any], claim: str, variant: str, leads: b
 
 
 def stability_difference(metric: str, variant: str, baseline: str) -> Measure:
-    """A measure of the stability study, mean over learning rates, minus the baseline's, by seed."""
+    """A measure of the stability study, mean over the learning rates at which both models are shown
+    to attend, minus the baseline's, by seed."""
 
     def measure(records: ClaimRecords) -> Measured | None:
         entries = () if records.stability is None else records.stability["differences"]
         for entry in entries:
             found = (entry["type"], entry["baseline"], entry["metric"], entry["learning_rate"])
             if found == (variant, baseline, metric, None):
-                return paired(entry["values"], 0.0)
+                attend = entry.get("informative", False)
+                return paired(entry["values"], 0.0, uninformative="" if attend else _NO_USE)
         return None
 
     return measure
@@ -122,14 +125,21 @@ def gradient_ratio(variant: str, baseline: str, bound: float) -> Measure:
         types = {} if records.stability is None else records.stability["types"]
         if not {variant, baseline} <= set(types):
             return None
-        sides = (
-            min(types[name]["rates"], key=lambda at: at["learning_rate"])["median_gradient_norms"]
+        sides = [
+            min(types[name]["rates"], key=lambda at: at["learning_rate"])
             for name in (variant, baseline)
-        )
-        pairs = [(a, b) for a, b in zip(*sides, strict=True) if a and b and a > 0 and b > 0]
+        ]
+        norms = (side["median_gradient_norms"] for side in sides)
+        pairs = [(a, b) for a, b in zip(*norms, strict=True) if a and b and a > 0 and b > 0]
         if not pairs:
             return None
-        return exponential(paired([abs(math.log(a / b)) for a, b in pairs], math.log(bound)))
+        attending = (records.stability or {})["attending"] or {}
+        attend = all(
+            side["learning_rate"] in attending.get(name, ())
+            for name, side in zip((variant, baseline), sides, strict=True)
+        )
+        ratios = [abs(math.log(a / b)) for a, b in pairs]
+        return exponential(paired(ratios, math.log(bound), uninformative="" if attend else _NO_USE))
 
     return measure
 

@@ -108,10 +108,12 @@ class _StabilityDifference(TypedDict):
     metric: str
     learning_rate: float | None
     values: Annotated[list[float], AtLeast(1)]
+    informative: NotRequired[bool]
 
 
 class _Stability(TypedDict):
     types: dict[str, _StabilityType]
+    attending: dict[str, list[float]] | None
     differences: list[_StabilityDifference]
 
 

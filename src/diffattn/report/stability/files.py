@@ -65,6 +65,8 @@ class _Difference(_Summary):
     learning_rate: float | None
     p_value: Probability | None
     p_holm: float | None
+    rates: NotRequired[Annotated[list[float], AtLeast(1)]]
+    informative: NotRequired[bool]
 
 
 class _Definition(TypedDict):
@@ -74,12 +76,18 @@ class _Definition(TypedDict):
     least_log_gradient: float
 
 
+class _Verdict(TypedDict):
+    informative: bool
+    sentence: str
+
+
 class _Results(TypedDict):
     """``results.json``."""
 
     definition: _Definition
     types: dict[str, _Type]
     differences: list[_Difference]
+    verdict: _Verdict
     statement: str
     protocol: NotRequired[dict[str, Any]]
 

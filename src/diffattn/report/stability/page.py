@@ -8,6 +8,7 @@ from diffattn.report.page.charts import Chart, interval_bars, layout, line, name
 from diffattn.report.page.provenance import provenance, statement
 from diffattn.report.page.run_tables import cost_table, models_table
 from diffattn.report.page.runs import Study
+from diffattn.report.page.tables import Table
 from diffattn.report.page.wording import count, listing, number, plural, type_name
 from diffattn.report.stability.files import METRICS
 from diffattn.report.stability.tables import difference_table, diverged_table, measure_table
@@ -39,6 +40,7 @@ def stability_page(study: Study) -> dict[str, Any]:
         f"with {plural(len(info['seeds']), 'seed')}."
     )
     return {
+        "verdict": None if study.results is None else study.results["verdict"]["sentence"],
         "lead": lead,
         "statement": statement(study),
         "gaps": study.gaps,
@@ -50,9 +52,7 @@ def stability_page(study: Study) -> dict[str, Any]:
             if study.results is not None
         ],
         "diverged": None if study.results is None else diverged_table(study),
-        "differences": [difference_table(study, overall) for overall in (True, False)]
-        if study.results is not None
-        else [],
+        "differences": _differences(study),
         "costs": cost_table(study),
         "provenance": provenance(study),
     }
@@ -84,6 +84,14 @@ def over_rates(study: Study, metric: str, element_id: str) -> Chart:
         height=380,
         label=f"{METRICS[metric]} over the learning rate, one line per attention type",
     )
+
+
+def _differences(study: Study) -> list[Table]:
+    if study.results is None:
+        return []
+    to_nothing = difference_table(study, overall=False, against_floor=True)
+    between = [difference_table(study, overall) for overall in (True, False)]
+    return [*between, to_nothing] if to_nothing.rows else between
 
 
 def _one_per_type(study: Study) -> Study:

@@ -14,7 +14,7 @@ from diffattn.report.page.tables import (
     type_cell,
     word_cell,
 )
-from diffattn.report.page.wording import MISSING, markdown_row, number, type_name
+from diffattn.report.page.wording import MISSING, NO_ATTENTION, markdown_row, number, type_name
 from diffattn.report.stability.files import METRICS, read_stability_study
 
 
@@ -54,11 +54,13 @@ def diverged_table(study: Study) -> Table:
     return table("Diverged runs, and the step at which a number was not finite.", headers, rows)
 
 
-def difference_table(study: Study, overall: bool) -> Table:
-    """Paired differences with their p-values: over all rates, or at each."""
+def difference_table(study: Study, overall: bool, against_floor: bool = False) -> Table:
+    """Paired differences with their p-values: over all rates, or at each; or to no attention."""
     rows = []
     for entry in _differences(study):
         if (entry["learning_rate"] is None) != overall:
+            continue
+        if (entry["baseline"] == NO_ATTENTION) != against_floor:
             continue
         rows.append(
             [
@@ -72,8 +74,11 @@ def difference_table(study: Study, overall: bool) -> Table:
             ]
         )
     headers = ["Models", "Measure", *([] if overall else ["Rate"]), "Difference", "95 % interval"]
-    caption = "Paired by seed; below 0 is more stable. p: Student's t test. Holm: adjusted for " + (
-        "all rows of this table." if overall else "all rows of this table of one measure."
+    below = "uses its context at this rate" if against_floor else "is more stable"
+    caption = f"Paired by seed; below 0 {below}. p: Student's t test. Holm: adjusted for " + (
+        "all rows of this table."
+        if overall or against_floor
+        else "all rows of this table of one measure."
     )
     return table(caption, [*headers, "p", "p, Holm"], rows)
 

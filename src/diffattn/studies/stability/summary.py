@@ -5,6 +5,7 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
+from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.stats.intervals import mean_interval
 from diffattn.stats.multiple import holm
 from diffattn.stats.paired import paired_difference, paired_t_test
@@ -19,7 +20,8 @@ from diffattn.stats.spikes import (
 )
 from diffattn.studies.limits import heads_below, spread
 from diffattn.studies.stability.config import WITH_NORM, StabilityStudyConfig, run_name
-from diffattn.studies.variants import WITHOUT_NORM
+from diffattn.studies.stability.verdict import verdict
+from diffattn.studies.variants import FLOOR, WITHOUT_NORM
 
 METRICS = ("loss", "loss_spike_share", "gradient_spike_share", "clipped_share")
 """Fields of :class:`diffattn.stats.spikes.Stability` that are compared between types."""
@@ -33,6 +35,9 @@ PAIRS = (
 )
 """Models and what they are compared with: the first is the published claim, the last two say
 whether the head norm makes the difference."""
+AGAINST_FLOOR = tuple((name, FLOOR) for name in (*ATTENTION_TYPES, WITHOUT_NORM, WITH_NORM))
+"""Compared by loss alone: which models use their context at a rate. Where two of them do, a
+difference between them may be one of attention; elsewhere it is not."""
 
 
 def stability_results(
@@ -51,10 +56,11 @@ def stability_results(
         member.config.name: _measured(config, results[member.config.name], rows)
         for member in config.members()
     }
+    attending = _attending(config, measured)
     return {
         "schema": 1,
         "kind": "stability",
-        "protocol": {"name": "stability_study", "version": 1},
+        "protocol": {"name": "stability_study", "version": 2},
         "scale": config.scale,
         "definition": {
             "window": WINDOW,
@@ -69,7 +75,9 @@ def stability_results(
             }
             for name in config.types
         },
-        "differences": _differences(config, measured),
+        "attending": attending,
+        "differences": _differences(config, measured, attending),
+        "verdict": verdict(attending),
         "statement": statement(config),
         "complete": True,
     }
@@ -124,42 +132,81 @@ def _sensitivity(
     ]
 
 
-def _differences(
+def _attending(
     config: StabilityStudyConfig, measured: Mapping[str, Stability]
-) -> list[dict[str, Any]]:
-    """At every rate, then over all rates (``learning_rate`` null).
+) -> dict[str, list[float]] | None:
+    """Model to the rates at which its loss is shown to be below that of no attention."""
+    if FLOOR not in config.types:
+        return None
+    found: dict[str, list[float]] = {name: [] for name, _ in _among(AGAINST_FLOOR, config)}
+    for name, rates in found.items():
+        for rate in config.learning_rates:
+            own, floor = (
+                [run.loss for run in _values(config, measured, n, rate)] for n in (name, FLOOR)
+            )
+            high = paired_difference(own, floor).high
+            if high is not None and high < 0:
+                rates.append(rate)
+    return found
 
+
+def _differences(
+    config: StabilityStudyConfig,
+    measured: Mapping[str, Stability],
+    attending: Mapping[str, Sequence[float]] | None,
+) -> list[dict[str, Any]]:
+    """At every rate, then over rates (``learning_rate`` null).
+
+    The mean of a measure is over the rates at which both models are shown to attend; over all where
+    there is none, which says nothing of attention (``informative`` false). Sensitivity is over all.
     Holm's adjustment is over the pairs and rates of a metric, and, apart from them, over all
-    pairs and metrics of the means over rates.
+    pairs and metrics of the means over rates, and over the pairs with the model without attention.
     """
-    pairs = [pair for pair in PAIRS if set(pair) <= set(config.types)]
-    found: list[dict[str, Any]] = []
-    for metric in METRICS:
-        of_metric = []
-        for pair in pairs:
-            for rate in config.learning_rates:
-                sides = ([getattr(r, metric) for r in _values(config, measured, n, rate)]
-                         for n in pair)  # fmt: skip
-                of_metric.append(_difference(pair, metric, rate, *sides))
-        found += _adjusted(of_metric)
+    pairs = _among(PAIRS, config)
+    found = [entry for metric in METRICS for entry in _at_rates(pairs, metric, config, measured)]
+    shared = {
+        pair: [
+            r for r in config.learning_rates if attending and all(r in attending[n] for n in pair)
+        ]
+        for pair in pairs
+    }
     overall = []
     for metric in METRICS:
         for pair in pairs:
+            rates = shared[pair] or config.learning_rates
             means = (
                 [
-                    fmean(
-                        getattr(measured[run_name(name, rate, seed)], metric)
-                        for rate in config.learning_rates
-                    )
+                    fmean(getattr(measured[run_name(name, rate, seed)], metric) for rate in rates)
                     for seed in config.seeds
                 ]
                 for name in pair
             )
-            overall.append(_difference(pair, metric, None, *means))
+            entry = _difference(pair, metric, None, *means)
+            overall.append(entry | {"rates": list(rates), "informative": bool(shared[pair])})
     for pair in pairs:
         sides = (_sensitivity(config, measured, name) for name in pair)
         overall.append(_difference(pair, "sensitivity", None, *sides))
-    return found + _adjusted(overall)
+    against_floor = _at_rates(_among(AGAINST_FLOOR, config), "loss", config, measured)
+    return found + _adjusted(overall) + against_floor
+
+
+def _among(pairs: Sequence[tuple[str, str]], config: StabilityStudyConfig) -> list[tuple[str, str]]:
+    return [pair for pair in pairs if set(pair) <= set(config.types)]
+
+
+def _at_rates(
+    pairs: Sequence[tuple[str, str]],
+    metric: str,
+    config: StabilityStudyConfig,
+    measured: Mapping[str, Stability],
+) -> list[dict[str, Any]]:
+    """One family of Holm's adjustment: every pair at every rate."""
+    family = []
+    for pair in pairs:
+        for rate in config.learning_rates:
+            sides = ([getattr(r, metric) for r in _values(config, measured, n, rate)] for n in pair)
+            family.append(_difference(pair, metric, rate, *sides))
+    return _adjusted(family)
 
 
 def _difference(

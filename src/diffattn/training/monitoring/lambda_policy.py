@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from diffattn.layers.diff_attention import LAMBDA_NAMES, LAMBDA_STD
+from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LAMBDA_STD
 from diffattn.records.io import append_jsonl
 from diffattn.training.config import RunConfig
 from diffattn.training.monitoring.batch_guard import is_decision
@@ -81,13 +81,14 @@ def clip_lambda(layer: Any) -> None:
     Args:
         layer: With λ vectors.
     """
-    q1, k1, q2, k2 = (getattr(layer, name).double() for name in LAMBDA_NAMES)
+    vectors = layer.lambda_bias
+    q1, k1, q2, k2 = (getattr(vectors, name).double() for name in LAMBDA_NAMES)
     if float(layer.lam()) > 1:
         wanted = math.log(1 - layer.lambda_init + float((q2 @ k2).exp()))
-        layer.lambda_q1 += _along(q1, k1, wanted)
+        vectors.lambda_q1 += _along(q1, k1, wanted)
     else:
         wanted = math.log(layer.lambda_init + float((q1 @ k1).exp()))
-        layer.lambda_q2 += _along(q2, k2, wanted)
+        vectors.lambda_q2 += _along(q2, k2, wanted)
 
 
 @torch.no_grad()

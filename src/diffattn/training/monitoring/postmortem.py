@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from diffattn.errors import DiffAttnError
+from diffattn.layers.saved_names import saved_name
 from diffattn.probes.activations import layer_activations
 from diffattn.records.io import recover_jsonl, write_json
 from diffattn.training.callbacks import METRICS, DivergenceError
@@ -44,7 +45,9 @@ def write_postmortem(folder: Path, config: RunConfig, trainer: Any, error: Diver
         "windows": step_windows(trainer.train_dataset, step, step, config),
         "losses_before": losses[-_ROWS:],
         "weights_not_finite": [
-            name for name, x in trainer.model.named_parameters() if not x.isfinite().all()
+            saved_name(name)
+            for name, x in trainer.model.named_parameters()
+            if not x.isfinite().all()
         ],
         **_diagnosis(config, trainer, step),
     }
@@ -82,7 +85,7 @@ def gradient_norms(model: nn.Module) -> dict[str, float]:
     groups: dict[str, list[torch.Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
-            *parts, last = name.split(".")
+            *parts, last = saved_name(name).split(".")
             if last.startswith("lambda_"):
                 group = ".".join([*parts, "lambda"])
             else:

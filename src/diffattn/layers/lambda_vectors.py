@@ -1,0 +1,64 @@
+"""The four vectors that make λ of one layer, in a module of their own."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from diffattn.ops.lambda_param import diff_lambda
+
+LAMBDA_NAMES = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
+LAMBDA_STD = 0.1  # of the vectors at the start
+
+
+class LambdaVectors(nn.Module):
+    r"""λ of a layer of V1 or Shared DIFF, the same for every token.
+
+    .. math:: \lambda = e^{\lambda_{q1} \cdot \lambda_{k1}} - e^{\lambda_{q2} \cdot \lambda_{k2}}
+              + \lambda_\mathrm{init}
+
+    A module of its own, as sharding wants one dtype per module (FSDP2: ``fully_shard`` it before
+    the block that holds it) and these vectors stay float32 whatever the rest becomes: ``half()``
+    and ``to(torch.bfloat16)`` move them and round nothing.
+
+    Source: arXiv:2410.05258v2, Eq. (2).
+
+    Args:
+        head_dim: D, length of a vector.
+    """
+
+    lambda_q1: nn.Parameter
+    lambda_k1: nn.Parameter
+    lambda_q2: nn.Parameter
+    lambda_k2: nn.Parameter
+
+    def __init__(self, head_dim: int) -> None:
+        super().__init__()
+        for name in LAMBDA_NAMES:
+            vector = torch.empty(head_dim, dtype=torch.float32)
+            self.register_parameter(name, nn.Parameter(vector))
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the vectors from N(0, 0.1²), in the order of their names in Eq. (2)."""
+        for name in LAMBDA_NAMES:
+            getattr(self, name).normal_(0.0, LAMBDA_STD)
+
+    def forward(self, lambda_init: float) -> Tensor:
+        """λ, scalar ``[]``, float32 also under autocast.
+
+        Args:
+            lambda_init: Constant part of λ.
+        """
+        return diff_lambda(
+            self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2, lambda_init
+        )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "LambdaVectors":
+        """As ``nn.Module``, but a conversion to 16 bits only moves."""
+
+        def unrounded(x: Tensor) -> Tensor:
+            y = fn(x)
+            return x.to(y.device) if y.dtype in (torch.bfloat16, torch.float16) else y
+
+        return super()._apply(unrounded, recurse)

@@ -1,0 +1,1 @@
+"""What stands between a layer of ours and Hugging Face: masks, caches and kernels."""

@@ -1,0 +1,70 @@
+"""How keys and values lie in a dynamic or static cache."""
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+
+def update(cache: Cache, k: Tensor, v: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
+    """Append to a cache and read all of it.
+
+    The keys of both maps lie in one head, ``[B, Hkv, S, 2D]``, as wide as a value: both are read
+    as views, once. A cache that somebody else made by ``num_key_value_heads`` and ``head_dim`` of
+    the configuration (an exporter that allocates it first, a learned prefix) holds what Hugging
+    Face's kernels are called with, ``[k1, k2, k1, k2]`` and ``[left, left, right, right]``: a
+    static one is kept so, at twice the memory; a dynamic one is made compact.
+
+    Args:
+        cache: To extend.
+        k: New keys, ``[B, T, Hkv, maps, D]`` or ``[B, T, Hkv, D]``.
+        v: New values, ``[B, T, Hkv, Dv]``.
+        layer_idx: Of the layer.
+
+    Returns:
+        All keys and values, in the layout of ``k`` and ``v``.
+    """
+    if k.ndim == 4:
+        k, v = cache.update(k.transpose(1, 2), v.transpose(1, 2), layer_idx)
+        return k.transpose(1, 2), v.transpose(1, 2)
+    num_heads, num_maps = k.shape[2:4]
+    if _holds_kernel_layout(cache, layer_idx, num_heads):
+        layer = cache.layers[layer_idx]
+        if layer.is_compileable:
+            keys, values = cache.update(*in_kernel_layout(k, v), layer_idx)
+            keys = keys[:, : 2 * num_heads].unflatten(1, (2, num_heads)).permute(0, 3, 2, 1, 4)
+            left, _, right, _ = values.chunk(4, dim=1)
+            return keys, torch.cat([left, right], dim=-1).transpose(1, 2)
+        layer.keys, layer.values = _compact(layer.keys, layer.values)
+    k, v = cache.update(k.flatten(3).transpose(1, 2), v.transpose(1, 2), layer_idx)
+    return k.transpose(1, 2).unflatten(-1, (num_maps, -1)), v.transpose(1, 2)
+
+
+def in_kernel_layout(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values of V1 for kernels of one width, ``[B, 4 Hkv, S, D]``.
+
+    Args:
+        k: ``[B, S, Hkv, 2, D]``.
+        v: ``[B, S, Hkv, 2D]``.
+    """
+    k = torch.cat([*k.unbind(3)] * 2, dim=2)
+    left, right = v.chunk(2, dim=-1)
+    v = torch.cat([left, left, right, right], dim=2)
+    return k.transpose(1, 2), v.transpose(1, 2)
+
+
+def _holds_kernel_layout(cache: Cache, layer_idx: int, num_heads: int) -> bool:
+    layers = getattr(cache, "layers", ())
+    keys = getattr(layers[layer_idx], "keys", None) if layer_idx < len(layers) else None
+    return keys is not None and keys.ndim == 4 and keys.shape[1] == 4 * num_heads
+
+
+def _compact(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """``[B, 4 Hkv, S, D]`` twice to ``[B, Hkv, S, 2D]`` twice.
+
+    Each number is there twice. The mean is that number if both are equal, and lets a gradient
+    reach both where they are learned.
+    """
+    first, second, again, once_more = keys.chunk(4, dim=1)
+    left, left_again, right, right_again = values.chunk(4, dim=1)
+    keys = torch.cat([(first + again) / 2, (second + once_more) / 2], dim=-1)
+    return keys, torch.cat([(left + left_again) / 2, (right + right_again) / 2], dim=-1)

@@ -1,0 +1,148 @@
+"""Hugging Face's masks and positions as options of our operator."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
+
+from diffattn.errors import ConfigError
+
+
+class KeyMask(NamedTuple):
+    """Masking options of the operator for one forward pass of the model."""
+
+    key_padding_mask: Tensor | None = None
+    kv_lengths: Tensor | None = None
+    cu_seqlens: Tensor | None = None
+    """Borders of the documents of all rows, laid end to end if there are several."""
+    scores: Tensor | None = None
+    """``[B or 1, 1, T, S]``: True where a key is seen, or what is added to the scores. It says
+    all, causality too; the operator has no such option."""
+
+    def options(self) -> dict[str, Any]:
+        """What the operator takes."""
+        return {
+            "key_padding_mask": self.key_padding_mask,
+            "kv_lengths": self.kv_lengths,
+            "cu_seqlens": self.cu_seqlens,
+        }
+
+
+def key_mask(
+    attention_mask: Tensor | None,
+    position_ids: Tensor | None,
+    past_key_values: Cache | None,
+    inputs_embeds: Tensor,
+    cu_seqlens: Tensor | None = None,
+) -> KeyMask:
+    """Translate Hugging Face's mask, cache and positions into options of the operator.
+
+    Args:
+        attention_mask: ``[B, keys]``, non-zero where a token is real; ``[B or 1, 1, T, keys]``,
+            bool or to be added to the scores; or ``None``.
+        position_ids: The caller's own ``[B or 1, T]``; restarts mark documents of packed rows.
+        past_key_values: Cache before this pass, or ``None``.
+        inputs_embeds: ``[B, T, hidden_size]``.
+        cu_seqlens: int32 ``[num_docs + 1]`` of a packed row, or ``None``.
+
+    Returns:
+        The options that are needed; the others are ``None``.
+
+    Raises:
+        ConfigError: A mask of another shape or dtype, or ``cu_seqlens`` for several rows.
+    """
+    batch, num_queries = inputs_embeds.shape[:2]
+    num_keys, kv_lengths = num_queries, None
+    if past_key_values is not None:
+        num_keys, _ = past_key_values.get_mask_sizes(num_queries, 0)
+        seen = past_key_values.get_seq_length()
+        if past_key_values.is_compileable:  # preallocated: the tail is not written yet
+            seen = torch.as_tensor(seen, device=inputs_embeds.device, dtype=torch.int32)
+            kv_lengths = (seen + num_queries).expand(batch)
+    if cu_seqlens is not None and batch != 1:
+        raise ConfigError(
+            "DiffTransformer: cu_seq_lens_q describes one packed row, so it needs B = 1, got "
+            f"B = {batch}. Mark documents by position_ids that restart."
+        )
+    if attention_mask is None:
+        if cu_seqlens is None and past_key_values is None and position_ids is not None:
+            cu_seqlens = _document_borders(position_ids, batch)
+        return KeyMask(kv_lengths=kv_lengths, cu_seqlens=cu_seqlens)
+    if attention_mask.ndim == 4:
+        _check_score_mask(attention_mask, batch, num_queries, num_keys)
+        return KeyMask(scores=attention_mask.to(inputs_embeds.device))
+    if attention_mask.ndim != 2:
+        raise ConfigError(
+            "DiffTransformer: attention_mask must be [B, keys] or [B, 1, T, keys], "
+            f"got {list(attention_mask.shape)}."
+        )
+    missing = num_keys - attention_mask.shape[1]
+    if missing < 0 or (missing and kv_lengths is None):
+        raise ConfigError(
+            f"DiffTransformer: attention_mask must cover all {num_keys} keys, cached and new, "
+            f"got {attention_mask.shape[1]}."
+        )
+    padding = attention_mask.to(inputs_embeds.device, torch.bool)
+    if not torch.compiler.is_compiling() and bool(padding.all()):
+        return KeyMask(kv_lengths=kv_lengths, cu_seqlens=cu_seqlens)
+    padding = nn.functional.pad(padding, (0, missing), value=True)  # kv_lengths hides the tail
+    return KeyMask(padding, kv_lengths, cu_seqlens)
+
+
+def padded_to_cache(attention_mask: Tensor | None, cache: Cache | None) -> Tensor | None:
+    """A mask that does not grow with the tokens in a preallocated cache, ``[B, its length]``.
+
+    A compiled step would be compiled anew for every length.
+
+    Args:
+        attention_mask: ``[B, keys]``, or ``None``.
+        cache: Of the pass it is for, or ``None``.
+    """
+    if attention_mask is None or cache is None or not cache.is_compileable:
+        return attention_mask
+    length, _ = cache.get_mask_sizes(1, 0)
+    missing = length - attention_mask.shape[1]
+    return nn.functional.pad(attention_mask, (0, missing), value=1)
+
+
+def positions(
+    inputs_embeds: Tensor, past_key_values: Cache | None, cu_seqlens: Tensor | None
+) -> Tensor:
+    """Positions of the new tokens, counted from the cache's length or from each document's start.
+
+    Args:
+        inputs_embeds: ``[B, T, hidden_size]``.
+        past_key_values: Cache before this pass, or ``None``.
+        cu_seqlens: int32 ``[num_docs + 1]`` of a packed row, or ``None``.
+
+    Returns:
+        int64 ``[1, T]``.
+    """
+    seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+    index = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device)
+    if cu_seqlens is not None:
+        borders = cu_seqlens.to(index)
+        index = index - borders[torch.bucketize(index, borders[1:], right=True)]
+    return (index + seen).unsqueeze(0)
+
+
+def _check_score_mask(mask: Tensor, batch: int, num_queries: int, num_keys: int) -> None:
+    right = mask.shape[0] in (1, batch) and mask.shape[1:] == (1, num_queries, num_keys)
+    if not right or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise ConfigError(
+            "DiffTransformer: an attention_mask of four axes must be bool or floating "
+            f"[{batch} or 1, 1, {num_queries}, {num_keys}], got {mask.dtype} {list(mask.shape)}."
+        )
+
+
+def _document_borders(position_ids: Tensor, batch: int) -> Tensor | None:
+    """Borders of the documents of all rows, or ``None`` if no position restarts."""
+    if torch.compiler.is_compiling():
+        return None  # depends on the values: compiled callers pass cu_seq_lens_q
+    starts = position_ids[:, 1:] - position_ids[:, :-1] != 1
+    if not starts.any():
+        return None
+    starts = nn.functional.pad(starts, (1, 1), value=True)[:, :-1].expand(batch, -1)
+    borders = starts.flatten().nonzero().flatten()
+    return nn.functional.pad(borders, (0, 1), value=starts.numel()).to(torch.int32)

@@ -1,0 +1,64 @@
+"""The numbers of the page on choosing a variant are those of the records."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from diffattn.records.io import read_json
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+
+
+def cells(start):
+    """What follows the question in its row: where, V1, V2, Shared DIFF."""
+    (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| {start}"))
+    return [cell.strip() for cell in row.split("|")[2:-1]]
+
+
+def test_parameters_for_the_same_loss():
+    of = read_json(ROOT / "published" / "scaling" / "results.json")["axes"]["parameters"]
+    ratios = {
+        row["type"]: row["ratio"]
+        for row in of["equivalents"]
+        if (row["baseline"], row["point"]) == ("softmax", of["read_at"])
+    }
+    _, v1, v2, _ = cells("Fewer parameters")
+    assert v1.startswith(f"{ratios['diff']:.0%}".replace("%", " %"))
+    assert v2.startswith(f"{ratios['diff_v2']:.0%}".replace("%", " %"))
+
+
+def test_steps_until_recall():
+    types = read_json(ROOT / "published" / "recall" / "results.json")["tasks"]["noisy_recall"][
+        "types"
+    ]
+    medians = {name: sorted(of["solved_steps"])[5:7] for name, of in types.items()}
+    _, v1, v2, _ = cells("Recalls among noise")
+    steps = {name: sum(pair) / 2 for name, pair in medians.items()}
+    assert f"{steps['diff']:g} steps against {steps['softmax']:g}" in v1
+    assert f"later, {steps['diff_v2']:g}" in v2
+
+
+def test_training_speed():
+    table = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    row = re.search(
+        r"^\| wide \| 4 \| 1 × 1,024 \| float32 \| forward \+ backward \|.*", table, re.M
+    )
+    speeds = [float(cell.split("(")[0].replace(",", "")) for cell in row.group().split("|")[6:11]]
+    softmax, _, *types = speeds
+    shown = [float(cell.split()[0]) for cell in cells("Training speed")[1:]]
+    assert shown == [pytest.approx(speed / softmax, abs=0.005) for speed in types]
+
+
+def test_what_is_not_shown():
+    verdicts = read_json(ROOT / "published" / "text" / "results.json")["differences"]
+    to_softmax = {
+        row["variant"]: (row["low"], row["high"])
+        for row in verdicts
+        if (row["baseline"], row["at"], row["metric"]) == ("softmax", "best", "validation_loss")
+    }
+    assert cells("Lower loss than softmax")[1:] == ["not shown"] * 3
+    assert all(
+        low < 0 < high for low, high in map(to_softmax.get, ("diff", "diff_v2", "shared_diff"))
+    )

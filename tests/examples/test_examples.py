@@ -1,0 +1,64 @@
+"""Every example runs: small in every push, as printed in its docstring in the scheduled tier."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from children import launched, values
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_example_is_tested():
+    tested = {"nanogpt", "vision_block", "encoder_with_padding", "other_frameworks", "sharded"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
+
+
+def test_nanogpt_learns():
+    losses = example("nanogpt").main(["--steps", "20"])
+    assert losses[-1] < losses[0] - 1
+
+
+def test_nanogpt_has_the_parameters_of_softmax_attention():
+    """As many as with four square projections and a feed-forward layer of four times the width."""
+    nanogpt = example("nanogpt")
+    block = nanogpt.Block(nanogpt.GPTConfig(), 0)
+    width = nanogpt.GPTConfig().n_embd
+    matrices = sum(p.numel() for p in block.parameters() if p.ndim == 2)
+    assert matrices == 4 * width**2 + 2 * 4 * width**2
+
+
+def test_vision_block_trains():
+    assert 0.4 < example("vision_block").main(["--steps", "3"]) <= 1
+
+
+@pytest.mark.scheduled
+def test_vision_block_compares_patches():
+    assert example("vision_block").main([]) > 0.9
+
+
+@pytest.mark.scheduled
+def test_nanogpt_as_printed():
+    assert example("nanogpt").main([])[-1] < 3
+
+
+def test_padding_changes_nothing():
+    assert example("encoder_with_padding").main() < 1e-5
+
+
+def test_arrays_of_another_library():
+    assert example("other_frameworks").main() < 1e-12
+
+
+@pytest.mark.parametrize("how", ["fsdp", "tensor"])
+def test_two_processes_train_as_one(how):
+    module = example("sharded")
+    assert values(launched(2, lambda: module.main([how]))) == [None, None]

@@ -1,0 +1,23 @@
+"""Any Trainer decays what the papers' recipe decays: matrices, and neither λ nor norms."""
+
+import pytest
+from transformers import Trainer, TrainingArguments
+
+from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.training.schedule import parameter_groups
+
+
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_a_stock_trainer_groups_as_ours(attention_type, make_config, tmp_path):
+    bias = attention_type == "diff_v2"
+    config = make_config(attention_type, head_norm=True, lambda_bias=bias)
+    model = DiffTransformerForCausalLM(config)
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path), weight_decay=0.1, use_cpu=True, report_to=[]
+    )
+    theirs = Trainer(model=model, args=arguments).create_optimizer().param_groups
+    for group, ours in zip(theirs, parameter_groups(model, 0.1), strict=True):
+        assert group["weight_decay"] == ours["weight_decay"]
+        assert [id(x) for x in group["params"]] == [id(x) for x in ours["params"]]
+        assert group["params"]

@@ -1,0 +1,65 @@
+"""A seed gives the same initial weights, whatever becomes of the code: committed runs start there.
+
+Hashes of weights and of the order of parameters, by which optimizers and norms of gradients go.
+Weights are hashed in steps of 1e-4, as kernels for other CPUs round the last bits otherwise.
+"""
+
+import hashlib
+
+import pytest
+import torch
+
+from diffattn.layers.diff_attention import DiffAttention
+from diffattn.layers.saved_names import saved_name
+from diffattn.layers.shared_diff_attention import SharedDiffAttention
+from diffattn.models.attention_types import ATTENTION
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+MODELS = {
+    "softmax": "d33bb8170081e97f",
+    "diff": "e2aed3a01adc5bbc",
+    "diff_v2": "4a6d94d44c313855",
+    "shared_diff": "54e771535af3f869",
+    "none": "2f2081f0db9e888f",
+    "softmax_half": "d33bb8170081e97f",
+    "softmax_minus_mean": "d33bb8170081e97f",
+    "diff_v2_gate": "6e723ab32ed6bd3a",
+    "diff_v2_constant": "fd1a439289ab01a9",
+    "diff_v2_added": "4a6d94d44c313855",
+    "diff_token_lambda": "b6cc7715e6159155",
+    "diff_v2_no_lambda": "fd1a439289ab01a9",
+    "diff_v2_raw_lambda": "4a6d94d44c313855",
+    "diff_v2_across": "4a6d94d44c313855",
+    "shared_diff_map_norm": "60dead57ddc7b7fc",
+}
+LAYERS = {
+    "diff": "9a98f1cfbe429ee6",
+    "shared_diff": "2083310b4b547105",
+}
+
+
+def digest(named_parameters):
+    """Of names in files, in the order of the parameters, and of numbers."""
+    total = hashlib.sha256()
+    for name, parameter in named_parameters:
+        steps = (parameter.detach().double() * 1e4).round().to(torch.int32)
+        total.update(saved_name(name).encode() + steps.numpy().tobytes())
+    return total.hexdigest()[:16]
+
+
+@pytest.mark.parametrize("attention_type", ATTENTION)
+def test_models_start_from_the_same_weights(attention_type, make_config):
+    torch.manual_seed(7)
+    model = DiffTransformerForCausalLM(make_config(attention_type, depth_scaled_init=True))
+    assert digest(model.named_parameters()) == MODELS[attention_type]
+
+
+@pytest.mark.parametrize("name", ["diff", "shared_diff"])
+def test_layers_start_from_the_same_weights(name):
+    """Without Hugging Face."""
+    torch.manual_seed(7)
+    if name == "diff":
+        layer = DiffAttention(24, 4, 8, num_kv_heads=2)
+    else:
+        layer = SharedDiffAttention(24, 4, 8, num_kv_heads=2, shared_rank=3)
+    assert digest(layer.named_parameters()) == LAYERS[name]
