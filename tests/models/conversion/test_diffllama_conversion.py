@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from diffattn.errors import ConfigError
 from diffattn.models.conversion.convert import convert
@@ -60,19 +59,6 @@ def test_the_scale_of_the_head_norm_is_folded(with_scale, converted, network, id
     assert (logits - exact).abs().max() < 1e-5 * exact.abs().max()
     assert ours.config.tie_word_embeddings
     assert not theirs.config.tie_word_embeddings
-
-
-@pytest.mark.scheduled
-def test_vectors_of_lambda_may_lie_elsewhere_in_their_layer(diffllama, converted, weights_of):
-    """A folder of another version of ours, whose λ has a module of its own, or has none."""
-    theirs = diffllama()
-    ours = converted(theirs, "diffattn")
-    state = weights_of(ours)
-    (ours / "manifest.json").unlink()
-    moved = {name.replace("self_attn.lambda", "self_attn.x.lambda"): t for name, t in state.items()}
-    save_file(moved, ours / "model.safetensors")
-    back = converted(ours, "diffllama")
-    assert all(torch.equal(weights_of(back)[n], x) for n, x in weights_of(theirs).items())
 
 
 @pytest.mark.scheduled

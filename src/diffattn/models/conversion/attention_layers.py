@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from diffattn.errors import CheckpointError
 from diffattn.layers.diff_attention import DiffAttention
+from diffattn.layers.saved_names import saved_name
 from diffattn.models.conversion.layouts import LAMBDAS
 from diffattn.models.conversion.settings_of import shifted_lambda_init
 from diffattn.models.conversion.source import Source, opened
@@ -59,18 +60,11 @@ def load_attention_layer(path: str, layer: int) -> DiffAttention:
             plain = getattr(made, name)
             biased = nn.Linear(plain.in_features, plain.out_features, device="meta")
             setattr(made, name, biased)
-    full = {_short(name): name for name in made.state_dict()}
-    made.load_state_dict({full[name]: tensor for name, tensor in state.items()}, assign=True)
+    made.load_state_dict(state, assign=True)
     window = _window(source, config, layer)
     if window is not None:
         made.operator = partial(diff_attention, window=window)
     return made.eval()
-
-
-def _short(name: str) -> str:
-    """A name in a layer; that of a vector of λ wherever in it the vector lies."""
-    last = name.rpartition(".")[2]
-    return last if last in LAMBDAS else name
 
 
 def _sizes(source: Source, config: Mapping[str, Any], layer: int) -> tuple[int, int, int]:
@@ -131,7 +125,7 @@ def _state(source: Source, layer: int, made: DiffAttention) -> dict[str, Tensor]
             found |= {f"{name}_proj.{kind}": part.clone() for name, part in parts}
     if "o_bias" in source.names:
         found["o_proj.bias"] = read(source.names["o_bias"])
-    wanted = {_short(name): x for name, x in made.state_dict().items()}
+    wanted = {saved_name(name): x for name, x in made.state_dict().items()}
     for name, like in wanted.items():
         got = found.get(name)
         if got is None or got.shape != like.shape:

@@ -28,7 +28,7 @@ OUR_ENDINGS = {
     "input_norm": "input_layernorm.weight", "post_norm": "post_attention_layernorm.weight",
     "embed": "embed_tokens.weight", "norm": "model.norm.weight", "head": "lm_head.weight",
 } | {name: name for name in LAMBDAS}  # fmt: skip
-"""Roles of our tensors by how their names end: the module that holds a vector of λ may change."""
+"""Roles of our tensors by how their names end in files."""
 
 _HUGGING_FACE = {
     "embed": "model.embed_tokens.weight", "norm": "model.norm.weight", "head": "lm_head.weight",

@@ -1,6 +1,5 @@
 """Our model as every conversion's middle: settings, and tensors by role in our order."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,6 +10,7 @@ from accelerate import init_empty_weights
 from torch import Tensor
 
 from diffattn.errors import CheckpointError
+from diffattn.layers.saved_names import saved_name
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.heads import Pairs, rows_from_ours, rows_to_ours
 from diffattn.models.conversion.layouts import LAMBDAS, OUR_ENDINGS, Layout
@@ -20,7 +20,6 @@ from diffattn.models.conversion.source import Source
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 _CLASS = DiffTransformerForCausalLM.__name__
-_LAYER = re.compile(r"\.layers\.\d+\.")
 _OUTSIDE = ("embed", "norm", "head")
 
 
@@ -64,7 +63,8 @@ def _parameters(config: DiffTransformerConfig) -> dict[str, tuple[str, tuple[int
     with init_empty_weights(include_buffers=False):
         model = DiffTransformerForCausalLM(one_layer)
     found = {}
-    for name, parameter in model.named_parameters():
+    for present, parameter in model.named_parameters():
+        name = saved_name(present)
         (role,) = (role for role, end in OUR_ENDINGS.items() if f".{name}".endswith(f".{end}"))
         if role == "head" and config.tie_word_embeddings:
             continue
@@ -84,7 +84,7 @@ def read_model(source: Source, changes: Mapping[str, Any]) -> OurModel:
     """
     config = DiffTransformerConfig(**settings_of(source, changes))
     config.architectures = [_CLASS]
-    names = source.names or _names_in(source)
+    names = source.names or our_names(config)
     weights: Weights = {}
     used = set()
     for role, shape in our_shapes(config).items():
@@ -105,16 +105,6 @@ def read_model(source: Source, changes: Mapping[str, Any]) -> OurModel:
     _require_all_used(source, used, names)
     config.dtype = weights["q", 0].dtype
     return OurModel(config, weights)
-
-
-def _names_in(source: Source) -> dict[str, str]:
-    """Role to name of a model of ours, wherever in a layer its vectors of λ lie."""
-    found: dict[str, str] = {}
-    for name in source.tensors:
-        for role, end in OUR_ENDINGS.items():
-            if f".{name}".endswith(f".{end}"):
-                found.setdefault(role, _LAYER.sub(r".layers.{}.", name))
-    return found
 
 
 def _to_ours(

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.layers.diff_attention import LAMBDA_STD
+from diffattn.layers.lambda_vectors import LAMBDA_STD
 from diffattn.models.attention_types import ATTENTION
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.layouts import LAMBDAS

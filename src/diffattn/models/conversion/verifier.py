@@ -16,9 +16,9 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from diffattn.errors import CheckpointError
+from diffattn.layers.saved_names import saved_name
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.formula import formula_logits
-from diffattn.models.conversion.layouts import LAMBDAS
 from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.models.conversion.source import Source
 from diffattn.models.loading import quiet
@@ -134,10 +134,7 @@ class _Loaded(Mapping[str, Tensor]):
         self.aliases = {"lm_head.weight": "model.embed_tokens.weight"} if tied else {}
 
     def __getitem__(self, name: str) -> Tensor:
-        name = self.aliases.get(name, name)
-        if name not in self.tensors and name.endswith(LAMBDAS):  # moved within its layer since
-            layer, last = name.split(".self_attn.")[0], name.rpartition(".")[2]
-            (name,) = (x for x in self.tensors if x.startswith(f"{layer}.") and x.endswith(last))
+        name = saved_name(self.aliases.get(name, name))
         return self.tensors[name].load()
 
     def __iter__(self) -> Iterator[str]:
