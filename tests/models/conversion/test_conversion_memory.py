@@ -1,4 +1,4 @@
-"""A larger model takes more time, not more memory."""
+"""Weights pass through memory, they do not gather there."""
 
 import subprocess
 import sys
@@ -62,8 +62,8 @@ def measured(folder, layers):
 
 @pytest.mark.scheduled
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_memory_does_not_grow_with_the_model(tmp_path):
-    small, held_small = measured(tmp_path / "small", 4)
-    large, held_large = measured(tmp_path / "large", 32)
-    assert large > 6 * small
-    assert held_large - held_small < (large - small) / 4
+def test_a_part_of_the_model_is_in_memory(tmp_path):
+    """A file of 8 MB and a block in float64, whatever the number of layers."""
+    size, held = measured(tmp_path / "model", 48)
+    assert size > 200_000_000
+    assert held < size / 3
