@@ -7,7 +7,7 @@ from diffattn.benchmark import models
 from diffattn.benchmark.config import BenchConfig
 from diffattn.benchmark.contender_names import contender_names
 from diffattn.benchmark.model_check import check_model
-from diffattn.benchmark.models import SIZES, ModelSize, model_config, model_contenders, plan
+from diffattn.benchmark.models import SIZES, ModelSize, contenders, model_config, plan
 from diffattn.models.accounting import parameter_count
 from diffattn.ops import backends
 from diffattn.recipes.catalog import recipe
@@ -25,18 +25,18 @@ def case(monkeypatch):
 
 
 def test_every_model_runs_is_right_and_says_what_ran(case):
-    contenders = {c.name: c for c in model_contenders(case)}
-    assert list(contenders) == list(contender_names("models"))
-    for contender in contenders.values():
+    found = {c.name: c for c in contenders(case)}
+    assert list(found) == list(contender_names("models"))
+    for contender in found.values():
         checked = contender.check(True)
         assert checked["passed"], (contender.name, checked)
         assert checked["compared"] == "2 layers, 24 tokens, in norm"
         contender.backward(contender.forward())
         assert contender.tokens == 48
         assert contender.flops > 0
-    assert contenders["diff"].backend in backends.names("diff_attention")
-    assert contenders["softmax_sdpa"].backend == contenders["llama"].backend == "sdpa"
-    assert contenders["diffllama"].technique == contenders["llama"].technique
+    assert found["diff"].backend in backends.names("diff_attention")
+    assert found["softmax_sdpa"].backend == found["llama"].backend == "sdpa"
+    assert found["diffllama"].technique == found["llama"].technique
 
 
 def test_models_are_matched(case):
@@ -45,7 +45,7 @@ def test_models_are_matched(case):
 
 
 def test_only_keeps_t(case):
-    assert [c.name for c in model_contenders(case, ("diff",))] == ["softmax_sdpa", "diff"]
+    assert [c.name for c in contenders(case, ("diff",))] == ["softmax_sdpa", "diff"]
 
 
 @pytest.mark.parametrize("gradients", [False, True])

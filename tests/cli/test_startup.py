@@ -77,6 +77,7 @@ def test_listings_and_help_load_nothing_heavy(arguments):
         ("bench models --only difff", "Did you mean 'diff'?"),
         ("generate {out} --prompt a --temperature inf", "--temperature must be finite"),
         ("pack {out} --out {out} --vocab-size 3", "vocab_size must be 257 or more"),
+        ("convert {out} --to difflama --out {out}", "Did you mean 'diffllama'?"),
         ("judge {out}", "--model or --requests must be given"),
         ("judge {out} --model m --replies a --endpoint b", "got both"),
         ("judge {out} --model m --set worker=2", "Did you mean 'workers'?"),

@@ -34,14 +34,19 @@ def unbroken(longer, tmp_path_factory):
     return out
 
 
-def wait_for_checkpoint(folder):
-    """Until a checkpoint of the run is whole, and a moment longer."""
+def wait_for(found):
+    """Until there is something, which is returned."""
     for _ in range(30_000):
-        if list(folder.glob("checkpoints/*/trainer_state.json")):
-            time.sleep(0.1)
-            return
+        if there := found():
+            return there
         time.sleep(0.01)
-    raise TimeoutError(folder)
+    raise TimeoutError
+
+
+def wait_for_checkpoint(runs, name="*"):
+    """Until a checkpoint of the run, or of any, is whole, and a moment longer."""
+    wait_for(lambda: list(runs.glob(f"{name}/checkpoints/*/trainer_state.json")))
+    time.sleep(0.1)
 
 
 def assert_same_study(out, expected):
@@ -63,8 +68,8 @@ def test_a_killed_worker(victim, longer, unbroken, tmp_path, monkeypatch):
         return started[-1]
 
     def kill():
-        wait_for_checkpoint(out / "runs" / victim)
-        started[NAMES.index(victim)].kill()
+        wait_for_checkpoint(out / "runs", victim)
+        started[-1].kill()  # one at a time: the last is the one at work
 
     with monkeypatch.context() as patch:
         patch.setattr(workers.subprocess, "Popen", spy)
@@ -86,7 +91,7 @@ def test_a_killed_parent_takes_its_workers_along(number, longer, unbroken, tmp_p
         [sys.executable, "-c", REPRODUCE, str(out), *longer],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     ) as parent:  # fmt: skip
-        wait_for_checkpoint(out / "runs" / "softmax-seed0")
+        wait_for_checkpoint(out / "runs")
         os.kill(parent.pid, number)
         assert parent.wait(timeout=30) != 0
     assert not (out / "results.json").exists()
@@ -103,13 +108,10 @@ def test_workers_of_a_parent_that_is_asked_to_end_save_the_step_in_work(number, 
         [sys.executable, "-c", REPRODUCE, str(out), *rare],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
     ) as parent:  # fmt: skip
-        run = out / "runs" / "softmax-seed0"
-        for _ in range(30_000):
-            if (run / "metrics.jsonl").exists() and len(
-                (run / "metrics.jsonl").read_bytes()
-            ) > 5000:
-                break
-            time.sleep(0.01)
+        logs = wait_for(
+            lambda: [p for p in out.glob("runs/*/metrics.jsonl") if p.stat().st_size > 5000]
+        )
+        run = logs[0].parent
         assert not list(run.glob("checkpoints/*"))
         os.kill(parent.pid, number)
         said = parent.communicate(timeout=120)[1].decode()
@@ -128,7 +130,7 @@ def test_two_studies_in_one_folder(longer, unbroken, tmp_path):
         [sys.executable, "-c", REPRODUCE, str(out), *longer],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    wait_for_checkpoint(out / "runs" / "softmax-seed0")
+    wait_for_checkpoint(out / "runs")
     with pytest.raises(DiffAttnError, match="must be written by one process at a time"):
         reproduce("smoke", out=out, settings=longer, on_message=lambda line: None)
     assert first.wait() == 0

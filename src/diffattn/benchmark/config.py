@@ -11,7 +11,7 @@ from diffattn.models.known_names import check_known
 if TYPE_CHECKING:
     import torch
 
-SUITES = ("ops", "models", "decode")
+SUITES = ("ops", "models", "decode", "generation")
 SCALES = ("quick", "full")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("cpu", "cuda")
@@ -63,14 +63,14 @@ class BenchConfig:
     """One call of ``diffattn bench``. Written into the record."""
 
     suite: str
-    """``"ops"``, ``"models"`` or ``"decode"``."""
+    """One of :data:`SUITES`."""
     scale: str = "full"
     """``"quick"`` (under a minute on a CPU) or ``"full"``."""
     device: str = "cpu"
     dtypes: tuple[str, ...] = ()
     """Default: those of the scale."""
     lengths: tuple[int, ...] = ()
-    """Tokens; for decode, cached tokens. Default: those of the scale."""
+    """Tokens; for decode and generation, cached tokens. Default: those of the scale."""
     only: tuple[str, ...] = ()
     """Contenders besides T. Default: all."""
     attention: str = "v1"
@@ -114,7 +114,7 @@ class Case:
     device: str
     dtype: str
     mode: str
-    """``"forward"``, ``"backward"``, ``"forward_backward"`` or ``"decode"``."""
+    """``"forward"``, ``"backward"``, ``"forward_backward"``, ``"prefill"`` or ``"decode"``."""
     shape: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -16,11 +16,16 @@ MODEL_CONTENDERS = {
     "llama": (TC, THEIRS, "softmax", THEIRS, "sdpa"),
     "diffllama": (DIFF, THEIRS, "diff", THEIRS, "sdpa"),
 }
+FOLDED = "shared_diff_folded"
+GENERATION_CONTENDERS = MODEL_CONTENDERS | {FOLDED: (DIFF, OURS, "shared_diff", OURS, "diffattn")}
+"""In training a folded model would be another one; in generation it is the same."""
 
 
 def contender_names(suite: str) -> tuple[str, ...]:
     """What ``only`` may name in a suite: models, or backends of either operator."""
     if suite == "models":
         return tuple(MODEL_CONTENDERS)
+    if suite == "generation":
+        return tuple(GENERATION_CONTENDERS)
     known = [*backends.names("diff_attention"), *backends.names("softmax_attention"), SDPA]
     return tuple(dict.fromkeys(known))

@@ -55,6 +55,8 @@ class Contender:
     flops: int = 0
     tokens: int | None = None
     """Tokens that one run takes in; for models."""
+    cache_bytes: int | None = None
+    """Keys and values that it reads or writes; for generation."""
     refusal: str | None = None
     """Why it cannot run here."""
 

@@ -185,6 +185,7 @@ def _rows(
                 flops_per_second=rate,
                 share_of_peak=rate / matmul_rate if rate and matmul_rate else None,
                 tokens_per_second=tokens / seconds.median if tokens and seconds else None,
+                cache_bytes=contender.cache_bytes if seconds else None,
             )
         )
     return sorted(rows, key=lambda row: (T, TC, DIFF).index(row.role))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.cache_utils import DynamicCache
 
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.testing.budget import compare
@@ -45,6 +46,46 @@ def check_model(
     Returns:
         As :func:`diffattn.benchmark.checking.check_diff`.
     """
+    run = partial(_run, ids=ids, gradients=gradients)
+    return _check(make, config, implementation, whose, ids, dtype, actual=run, expected=run)
+
+
+def check_generation(
+    make: Callable[..., nn.Module],
+    config: DiffTransformerConfig,
+    implementation: str,
+    whose: str,
+    ids: Tensor,
+    dtype: torch.dtype,
+) -> dict[str, Any]:
+    """Logits of the last token, read with a cache of all before, as :func:`check_model` does.
+
+    Args:
+        make: Builds the model from a configuration and ``implementation``.
+        config: Of the timed model; the check uses its first two layers.
+        implementation: ``attn_implementation`` that is timed.
+        whose: ``"diffattn"`` or ``"transformers"``.
+        ids: int64 ``[1, N]``: N - 1 cached tokens and one more.
+        dtype: The timed dtype.
+    """
+    return _check(
+        make, config, implementation, whose, ids, dtype,
+        actual=partial(_step, ids=ids), expected=partial(_last, ids=ids),
+    )  # fmt: skip
+
+
+def _check(
+    make: Callable[..., nn.Module],
+    config: DiffTransformerConfig,
+    implementation: str,
+    whose: str,
+    ids: Tensor,
+    dtype: torch.dtype,
+    *,
+    actual: Callable[[nn.Module], dict[str, Tensor]],
+    expected: Callable[[nn.Module], dict[str, Tensor]],
+) -> dict[str, Any]:
+    """``actual`` of the timed model against ``expected`` of the eager one in float64."""
     config = deepcopy(config)
     config.num_hidden_layers = min(_LAYERS, config.num_hidden_layers)
     eager = deepcopy(config)
@@ -55,14 +96,15 @@ def check_model(
     def build(config: DiffTransformerConfig, form: str) -> nn.Module:
         return make(config, implementation=form).to(ids.device, dtype)
 
-    run = partial(_run, ids=ids, gradients=gradients)
-    actual = run(build(config, implementation))
-    exact = run(build(eager, eager_form).double())
-    off = measured_errors(run, build(eager, eager_form), exact, num_runs=_NUDGED_RUNS, size=_norm)
+    found = actual(build(config, implementation))
+    exact = expected(build(eager, eager_form).double())
+    off = measured_errors(
+        expected, build(eager, eager_form), exact, num_runs=_NUDGED_RUNS, size=_norm
+    )
     worst: dict[str, Any] = {"passed": True, "worst": "logits", "error": 0.0, "budget": 0.0}
     most = -1.0
     for name, want in exact.items():
-        result = compare(actual[name], want, off[name], size=_norm)
+        result = compare(found[name], want, off[name], size=_norm)
         if result.share > most:
             most = result.share
             worst = {"passed": result.problem is None, "worst": name}
@@ -80,6 +122,21 @@ def _run(model: nn.Module, ids: Tensor, gradients: bool) -> dict[str, Tensor]:
         (grad,) = torch.autograd.grad(out.loss, (embedding,))
         values["gradient of the embedding"] = grad
     return values
+
+
+@torch.no_grad()
+def _step(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
+    """By a cache: all but the last token, then that one."""
+    cache = DynamicCache(config=model.config)
+    model(input_ids=ids[:, :-1], past_key_values=cache, logits_to_keep=1)
+    logits = model(input_ids=ids[:, -1:], past_key_values=cache, logits_to_keep=1).logits
+    return {"logits of the last token": logits}
+
+
+@torch.no_grad()
+def _last(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
+    logits = model(input_ids=ids, use_cache=False, logits_to_keep=1).logits
+    return {"logits of the last token": logits}
 
 
 def _norm(x: Tensor) -> float:

@@ -107,12 +107,12 @@ def effort(case: Case) -> int:
     return 20 + round(work * case.shape["B"] * case.shape["N"] / 2e9)
 
 
-def logit_bytes(case: Case) -> int:
+def smallest_bytes(case: Case) -> int:
     """Bytes of one model's logits, in the smallest dtype."""
     return 2 * case.shape["B"] * case.shape["N"] * SIZES[case.shape["size"]].vocab_size
 
 
-def model_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
+def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
     """Every model of one case, T first; all hold freshly drawn weights.
 
     Args:

@@ -6,6 +6,7 @@ from typing import Any
 from diffattn.benchmark.config import BenchConfig, Case
 from diffattn.benchmark.contenders import Contender, operator_contenders
 
+_OF_MODELS = ("models", "generation")
 _HEADS = {"cpu": ((4, 64), (8, 128)), "cuda": ((16, 64), (12, 128))}
 _DECODE_SHAPES = ((1, 4, 64), (4, 4, 64), (1, 12, 128), (4, 12, 128))
 _MODES = {
@@ -16,8 +17,8 @@ _MODES = {
 
 def plan(config: BenchConfig) -> list[Case]:
     """The cases of one call: small shapes first, so that a mistake shows early."""
-    if config.suite == "models":
-        cases: list[Case] = _models().plan(config)
+    if config.suite in _OF_MODELS:
+        cases: list[Case] = _models(config.suite).plan(config)
         return cases
     full, cuda = config.scale == "full", config.device == "cuda"
     dtypes = ("bfloat16",) if cuda else ("float32", "bfloat16") if full else ("float32",)
@@ -52,8 +53,8 @@ def plan(config: BenchConfig) -> list[Case]:
 
 def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
     """Every contender of one case, T first."""
-    if case.suite == "models":
-        of_models: list[Contender] = _models().model_contenders(case, only)
+    if case.suite in _OF_MODELS:
+        of_models: list[Contender] = _models(case.suite).contenders(case, only)
         return of_models
     return operator_contenders(case, only)
 
@@ -61,8 +62,8 @@ def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
 def smallest_bytes(case: Case) -> int:
     """What a case allocates at least: inputs and output of one call, or the logits of a model."""
     shape = case.shape
-    if case.suite == "models":
-        return int(_models().logit_bytes(case))
+    if case.suite in _OF_MODELS:
+        return int(_models(case.suite).smallest_bytes(case))
     widest = max(shape["N"], shape.get("S", 0))
     return int(2 * shape["B"] * shape["H"] * shape["d"] * (3 * widest + shape["N"]))
 
@@ -70,15 +71,15 @@ def smallest_bytes(case: Case) -> int:
 def effort(case: Case) -> int:
     """Rough share of the whole work, for the time left."""
     shape = case.shape
-    if case.suite == "models":
-        return int(_models().effort(case))
+    if case.suite in _OF_MODELS:
+        return int(_models(case.suite).effort(case))
     pairs = shape["N"] * shape.get("S", shape["N"]) / 2
     work = shape["B"] * shape["H"] * shape["d"] * pairs
     return 20 + round(work * (1 if case.mode in ("forward", "decode") else 3.5) / 1e8)
 
 
-def _models() -> ModuleType:
+def _models(suite: str) -> ModuleType:
     """Loaded on demand: transformers would slow every process that measures memory."""
-    from diffattn.benchmark import models
+    from diffattn.benchmark import generation, models
 
-    return models
+    return {"models": models, "generation": generation}[suite]

@@ -9,7 +9,9 @@ import typer
 
 
 def bench(
-    suite: Annotated[str, typer.Argument(help="ops, models or decode")],
+    suite: Annotated[
+        str, typer.Argument(help="ops, models, decode (of the operator) or generation (of models)")
+    ],
     scale: Annotated[str, typer.Option(help="quick (a minute) or full")] = "full",
     device: Annotated[
         str | None, typer.Option(help="cpu (one thread, processor time) or cuda [cuda if there]")
@@ -19,7 +21,9 @@ def bench(
     ] = None,
     length: Annotated[
         str | None,
-        typer.Option(help="comma-separated tokens; decode: cached tokens [of the scale]"),
+        typer.Option(
+            help="comma-separated tokens; decode, generation: cached tokens [of the scale]"
+        ),
     ] = None,
     only: Annotated[
         str | None, typer.Option(help="comma-separated contenders besides the baseline [all]")
@@ -37,7 +41,7 @@ def bench(
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="print the measured cases as JSON")] = False,
 ) -> None:
-    """Check and time attention, decoding or models.
+    """Check and time attention, decoding, models or their generation.
 
     Every differential backend against T, PyTorch's softmax attention, and TC, softmax attention
     by our own technique. Contenders run interleaved; a wrong one gets no number. The same command

@@ -240,6 +240,37 @@ class PackProgress(StderrBars):
         self.on_message(f"packing: {note}{left}")
 
 
+class ByteProgress(StderrBars):
+    """Bytes done of bytes in all, and the time left.
+
+    Args:
+        title: What is done, as in ``"writing"``.
+    """
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self.title = title
+        self.task: TaskID | None = None
+        self.began = time.monotonic()
+
+    def __enter__(self) -> "ByteProgress":
+        self._start(TextColumn("{task.fields[note]}"))
+        self.last_line = self.began
+        return self
+
+    def on_progress(self, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` bytes are done."""
+        now, note = time.monotonic(), f"{done:,}/{total:,} bytes"
+        if self.bars is not None:
+            if self.task is None:
+                self.task = self.bars.add_task(self.title, total=total, note=note)
+            self.bars.update(self.task, completed=done, note=note)
+        elif now - self.last_line >= _SECONDS_BETWEEN_LINES:
+            self.last_line = now
+            rest = (now - self.began) / done * (total - done)
+            self.on_message(f"{self.title}: {note}, about {duration(rest)} left")
+
+
 def duration(seconds: float) -> str:
     """``"1 h 05 min"``, ``"3 min 20 s"`` or ``"12 s"``."""
     minutes, rest = divmod(round(seconds), 60)

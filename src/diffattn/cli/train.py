@@ -30,6 +30,10 @@ def train(
         Path | None,
         typer.Option(help="start from the weights of this run or model folder [fresh weights]"),
     ] = None,
+    same_model: Annotated[
+        bool,
+        typer.Option("--same-model", help="train the model of --init-from, not the recipe's"),
+    ] = False,
     verify: VerifyOption = True,
     resume: Annotated[
         bool, typer.Option("--resume", help="insist on a folder that exists, to be continued")
@@ -57,6 +61,9 @@ def train(
     if attention is not None:
         attention_facts("twin", attention)
     require_folder_destination(out)
+    if same_model and (init_from is None or attention is not None):
+        got = "no --init-from" if init_from is None else "--attention too"
+        raise ConfigError(f"train: --same-model takes the model of --init-from, got {got}.")
     if init_from is not None:
         checkpoint_folder(str(init_from))
     # torch loads from here on, after every name is known to be right.
@@ -68,7 +75,13 @@ def train(
     if packed is not None:  # the model's vocabulary follows the data's
         config = apply_settings(config, [f"data.vocab_size={packed.config.vocab_size}"])
         config = replace(config, data=packed.config)
-    config = apply_settings(config, set_ or [])
+    given: list[str] = []
+    if same_model and init_from is not None:
+        from diffattn.training.initial import initial_config
+
+        fields = initial_config(init_from).settings()
+        given = [f"model.{name}={json.dumps(value)}" for name, value in fields.items()]
+    config = apply_settings(config, [*given, *(set_ or [])])
     if packed is not None and config.data != packed.config:
         raise ConfigError("train: --data fixes the data settings, got --set data.* too.")
     if attention is not None:

@@ -211,7 +211,8 @@ def _hugging_face(
             f"DiffTransformer: attention_type {config.attention_type!r} needs attn_implementation "
             f"{IMPLEMENTATION!r}, got {implementation!r}."
         )
-    if implementation == "eager":
+    added = mask is None or mask.dtype != torch.bool  # a bool mask, too, would be added
+    if implementation == "eager" and (recorder is not None or not added):
         return through_maps(layer, q, k, v, lam, mask, recorder)
     if recorder is not None:
         raise ConfigError(

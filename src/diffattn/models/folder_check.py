@@ -56,13 +56,14 @@ _OTHER_NAMES = (
 _FLOATS = ("auto", "float16", "float32", "float64", "bfloat16")
 
 
-def check_folder(name: str, folder: str, find: Find) -> None:
+def check_folder(name: str, folder: str, find: Find, *, in_memory: bool = True) -> None:
     """Refuse a model folder that cannot be a model, in time and memory that its files bound.
 
     Args:
         name: What the user called it, first in messages.
         folder: What transformers is given: a path, or a name on the hub.
         find: Its files.
+        in_memory: Whether all weights must fit the memory that is left.
 
     Raises:
         CheckpointError: A file or field is impossible: it is named.
@@ -98,7 +99,7 @@ def check_folder(name: str, folder: str, find: Find) -> None:
             f"{where}: sizes must fit the weights, {weights.numbers:,} numbers, got {needed:,} "
             f"parameters; the largest is {_largest_size(settings)}."
         )
-    left = available_bytes()
+    left = available_bytes() if in_memory else None
     if left is not None and weights.size + held > left:
         raise CheckpointError(
             f"{name}: weights must fit the memory that is left, {left:,} bytes, "

@@ -38,7 +38,7 @@ def load_model(name_or_path: str, *, verify: bool = True) -> tuple[Any, Any]:
         except CheckpointError as error:
             advice = f"If it was changed on purpose, delete {folder / MANIFEST}."
             raise CheckpointError(f"{error} {advice}") from error
-    with _quiet(), _damage(f"{name_or_path}: must be a whole checkpoint"):
+    with quiet(), _damage(f"{name_or_path}: must be a whole checkpoint"):
         check_folder(name_or_path, str(folder), partial(_find, folder))
         model, report = AutoModelForCausalLM.from_pretrained(
             str(folder),
@@ -49,7 +49,7 @@ def load_model(name_or_path: str, *, verify: bool = True) -> tuple[Any, Any]:
     if model.can_generate():  # what to write is the caller's to say, not the folder's
         model.generation_config = GenerationConfig()
     _require_all_weights(name_or_path, model, report)
-    with _quiet(), _damage(f"{name_or_path}: must hold a tokenizer"):
+    with quiet(), _damage(f"{name_or_path}: must hold a tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     return model.eval(), tokenizer
 
@@ -132,7 +132,7 @@ def without_bars() -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without bars and the report of a loading: what matters of it becomes an error."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()

@@ -75,9 +75,6 @@ class DiffTransformerPreTrainedModel(SavesItsCode, PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
-    _keep_in_fp32_modules_strict = list(LAMBDA_NAMES)
-    # What quantisers leave as it is: V2's λ projection is too narrow for their blocks.
-    _keep_in_fp32_modules = ["lambda_proj"]
     _can_record_outputs = {
         "hidden_states": DiffTransformerBlock,
         "attentions": OutputRecorder(AttentionMapRecorder, index=0),
@@ -148,8 +145,12 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.rotary_emb = LlamaRotaryEmbedding(config)
         self.gradient_checkpointing = False
-        if config.attention.lambda_vectors:  # accelerate's FSDP: one group for each dtype
+        if config.attention.lambda_vectors:
+            self._keep_in_fp32_modules_strict = list(LAMBDA_NAMES)
+            # accelerate's FSDP makes a group of each of these: one dtype in a group.
             self._no_split_modules = [*self._no_split_modules, LambdaVectors.__name__]
+        if config.attention.lambda_projection:  # too narrow for quantisers, which read the list
+            self._keep_in_fp32_modules = ["lambda_proj"]
         self.post_init()
 
     @merge_with_config_defaults
@@ -384,8 +385,7 @@ def _only_through_our_model(*args: Any, **kwargs: Any) -> Any:
 
 ALL_ATTENTION_FUNCTIONS.register(cached_attention.IMPLEMENTATION, _only_through_our_model)
 register_checkpoint_conversion_mapping(
-    DiffTransformerConfig.model_type,
-    # Both ways: files keep the names of diffattn.layers.saved_names.
+    DiffTransformerConfig.model_type,  # Both ways: files keep the names of layers.saved_names.
     [
         WeightRenaming(r"self_attn\.(lambda_[qk][12])", r"self_attn.lambda_bias.\1"),
         WeightRenaming(r"self_attn\.subln\.weight", r"self_attn.head_norm.weight"),

@@ -44,7 +44,7 @@ def weights_of(name: str, find: Callable[[str], Path | None]) -> Weights | None:
     files = weight_files(name, find)
     if files is None:
         return None
-    parts = [_totals(f"{name}/{file}", path) for file, path in files.items()]
+    parts = [file_totals(f"{name}/{file}", path) for file, path in files.items()]
     return Weights(
         sum(part.tensors for part in parts),
         sum(part.numbers for part in parts),
@@ -93,8 +93,16 @@ def _shards(where: str, path: Path) -> list[str]:
     return sorted(set(table.values()))
 
 
-def _totals(where: str, path: Path) -> Weights:
-    """Of one file, whose header must describe it byte for byte."""
+def file_totals(where: str, path: Path) -> Weights:
+    """Totals of one file, whose header must describe it byte for byte.
+
+    Args:
+        where: First in messages.
+        path: A safetensors file.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
     if not path.is_file():
         raise CheckpointError(f"{where}: must be a file, got something else.")
     size = path.stat().st_size

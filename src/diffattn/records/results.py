@@ -57,6 +57,8 @@ class BenchRow:
     share_of_peak: float | None = None
     """``flops_per_second`` over the rate of a plain matrix product in the same process."""
     tokens_per_second: float | None = None
+    cache_bytes: int | None = None
+    """Keys and values of all cached tokens; for generation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +93,7 @@ class BenchCase:
     device: str
     dtype: str
     mode: str
-    """``"forward"``, ``"backward"``, ``"forward_backward"`` or ``"decode"``."""
+    """``"forward"``, ``"backward"``, ``"forward_backward"``, ``"prefill"`` or ``"decode"``."""
     shape: dict[str, int | str]
     created: str
     matmul_flops_per_second: float | None

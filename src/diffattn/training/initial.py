@@ -47,12 +47,7 @@ def initial_weights(
     place = _place(folder)
     if verify and (place / MANIFEST).exists():
         verify_manifest(place)
-    settings = read_object(f"{folder}/config.json", place / "config.json")
-    if settings.get("model_type") != DiffTransformerConfig.model_type:
-        raise ConfigError(
-            f"train: --init-from must name a model of type {DiffTransformerConfig.model_type!r}, "
-            f"got {settings.get('model_type')!r} in {folder}."
-        )
+    _require_ours(folder, place)
     check_folder(str(folder), str(place), lambda name: _file(place, name))
     ours, theirs = model.settings(), DiffTransformerConfig.from_pretrained(place).settings()
     for key, value in ours.items():
@@ -68,6 +63,22 @@ def initial_weights(
     if len(hashes) > 1:
         weights = hashlib.sha256("\n".join(hashes).encode()).hexdigest()
     return InitConfig(folder=str(folder), weights=weights)
+
+
+def initial_config(folder: Path) -> DiffTransformerConfig:
+    """The model that lies in a folder, to be trained on as it is; in float32, as all training.
+
+    Args:
+        folder: A run directory, or a model folder with safetensors.
+
+    Raises:
+        CheckpointError: The folder holds no model, or a damaged one.
+        ConfigError: It holds a model of another kind.
+    """
+    place = _place(folder)
+    _require_ours(folder, place)
+    check_folder(str(folder), str(place), lambda name: _file(place, name))
+    return DiffTransformerConfig(**DiffTransformerConfig.from_pretrained(place).settings())
 
 
 def initial_model(
@@ -119,6 +130,15 @@ def _place(folder: Path | str) -> Path:
             "Save a model of the hub with save_pretrained first."
         )
     return place
+
+
+def _require_ours(folder: Path, place: Path) -> None:
+    settings = read_object(f"{folder}/config.json", place / "config.json")
+    if settings.get("model_type") != DiffTransformerConfig.model_type:
+        raise ConfigError(
+            f"train: --init-from must name a model of type {DiffTransformerConfig.model_type!r}, "
+            f"got {settings.get('model_type')!r} in {folder}."
+        )
 
 
 def _file(place: Path, name: str) -> Path | None:

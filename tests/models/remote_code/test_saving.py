@@ -10,9 +10,11 @@ from diffattn.data.corpora import Document
 from diffattn.data.tokenizer import train_tokenizer
 from diffattn.errors import CheckpointError
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.conversion.convert import convert
 from diffattn.models.loading import load_model
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.models.remote_code.auto_map import AUTO_MAP, FILE_NAME
+from diffattn.models.remote_code.single_file import single_file
 from diffattn.records.manifest import verify_manifest, write_manifest
 
 TRAP = "raise SystemExit('code of a folder was run')\n"
@@ -71,6 +73,13 @@ def test_every_configuration_says_where_its_classes_are(make_config, tmp_path):
     make_config("diff").save_pretrained(tmp_path)
     config = AutoConfig.from_pretrained(tmp_path)
     assert AutoModelForCausalLM.__name__ in (config.auto_map or {})
+
+
+def test_a_converted_model_has_its_code(make_config, build, tmp_path):
+    build(make_config("softmax")).save_pretrained(tmp_path / "softmax", remote_code=False)
+    convert(str(tmp_path / "softmax"), "diff_v2", tmp_path / "out")
+    assert settings(tmp_path / "out")["auto_map"] == AUTO_MAP
+    assert (tmp_path / "out" / FILE_NAME).read_text(encoding="utf-8") == single_file()
 
 
 def test_code_in_a_folder_is_never_run_by_the_package(folder):

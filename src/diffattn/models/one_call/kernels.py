@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from diffattn.models.one_call.cache_layout import in_kernel_layout
 from diffattn.ops.masking import repeat_heads
@@ -54,7 +55,7 @@ def call_kernel(
     else:
         q = q if lam is None else q.flatten(2, 3)
         k, v = k.transpose(1, 2), v.transpose(1, 2)
-    attention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, None)
+    attention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
     out, _ = attention(
         layer, q.transpose(1, 2), k, v, mask, dropout=0.0, scaling=layer.scaling, **kwargs
     )

@@ -5,7 +5,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from diffattn.records.results import BenchCase, BenchResult, BenchRow
-from diffattn.report.benchmarks.tables import contender_rows, model_table, operator_table
+from diffattn.report.benchmarks.tables import (
+    contender_rows,
+    generation_table,
+    model_table,
+    operator_table,
+)
 from diffattn.report.benchmarks.wording import case_title, mode_text, run_text, targets_in_words
 from diffattn.report.page.charts import Chart, layout, names_of
 from diffattn.report.page.runs import is_number
@@ -16,6 +21,10 @@ from diffattn.report.paper import THROUGHPUT_SOURCE
 # Okabe and Ito's palette without grey, which is the baseline's.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _LONG_TEXT = 40
+_GENERATION = (
+    "Generation: time to read a context, and of every further token per row, with its tokens per "
+    "second. Folded: the low-rank updates of Shared DIFF added to its weights."
+)
 
 
 def bench_section(result: BenchResult, prefix: str) -> dict[str, Any]:
@@ -25,8 +34,9 @@ def bench_section(result: BenchResult, prefix: str) -> dict[str, Any]:
         result: The record.
         prefix: Start of the element ids, unique in the page.
     """
-    operators = [case for case in result.cases if case.suite != "models"]
+    operators = [case for case in result.cases if case.suite in ("ops", "decode")]
     models = [case for case in result.cases if case.suite == "models"]
+    generation = [case for case in result.cases if case.suite == "generation"]
     operators_caption = "Attention: the fastest differential contender."
     models_caption = f"Models: tokens per second. Published: {THROUGHPUT_SOURCE}, on H100 GPUs."
     return {
@@ -34,6 +44,7 @@ def bench_section(result: BenchResult, prefix: str) -> dict[str, Any]:
         "operators": _table(operators_caption, *operator_table(operators)) if operators else None,
         "charts": _charts(operators, prefix),
         "models": _table(models_caption, *model_table(models)) if models else None,
+        "generation": _table(_GENERATION, *generation_table(generation)) if generation else None,
         "targets": targets_in_words(result.cases).split("\n"),
         "cases": [_contenders(case) for case in result.cases],
     }

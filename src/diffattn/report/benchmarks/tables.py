@@ -38,6 +38,7 @@ _MODEL_COLUMNS = {
     "llama": "Llama",
     "diffllama": "DiffLlama",
 }
+_GENERATION_COLUMNS = _MODEL_COLUMNS | {"shared_diff_folded": "Shared DIFF, folded"}
 
 
 def contender_rows(case: BenchCase) -> list[dict[str, str]]:
@@ -103,6 +104,22 @@ def model_table(cases: Sequence[BenchCase]) -> tuple[list[str], list[list[str]]]
     return headers, rows
 
 
+def generation_table(cases: Sequence[BenchCase]) -> tuple[list[str], list[list[str]]]:
+    """Headers and cells of generation cases: time of a prefill or of a step, one row per case."""
+    headers = ["Size", "Batch", "Context", "dtype", "Pass", *_GENERATION_COLUMNS.values()]
+    headers += ["Cache, MiB: T, V1, V2", "Run"]
+    rows = []
+    for case in cases:
+        shape = case.shape
+        cells = [str(shape.get("size")), str(shape.get("B")), count(shape.get("S", shape.get("N")))]
+        cells += [case.dtype, mode_text(case)]
+        cells += [_time_and_rate(case.row(name)) for name in _GENERATION_COLUMNS]
+        caches = (case.row(name) for name in ("softmax_sdpa", "diff", "diff_v2"))
+        sizes = (mebibytes(row.cache_bytes if row else None) for row in caches)
+        rows.append([*cells, ", ".join(size.removesuffix(" MiB") for size in sizes), case.run])
+    return headers, rows
+
+
 def markdown(result: BenchResult, chosen: dict[str, str] | None = None) -> str:
     """The tables of a record as Markdown.
 
@@ -117,7 +134,7 @@ def markdown(result: BenchResult, chosen: dict[str, str] | None = None) -> str:
     if not cases:
         raise ConfigError(f"bench table: the record must hold a case of {chosen}, got none.")
     parts = []
-    for suites, make in ((("ops", "decode"), operator_table), (("models",), model_table)):
+    for suites, make in _TABLES:
         of_suite = [case for case in cases if case.suite in suites]
         if of_suite:
             headers, rows = make(of_suite)
@@ -125,6 +142,13 @@ def markdown(result: BenchResult, chosen: dict[str, str] | None = None) -> str:
     used = dict.fromkeys(case.run for case in cases)
     parts.append("\n".join(run_text(result, name) for name in used) + "\n")
     return "\n".join(parts)
+
+
+_TABLES = (
+    (("ops", "decode"), operator_table),
+    (("models",), model_table),
+    (("generation",), generation_table),
+)
 
 
 def replace_tables(text: str, root: Path) -> str:
@@ -189,6 +213,12 @@ def _short_time(row: BenchRow | None) -> str:
     if row is None or row.seconds is None:
         return MISSING
     return f"{figure(1e3 * row.seconds.median)} ms"
+
+
+def _time_and_rate(row: BenchRow | None) -> str:
+    if row is None or row.seconds is None:
+        return MISSING
+    return f"{_short_time(row)} ({count(row.tokens_per_second)} tokens/s)"
 
 
 def _tokens(row: BenchRow | None) -> str:

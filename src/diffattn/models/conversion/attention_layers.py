@@ -1,0 +1,136 @@
+"""Attention layers of models that ours cannot be as a whole: Phi-4-mini-flash and Motif-2.6B."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from accelerate import init_empty_weights
+from torch import Tensor, nn
+
+from diffattn.errors import CheckpointError
+from diffattn.layers.diff_attention import DiffAttention
+from diffattn.layers.saved_names import saved_name
+from diffattn.models.conversion.layouts import LAMBDAS
+from diffattn.models.conversion.settings_of import shifted_lambda_init
+from diffattn.models.conversion.source import Source, opened
+from diffattn.models.numbers import is_whole
+from diffattn.ops.diff_attention.api import diff_attention
+from diffattn.records.fields import short
+
+_PHI_EPS = 1e-5
+
+
+def load_attention_layer(path: str, layer: int) -> DiffAttention:
+    """One attention layer of a Phi-4-mini-flash or Motif-2.6B folder, with its biases.
+
+    Call it with the layer's normalised input. Phi's layers have no positions
+    (``position_embeddings=None``), and their window, if any, is bound already; Motif's take
+    :func:`diffattn.rotary_embedding` of the folder's ``rope_theta``.
+
+    Args:
+        path: Folder with ``config.json`` and safetensors.
+        layer: Its index in the model, counted from 0.
+
+    Returns:
+        The layer in the dtype of its weights.
+
+    Raises:
+        CheckpointError: Another model, a layer without attention of its own, or tensors of other
+            shapes than ``config.json`` says.
+    """
+    with opened(path) as source:
+        if source.layout.name not in ("phi4flash", "motif"):
+            raise CheckpointError(
+                f"{path}: must be Phi-4-mini-flash or Motif-2.6B, got {source.layout.title}. "
+                "Convert the whole model instead."
+            )
+        config = source.settings or {}
+        heads, kv_heads, width = _sizes(source, config, layer)
+        shift = source.layout.lambda_shift
+        schedule = shifted_lambda_init(layer + 1, shift)
+        with init_empty_weights(include_buffers=False):  # sizes are the folder's, and may be wrong
+            made = DiffAttention(
+                config["hidden_size"], heads, width, num_kv_heads=kv_heads, layer_idx=layer,
+                lambda_init=None if schedule is None else schedule[layer],
+                head_norm_eps=config.get("attn_rms_norm_eps", _PHI_EPS),
+            )  # fmt: skip
+        state = _state(source, layer, made)
+    for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        if f"{name}.bias" in state:
+            plain = getattr(made, name)
+            biased = nn.Linear(plain.in_features, plain.out_features, device="meta")
+            setattr(made, name, biased)
+    made.load_state_dict(state, assign=True)
+    window = _window(source, config, layer)
+    if window is not None:
+        made.operator = partial(diff_attention, window=window)
+    return made.eval()
+
+
+def _sizes(source: Source, config: Mapping[str, Any], layer: int) -> tuple[int, int, int]:
+    """Heads, key/value heads and width of one, all of them pairs."""
+    for name in ("hidden_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers"):
+        if not is_whole(config.get(name)) or config[name] < 1:
+            raise CheckpointError(
+                f"{source.name}: {name} must be a whole number, got {short(config.get(name))}."
+            )
+    layers = config["num_hidden_layers"]
+    if not 0 <= layer < layers:
+        raise CheckpointError(f"{source.name}: layer must be below {layers}, got {layer}.")
+    if source.layout.name == "phi4flash":
+        period = config.get("mb_per_layer", 2)
+        if (period and layer % period == 0) or layer > layers // 2 + 1:
+            what = "a state-space layer" if period and layer % period == 0 else "cross-attention"
+            raise CheckpointError(
+                f"{source.name}: layer must have keys and values of its own, got {what} in "
+                f"layer {layer}."
+            )
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    if heads % 2 or kv_heads % 2 or config.get("num_noise_heads") is not None:
+        raise CheckpointError(
+            f"{source.name}: heads must be pairs, got {heads} over {kv_heads} key/value heads."
+        )
+    return heads // 2, kv_heads // 2, config["hidden_size"] // heads
+
+
+def _window(source: Source, config: Mapping[str, Any], layer: int) -> int | None:
+    """Phi's lower layers see this many tokens, themselves included."""
+    if source.layout.name != "phi4flash" or layer >= config["num_hidden_layers"] // 2:
+        return None
+    return config.get("sliding_window")
+
+
+def _state(source: Source, layer: int, made: DiffAttention) -> dict[str, Tensor]:
+    """Tensors under our names, adjacent pairs being ours; all of the shapes that the layer has."""
+
+    def read(name: str) -> Tensor | None:
+        tensor = source.tensors.get(name.format(layer))
+        return None if tensor is None else tensor.load()
+
+    ends = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj", "subln": "subln"}
+    found: dict[str, Tensor | None] = {}
+    for role, name in source.names.items():
+        if role in LAMBDAS:
+            vector = read(name)
+            found[role] = None if vector is None else vector.float()
+        elif role in ends:
+            found[f"{ends[role]}.weight"] = read(name)
+            if role in "qkv":
+                found[f"{ends[role]}.bias"] = read(name.replace(".weight", ".bias"))
+    rows = [getattr(made, f"{name}_proj").out_features for name in "qkv"]
+    for kind, role in (("weight", "qkv"), ("bias", "qkv_bias")):
+        fused = read(source.names[role]) if role in source.names else None
+        if fused is not None and fused.shape[0] == sum(rows):
+            parts = zip("qkv", fused.split(rows), strict=True)
+            found |= {f"{name}_proj.{kind}": part.clone() for name, part in parts}
+    if "o_bias" in source.names:
+        found["o_proj.bias"] = read(source.names["o_bias"])
+    wanted = {saved_name(name): x for name, x in made.state_dict().items()}
+    for name, like in wanted.items():
+        got = found.get(name)
+        if got is None or got.shape != like.shape:
+            shape = "none" if got is None else list(got.shape)
+            raise CheckpointError(
+                f"{source.name}: layer {layer} must hold {name} as {list(like.shape)}, got {shape}."
+            )
+    return {name: tensor for name, tensor in found.items() if tensor is not None}

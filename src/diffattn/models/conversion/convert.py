@@ -1,0 +1,162 @@
+"""From one layout to another, and from softmax to differential attention: read, write, verify."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.models.conversion import pretrained
+from diffattn.models.conversion.layouts import STARTED_CONTROLS, STARTS
+from diffattn.models.conversion.our_model import OurModel, folded, read_model
+from diffattn.models.conversion.source import Source, opened
+from diffattn.models.conversion.target import WRITERS, Written, as_ours
+from diffattn.models.conversion.verifier import Verification, verified
+from diffattn.models.conversion.writer import (
+    CARRIED,
+    SHARD_BYTES,
+    carry,
+    new_folder,
+    require_free,
+    require_room,
+    write_weights,
+)
+from diffattn.records.io import write_json
+from diffattn.records.manifest import MANIFEST, verify_manifest, write_manifest
+
+RECORD = "conversion.json"
+"""What a folder was converted from, and how its logits compared."""
+_OF_THE_START = frozenset({"head_norm", "lambda_init", "shared_rank"})
+"""Settings that a softmax model does not have and its start has."""
+_CAN = {
+    "softmax": STARTS,
+    "diff": ("diffllama", "original"),
+    "diff_v2": ("original",),
+    "shared_diff": ("diffllama", "original", "diff"),
+}
+"""What ours of an attention type can become."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What was done."""
+
+    layout: str
+    """Of the source, in words."""
+    attention_type: str
+    """Of the result."""
+    tensors: int
+    size: int
+    """Bytes of weights."""
+    preserved: bool
+    """Whether the result computes what the source computes."""
+    verification: Verification
+
+
+def convert(
+    source: str,
+    target: str,
+    out: Path,
+    *,
+    layout: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    verify: bool = True,
+    shard_bytes: int = SHARD_BYTES,
+    on_message: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Conversion:
+    """Write a model in another layout, or as the start of a differential one.
+
+    Weights are read and written tensor by tensor; the folder appears at the end, after its logits
+    were compared with the source's.
+
+    Args:
+        source: A model folder, a run directory or one ``.safetensors`` file.
+        target: ``"diffattn"``, ``"diffllama"``, ``"original"``; or an attention type: of a softmax
+            model ``"diff_v2"``, ``"diff"`` or ``"shared_diff"`` (or the control
+            ``"diff_v2_gate"``), of Shared DIFF ``"diff"``.
+        out: The new folder.
+        layout: Of the source, where neither ``config.json`` nor its names say it.
+        changes: Fields of the configuration to set, and ``rope_theta``.
+        verify: Whether to compare the source with its manifest first, if it has one.
+        shard_bytes: Largest size of one file of weights.
+        on_message: Called with what begins, in words.
+        on_progress: Called with bytes written, and in all.
+
+    Raises:
+        CheckpointError: The source is damaged or not what it should be, or the logits differ.
+        ConfigError: The target cannot be this model.
+    """
+    out, changes = Path(out), dict(changes or {})
+    require_free(out)
+    with opened(source, layout) as given:
+        if verify and (given.folder / MANIFEST).exists() and not Path(source).is_file():
+            verify_manifest(given.folder)
+        start = {name: changes.pop(name) for name in _OF_THE_START & changes.keys()}
+        model = read_model(given, changes)
+        written, preserved = _expressed(given, model, target, start)
+        size = sum(tensor.nbytes for tensor in written.tensors.values())
+        carried = sum(
+            (given.folder / name).stat().st_size
+            for name in CARRIED
+            if (given.folder / name).is_file()
+        )
+        require_room(out, size + carried)
+        on_message(f"{given.layout.title} to {target}: {size:,} bytes")
+        with new_folder(out) as folder:
+            written.write_config(folder)
+            write_weights(
+                folder,
+                written.tensors,
+                shard_bytes=shard_bytes,
+                on_progress=lambda done: on_progress(done, size),
+            )
+            carry(given.folder, folder)
+            with opened(str(folder), written.layout.name) as result:
+                verification = verified(
+                    given,
+                    result,
+                    model.config,
+                    rounded=written.rounded,
+                    preserved=preserved,
+                    on_progress=on_message,
+                )
+            conversion = Conversion(
+                layout=given.layout.title,
+                attention_type=written.attention_type,
+                tensors=len(written.tensors),
+                size=size,
+                preserved=preserved,
+                verification=verification,
+            )
+            write_json(
+                folder / RECORD,
+                {"kind": "conversion", "schema": 1, "target": target, **asdict(conversion)},
+            )
+            write_manifest(folder)
+    return conversion
+
+
+def _expressed(
+    source: Source, model: OurModel, target: str, start: dict[str, Any]
+) -> tuple[Written, bool]:
+    """What is to be written, and whether it computes what the source computes."""
+    kind = model.config.attention_type
+    if kind == "softmax" and target in (*STARTS, *STARTED_CONTROLS):
+        begun = pretrained.started(model, target, start)
+        rounded = target in ("diff", "shared_diff")  # the others' factor of 2 rounds nothing
+        return replace(as_ours(begun), rounded=rounded), pretrained.preserves(begun.config)
+    if start:
+        raise ConfigError(
+            f"convert: {', '.join(sorted(start))} must be left out unless a softmax model becomes "
+            f"a differential one, got {kind!r} to {target!r}."
+        )
+    if kind == "shared_diff" and target == "diff":
+        return replace(as_ours(folded(model)), rounded=True), True
+    if target not in WRITERS or (target == "diffattn" and source.layout.name == "diffattn"):
+        can = [*(["diffattn"] if source.layout.name != "diffattn" else []), *_CAN.get(kind, ())]
+        raise ConfigError(
+            f"convert: --to must be one of {', '.join(can) or 'none'} for {source.layout.title} "
+            f"with attention_type {kind!r}, got {target!r}."
+        )
+    return WRITERS[target](model), True

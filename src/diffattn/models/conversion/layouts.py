@@ -1,0 +1,173 @@
+"""The layouts as tables: names of tensors by role, order of heads and channels, index of λ_init.
+
+A role says what a tensor is for: ``q`` is the query projection of a layer wherever it lies. Names
+hold ``{}`` where the number of the layer stands. Loads without torch.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Pairs = Literal["adjacent", "split"]
+"""Maps of head i: rows 2i and 2i + 1, or i and i + h (of the heads' blocks of rows)."""
+Rope = Literal["halves", "interleaved", "none"]
+"""Channels that a rotary position turns together: c and c + D/2, or 2c and 2c + 1."""
+STARTS = ("diff_v2", "diff", "shared_diff")
+"""Attention types that a softmax model can become."""
+STARTED_CONTROLS = ("diff_v2_gate",)
+"""Controls that it can become as well: V2 without its second map."""
+TARGETS = ("diffattn", "diffllama", "original", *STARTS)
+"""What can be written."""
+LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
+OUR_ENDINGS = {
+    "q": "q_proj.weight", "k": "k_proj.weight", "v": "v_proj.weight", "o": "o_proj.weight",
+    "subln": "subln.weight", "lambda_proj": "lambda_proj.weight",
+    "lambda_bias": "lambda_proj.bias", "q_down": "q_down_proj.weight",
+    "k_down": "k_down_proj.weight", "q_up": "q_up", "k_up": "k_up",
+    "gate": "gate_proj.weight", "up": "up_proj.weight", "down": "down_proj.weight",
+    "input_norm": "input_layernorm.weight", "post_norm": "post_attention_layernorm.weight",
+    "embed": "embed_tokens.weight", "norm": "model.norm.weight", "head": "lm_head.weight",
+} | {name: name for name in LAMBDAS}  # fmt: skip
+"""Roles of our tensors by how their names end in files."""
+
+_HUGGING_FACE = {
+    "embed": "model.embed_tokens.weight", "norm": "model.norm.weight", "head": "lm_head.weight",
+    "input_norm": "model.layers.{}.input_layernorm.weight",
+    "post_norm": "model.layers.{}.post_attention_layernorm.weight",
+    "gate": "model.layers.{}.mlp.gate_proj.weight", "up": "model.layers.{}.mlp.up_proj.weight",
+    "down": "model.layers.{}.mlp.down_proj.weight",
+}  # fmt: skip
+_UNILM = {  # its decoder-only models; w1 is the gate
+    "embed": "tok_embeddings.weight", "norm": "norm.weight", "head": "output.weight",
+    "input_norm": "layers.{}.attention_norm.weight", "post_norm": "layers.{}.ffn_norm.weight",
+    "gate": "layers.{}.feed_forward.w1.weight", "up": "layers.{}.feed_forward.w3.weight",
+    "down": "layers.{}.feed_forward.w2.weight",
+}  # fmt: skip
+_V1 = ("q", "k", "v", "o", *LAMBDAS, "subln")
+_V2 = ("q", "k", "v", "o", "lambda_proj")
+_SOFTMAX = ("q", "k", "v", "o")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """One layout of weights: what is published under ``title``."""
+
+    name: str
+    title: str
+    attention_type: str
+    """Ours, of the same function."""
+    names: tuple[Mapping[str, str], ...]
+    """Role to name; several where the layout fixes only the names inside attention."""
+    model_types: tuple[str, ...] = ()
+    """``model_type`` of its ``config.json``."""
+    pairs: Pairs = "adjacent"
+    split_values: bool = False
+    """The two halves of a value lie like the two maps of a key, in ``pairs``."""
+    rope: Rope = "halves"
+    lambda_shift: int = 0
+    """Added to the 0-based index of a layer before λ_init follows from it."""
+    optional: tuple[str, ...] = ("head",)
+    """Roles that a model may lack: a tied output matrix, a head norm without scale."""
+    whole_model: bool = True
+    """Whether ours can be the same model; else its attention layers alone."""
+
+
+def _attention(
+    before: str, roles: Collection[str], out: str = "o_proj", inside: str = ""
+) -> dict[str, str]:
+    """Names inside attention: ours, but for the output projection and what lies ``inside``."""
+    names = {role: before + OUR_ENDINGS[role] for role in roles}
+    names["o"] = f"{before}{out}.weight"
+    inner = {role: before + inside + OUR_ENDINGS[role] for role in ("subln", *LAMBDAS)}
+    return names | {role: name for role, name in inner.items() if role in roles}
+
+
+_OURS = tuple(f".{ending}" for ending in OUR_ENDINGS.values())
+_OUTER = ("model.", "lm_head.")
+_SELF, _BARE = "model.layers.{}.self_attn.", "layers.{}.attention."
+_ORIGINAL = tuple(
+    skeleton | _attention(before, _V1, out="out_proj")
+    for skeleton, before in ((_HUGGING_FACE, _SELF), (_UNILM, _BARE))
+)
+_ORIGINAL_V2 = tuple(
+    skeleton | _attention(before, _V2)
+    for skeleton, before in ((_HUGGING_FACE, _SELF), (_UNILM, _BARE))
+)
+LAYOUTS = {
+    row.name: row
+    for row in (
+        Layout(
+            name="diffattn", title="DIFF Transformer of this package", attention_type="diff",
+            model_types=("diff_transformer",), names=(),
+        ),
+        Layout(
+            name="diffllama", title="Hugging Face DiffLlama", attention_type="diff",
+            model_types=("diffllama",), pairs="split", split_values=True,
+            names=(_HUGGING_FACE | _attention(_SELF, [r for r in _V1 if r != "subln"]),),
+        ),
+        Layout(
+            name="original", title="original V1 code (unilm)", attention_type="diff",
+            model_types=("original_diff_transformer",), rope="interleaved", names=_ORIGINAL,
+            optional=("head", "subln"),
+        ),
+        Layout(
+            name="original_v2", title="original V2 code (unilm)", attention_type="diff_v2",
+            model_types=("original_diff_transformer_v2",), rope="interleaved",
+            names=_ORIGINAL_V2,
+        ),
+        Layout(
+            name="motif", title="Motif-2.6B", attention_type="diff", model_types=("Motif", "motif"),
+            lambda_shift=-1, names=(_HUGGING_FACE | _attention(_SELF, _V1),),
+        ),
+        Layout(
+            name="phi4flash", title="Phi-4-mini-flash", attention_type="diff", rope="none",
+            model_types=("phi4flash",), whole_model=False,
+            names=(
+                {
+                    "qkv": "model.layers.{}.attn.Wqkv.weight",
+                    "qkv_bias": "model.layers.{}.attn.Wqkv.bias",
+                    "o_bias": "model.layers.{}.attn.out_proj.bias",
+                }
+                | _attention(
+                    "model.layers.{}.attn.", ("o", *LAMBDAS, "subln"), out="out_proj",
+                    inside="inner_cross_attn.",
+                ),
+            ),
+        ),
+        Layout(
+            name="llama", title="softmax model of the Llama family", attention_type="softmax",
+            model_types=("llama", "mistral", "qwen2", "qwen3"),
+            names=(_HUGGING_FACE | _attention(_SELF, _SOFTMAX),),
+        ),
+    )
+}  # fmt: skip
+"""Name to layout. Our own names follow from the model, see ``our_names``."""
+
+
+def layouts_of(names: Collection[str]) -> list[tuple[Layout, Mapping[str, str]]]:
+    """The layouts, with their names, that tensors of these names can be: often several.
+
+    Args:
+        names: Of all tensors.
+    """
+    first = {name for name in names if ".0." in f".{name}"}
+    outside = {name for name in names if not any(part.isdecimal() for part in name.split("."))}
+    present = first | outside
+    matching: list[tuple[Layout, Mapping[str, str]]] = []
+    if all(f".{name}".endswith(_OURS) and name.startswith(_OUTER) for name in present):
+        matching.append((LAYOUTS["diffattn"], {}))
+    for layout in LAYOUTS.values():
+        for table in layout.names:
+            known = {role: name.format(0) for role, name in table.items()}
+            needed = {name for role, name in known.items() if role not in layout.optional}
+            if needed <= present <= set(known.values()):
+                matching.append((layout, table))
+    return matching
+
+
+def number_of_layers(names: Collection[str], table: Mapping[str, str]) -> int:
+    """Layers of a model of these tensors: as many as have a norm before attention, from 0 on."""
+    count = 0
+    while table["input_norm"].format(count) in names:
+        count += 1
+    return count

@@ -1,0 +1,42 @@
+"""Tensors that are known by shape and dtype, and read when they are written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Key = tuple[str, int | None]
+"""A tensor by what it is for: its role (see :mod:`~diffattn.models.conversion.layouts`) and layer,
+``None`` for what stands outside the layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class LazyTensor:
+    """One tensor: ``load`` reads it, or makes it of others, each time anew."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    load: Callable[[], Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the disk."""
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+
+Weights = dict[Key, LazyTensor]
+
+
+def derived(change: Callable[..., Tensor], *sources: LazyTensor) -> LazyTensor:
+    """``change`` of some tensors; shape and dtype follow from the same change of empty ones."""
+    empty = change(*(torch.empty(x.shape, dtype=x.dtype, device="meta") for x in sources))
+    return LazyTensor(
+        tuple(empty.shape), empty.dtype, lambda: change(*(source.load() for source in sources))
+    )
+
+
+def made(make: Callable[[], Tensor]) -> LazyTensor:
+    """A small tensor that comes from no file."""
+    tensor = make()
+    return LazyTensor(tuple(tensor.shape), tensor.dtype, make)

@@ -1,0 +1,191 @@
+"""Our model as every conversion's middle: settings, and tensors by role in our order."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights
+from torch import Tensor
+
+from diffattn.errors import CheckpointError
+from diffattn.layers.saved_names import saved_name
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.conversion.heads import Pairs, rows_from_ours, rows_to_ours
+from diffattn.models.conversion.layouts import LAMBDAS, OUR_ENDINGS, Layout
+from diffattn.models.conversion.lazy import LazyTensor, Weights, derived
+from diffattn.models.conversion.settings_of import settings_of
+from diffattn.models.conversion.source import Source
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+_CLASS = DiffTransformerForCausalLM.__name__
+_OUTSIDE = ("embed", "norm", "head")
+
+
+@dataclass(frozen=True, slots=True)
+class OurModel:
+    """A DIFF Transformer that may lie elsewhere in another layout."""
+
+    config: DiffTransformerConfig
+    weights: Weights
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the projections; λ is float32."""
+        return self.weights["q", 0].dtype
+
+    @property
+    def layers(self) -> range:
+        """Indices of its layers."""
+        return range(self.config.num_hidden_layers)
+
+
+def our_names(config: DiffTransformerConfig) -> dict[str, str]:
+    """Role to name, ``{}`` in place of the layer, read off the model itself.
+
+    Args:
+        config: Of the model; its first layer is built, without memory.
+    """
+    return {role: name for role, (name, _) in _parameters(config).items()}
+
+
+def our_shapes(config: DiffTransformerConfig) -> dict[str, tuple[int, ...]]:
+    """Role to shape."""
+    return {role: shape for role, (_, shape) in _parameters(config).items()}
+
+
+def _parameters(config: DiffTransformerConfig) -> dict[str, tuple[str, tuple[int, ...]]]:
+    one_layer = DiffTransformerConfig(
+        **config.settings()
+        | {"num_hidden_layers": 1, "lambda_init": 0.5 if config.attention.lambda_vectors else None}
+    )
+    with init_empty_weights(include_buffers=False):
+        model = DiffTransformerForCausalLM(one_layer)
+    found = {}
+    for present, parameter in model.named_parameters():
+        name = saved_name(present)
+        (role,) = (role for role, end in OUR_ENDINGS.items() if f".{name}".endswith(f".{end}"))
+        if role == "head" and config.tie_word_embeddings:
+            continue
+        found[role] = (name.replace(".0.", ".{}.", 1), tuple(parameter.shape))
+    return found
+
+
+def read_model(source: Source, changes: Mapping[str, Any]) -> OurModel:
+    """The model that a source is, in our order; nothing is read before it is written.
+
+    Args:
+        source: A whole model of any layout.
+        changes: Fields of the configuration to set.
+
+    Raises:
+        CheckpointError: A tensor is missing, of another shape than the settings say, or unknown.
+    """
+    config = DiffTransformerConfig(**settings_of(source, changes))
+    config.architectures = [_CLASS]
+    names = source.names or our_names(config)
+    weights: Weights = {}
+    used = set()
+    for role, shape in our_shapes(config).items():
+        if role not in names:
+            raise CheckpointError(
+                f"{source.name}: must hold what {source.layout.title} has, got no {role}."
+            )
+        for layer in [None] if role in _OUTSIDE else range(config.num_hidden_layers):
+            name = names[role].format(layer)
+            tensor = source.tensors.get(name)
+            if tensor is None or tensor.shape != shape:
+                got = "none" if tensor is None else list(tensor.shape)
+                raise CheckpointError(
+                    f"{source.name}: must hold {name} as {list(shape)}, got {got}."
+                )
+            used.add(name)
+            weights[role, layer] = _to_ours(tensor, role, config, source.layout)
+    _require_all_used(source, used, names)
+    config.dtype = weights["q", 0].dtype
+    return OurModel(config, weights)
+
+
+def _to_ours(
+    tensor: LazyTensor, role: str, config: DiffTransformerConfig, layout: Layout
+) -> LazyTensor:
+    if role in LAMBDAS:
+        return derived(Tensor.float, tensor) if tensor.dtype != torch.float32 else tensor
+    order = row_order(role, config, layout)
+    return tensor if order is None else derived(partial(rows_to_ours, **order), tensor)
+
+
+def from_ours(
+    tensor: LazyTensor, role: str, config: DiffTransformerConfig, layout: Layout
+) -> LazyTensor:
+    """A tensor of ours in a layout's order."""
+    order = row_order(role, config, layout)
+    return tensor if order is None else derived(partial(rows_from_ours, **order), tensor)
+
+
+def row_order(role: str, config: DiffTransformerConfig, layout: Layout) -> dict[str, Any] | None:
+    """Arguments of :func:`rows_to_ours` for a projection; ``None`` where its rows lie as ours."""
+    facts = config.attention
+    pairs: Pairs = layout.pairs
+    if role == "v" and layout.split_values and facts.value_width == 2:
+        return {"heads": config.num_kv_heads, "maps": 2, "pairs": pairs, "rope": "none"}
+    if role not in ("q", "k") or (layout.pairs == "adjacent" and layout.rope != "interleaved"):
+        return None
+    if role == "q":
+        heads, maps = config.num_heads, facts.query_maps
+    else:
+        heads, maps = config.num_kv_heads, facts.key_maps
+    return {"heads": heads, "maps": maps, "pairs": pairs, "rope": layout.rope}
+
+
+def _require_all_used(source: Source, used: set[str], names: Mapping[str, str]) -> None:
+    """Refuse tensors without a place; a copy of the embedding may stand as the output matrix."""
+    other = sorted(source.tensors.keys() - used)
+    head = names.get("head", OUR_ENDINGS["head"])
+    if other == [head]:
+        embedding, copy = (source.tensors[name] for name in (names["embed"], head))
+        if embedding.shape == copy.shape and torch.equal(embedding.load(), copy.load()):
+            return
+        raise CheckpointError(
+            f"{source.name}: {head} must be the embedding, for tie_word_embeddings is true, "
+            "got another one."
+        )
+    if other:
+        raise CheckpointError(
+            f"{source.name}: must hold what {source.layout.title} has, got {other[0]} too "
+            f"({len(other)} such tensors)."
+        )
+
+
+def folded(model: OurModel) -> OurModel:
+    """Shared DIFF as the V1 model of the same function: W + U Zᵀ formed for each map."""
+    weights = {key: tensor for key, tensor in model.weights.items() if key[0] not in _LOW_RANK}
+    for layer in model.layers:
+        for role in ("q", "k"):
+            parts = (model.weights[name, layer] for name in (role, f"{role}_down", f"{role}_up"))
+            weights[role, layer] = derived(_fold, *parts)
+    settings = model.config.settings() | {"attention_type": "diff", "shared_rank": None}
+    return replace(model, config=like(model.config, settings), weights=weights)
+
+
+_LOW_RANK = ("q_down", "k_down", "q_up", "k_up")
+
+
+def _fold(base: Tensor, down: Tensor, up: Tensor) -> Tensor:
+    heads, maps, width, rank = up.shape
+    low = down.unflatten(0, (heads, maps, rank))
+    update = torch.einsum("hmdr,hmrx->hmdx", up, low)
+    return (base.unflatten(0, (heads, 1, width)) + update).flatten(0, 2)
+
+
+def like(config: DiffTransformerConfig, settings: dict[str, Any]) -> DiffTransformerConfig:
+    """A configuration of other settings, for weights of the same dtype."""
+    other = DiffTransformerConfig(**settings)
+    other.dtype, other.architectures = config.dtype, [_CLASS]
+    return other
+
+
+def scaled(tensor: LazyTensor, factor: float) -> LazyTensor:
+    """A tensor times a number, in its own dtype."""
+    return tensor if factor == 1 else derived(lambda x: x * factor, tensor)

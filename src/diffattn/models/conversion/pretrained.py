@@ -1,0 +1,152 @@
+r"""A pretrained softmax model as the start of a differential one.
+
+With equal queries both maps are the softmax map A, and A - λA = (1 - λ) A: scaling the output
+projection by 1 / (1 - λ) gives the softmax model's output. For V2 λ is σ(0) = ½ and the factor is
+exactly 2, so that nothing is rounded in any dtype. The start is no trap: the two queries get the
+gradients g and -λ g, opposite in sign, so the first step of training parts them, and λ's own
+gradient is that of the output's size, which is not 0.
+
+V1 and Shared DIFF have values twice as wide: the second half of a value is that of the next
+key/value head, and the output projection does not read it yet. Their head norm cannot be
+preserved, for it divides every head by its size, which depends on the token. With it the start is
+the closest that weights alone give: the output projection is scaled by the size that a head's
+values have for inputs of unit size. Without it (``head_norm=False``) the output is preserved.
+
+After training parts of it: with ``peft``, ``target_modules=["q_proj", "o_proj"]`` adapts what
+tells the maps apart, and ``modules_to_save=["lambda_proj"]`` trains V2's λ in full (a low-rank
+update of a narrow projection saves nothing).
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.layers.lambda_vectors import LAMBDA_STD
+from diffattn.models.attention_types import ATTENTION
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.conversion.layouts import LAMBDAS
+from diffattn.models.conversion.lazy import LazyTensor, Weights, derived, made
+from diffattn.models.conversion.our_model import OurModel, like, scaled
+
+_LARGEST_FACTOR = 1e3
+
+
+def started(model: OurModel, attention_type: str, changes: dict[str, Any]) -> OurModel:
+    """A differential model that starts from a softmax one.
+
+    Args:
+        model: A softmax model.
+        attention_type: One of :data:`~diffattn.models.conversion.layouts.STARTS`, or the control.
+        changes: Fields of its configuration to set: ``head_norm``, ``lambda_init`` and
+            ``shared_rank`` of V1 and Shared DIFF.
+
+    Raises:
+        CheckpointError: The softmax model normalises its heads.
+        ConfigError: λ_init too near 1, or settings that contradict each other.
+    """
+    if model.config.uses_head_norm:
+        raise CheckpointError("convert: a softmax model must have no head norm, got one.")
+    settings = model.config.settings() | {"attention_type": attention_type, "head_norm": None}
+    v2 = ATTENTION[attention_type].lambda_projection
+    config = like(model.config, settings | ({"lambda_bias": True} if v2 else {}) | changes)
+    weights = dict(model.weights)
+    for layer in model.layers:
+        (_from_v2 if v2 else _from_v1)(weights, config, layer)
+    return replace(model, config=config, weights=weights)
+
+
+def preserves(config: DiffTransformerConfig) -> bool:
+    """Whether a model that :func:`started` gave has the softmax model's output."""
+    return not config.uses_head_norm
+
+
+def _from_v2(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
+    """λ from a projection that is 0 at first."""
+    dtype = weights["q", layer].dtype
+    if config.attention.query_projections == 2:
+        weights["q", layer] = derived(partial(_twice, heads=config.num_heads), weights["q", layer])
+    weights["o", layer] = scaled(weights["o", layer], 2.0)
+    shape = (config.num_heads, config.hidden_size)
+    weights["lambda_proj", layer] = made(partial(torch.zeros, shape, dtype=dtype))
+    weights["lambda_bias", layer] = made(partial(torch.zeros, shape[:1], dtype=dtype))
+    if config.uses_head_norm:
+        raise ConfigError("convert: head_norm of a converted V2 model must be off, got on.")
+
+
+def _from_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
+    """λ from vectors that leave it at λ_init, and wide values."""
+    q, k, v, o = (weights[role, layer] for role in "qkvo")
+    heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
+    factor = 1.0 - config.layer_lambda_init(layer)
+    if abs(factor) * _LARGEST_FACTOR < 1:
+        raise ConfigError(
+            f"convert: lambda_init must keep away from 1, got {1 - factor} in layer {layer}."
+        )
+    if config.attention.low_rank_maps:
+        _add_low_rank(weights, config, layer)
+    else:
+        weights["q", layer] = derived(partial(_twice, heads=heads), q)
+        weights["k", layer] = derived(partial(_twice, heads=kv_heads), k)
+    weights["v", layer] = derived(partial(_widened, heads=kv_heads), v)
+    if config.uses_head_norm:
+        norm = weights["input_norm", layer]
+        weights["o", layer] = derived(
+            partial(_sized, heads=heads, factor=factor), o, weights["v", layer], norm
+        )
+        if config.head_norm_affine:
+            weights["subln", layer] = made(partial(torch.ones, 2 * width, dtype=o.dtype))
+    else:
+        weights["o", layer] = derived(partial(_padded, heads=heads, factor=factor), o)
+    for role in LAMBDAS:  # q1 = q2 and k1 = k2: the exponentials cancel, their gradients do not
+        weights[role, layer] = made(partial(_normal, 2 * layer + (role[7] == "k"), width))
+
+
+def _add_low_rank(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
+    """Updates that are 0 at first, for U is; its gradient is not, for Z is random."""
+    rank, width = config.shared_rank, config.head_dim
+    for role, heads in (("q", config.num_heads), ("k", config.num_kv_heads)):
+        dtype = weights[role, layer].dtype
+        down = (heads * 2 * rank, config.hidden_size)
+        weights[f"{role}_down", layer] = made(partial(torch.zeros, down, dtype=dtype))
+        seed = 2**20 + 2 * layer + (role == "k")
+        up = partial(_normal, seed, heads, 2, width, rank, std=rank**-0.5, dtype=dtype)
+        weights[f"{role}_up", layer] = LazyTensor((heads, 2, width, rank), dtype, up)
+
+
+def _normal(
+    seed: int, *shape: int, std: float = LAMBDA_STD, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.normal(0.0, std, shape, generator=generator).to(dtype)
+
+
+def _twice(x: Tensor, heads: int) -> Tensor:
+    """Every head's rows for both of its maps."""
+    rows = x.unflatten(0, (heads, 1, -1))
+    return rows.expand(-1, 2, *rows.shape[2:]).flatten(0, 2)
+
+
+def _widened(v: Tensor, heads: int) -> Tensor:
+    """Every value head followed by the next one, as one of twice the width."""
+    rows = v.unflatten(0, (heads, -1))
+    return torch.stack((rows, rows.roll(-1, 0)), 1).flatten(0, 2)
+
+
+def _padded(o: Tensor, heads: int, factor: float) -> Tensor:
+    """Columns for the first half of every value, scaled; none for the second."""
+    first = o.unflatten(1, (heads, -1)) / factor
+    return torch.cat((first, torch.zeros_like(first)), 2).flatten(1)
+
+
+def _sized(o: Tensor, v: Tensor, norm: Tensor, heads: int, factor: float) -> Tensor:
+    """As :func:`_padded`, times the size of each head's values for inputs of unit size."""
+    width = 2 * (o.shape[1] // heads)
+    rows = (v.float() * norm.float()).square().sum(1).unflatten(0, (-1, width))
+    sizes = rows.mean(1).sqrt()  # [kv_heads]
+    sizes = sizes.repeat_interleave(heads // sizes.shape[0])
+    columns = o.unflatten(1, (heads, -1)).float() * sizes[:, None]
+    return _padded(columns.flatten(1), heads, factor).to(o.dtype)

@@ -1,0 +1,263 @@
+"""Settings of a source, as ours: what its ``config.json`` says, and what ours cannot be."""
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from transformers import AutoConfig
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.models.conversion.layouts import LAMBDAS, number_of_layers
+from diffattn.models.conversion.source import Source
+from diffattn.models.folder_check import check_folder
+from diffattn.models.numbers import is_number, is_whole
+from diffattn.models.settings import ModelSettings
+from diffattn.records.fields import short
+
+_UNTOLD = ("rms_norm_eps", "rope_theta", "max_position_embeddings")
+"""What the weights of a model without ``config.json`` do not tell."""
+_WINDOW = "sliding_window"
+_ALONE = "Its attention layers alone load with diffattn.models.conversion.attention_layers."
+
+
+def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a ``DiffTransformerConfig`` of the same function.
+
+    Args:
+        source: A whole model.
+        changes: Fields to set, and ``rope_theta``.
+
+    Raises:
+        CheckpointError: The model has what ours cannot have; it is named.
+        ConfigError: A field that must be given is not.
+    """
+    layout = source.layout
+    if not layout.whole_model:
+        raise CheckpointError(
+            f"{source.name}: must be a decoder of attention and SwiGLU layers with RMSNorm and "
+            f"RoPE, got {layout.title}: it also has state-space layers, gated memory units, "
+            f"LayerNorm and biases, and no positions. {_ALONE}"
+        )
+    read = _READERS.get(layout.name)
+    if layout.name.startswith("original") and source.settings is None:
+        read = _from_weights
+    if read is None or (source.settings is None and read is not _from_weights):
+        raise CheckpointError(
+            f"{source.name}: must hold config.json, which says how many heads a {layout.title} "
+            "has, got none."
+        )
+    settings = read(source) if read is not _from_weights else _from_weights(source, changes)
+    for name in ("pad_token_id", "bos_token_id"):
+        if isinstance(settings.get(name), int) and settings[name] < 0:  # none, in older files
+            settings[name] = None
+    given = dict(changes)
+    if "rope_theta" in given:
+        theta = given.pop("rope_theta")
+        if not is_number(theta):
+            raise ConfigError(f"convert: rope_theta must be a number, got {short(theta)}.")
+        rope = settings.get("rope_parameters") or {"rope_type": "default"}
+        settings["rope_parameters"] = {**rope, "rope_theta": float(theta)}
+    window = settings.pop(_WINDOW, None)
+    settings |= given
+    if window is not None and settings["max_position_embeddings"] > window:
+        raise CheckpointError(
+            f"{source.name}: sliding_window must reach over the whole context of "
+            f"{settings['max_position_embeddings']:,} tokens, for a DIFF Transformer has none, got "
+            f"{window:,}. Contexts within the window are the same: --set "
+            f"max_position_embeddings={window}"
+        )
+    return settings
+
+
+def _config(source: Source) -> Any:
+    """A checked configuration of transformers."""
+    check_folder(source.name, str(source.folder), source.find, in_memory=False)
+    return AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
+
+
+def _shared(config: Any) -> dict[str, Any]:
+    """Fields that models of Hugging Face share with ours."""
+    names = (
+        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "rms_norm_eps",
+        "max_position_embeddings", "tie_word_embeddings", "initializer_range", "pad_token_id",
+        "bos_token_id", "eos_token_id",
+    )  # fmt: skip
+    rope = {key: value for key, value in config.rope_parameters.items() if value is not None}
+    return {name: getattr(config, name) for name in names} | {"rope_parameters": rope}
+
+
+def _ours(source: Source) -> dict[str, Any]:
+    return dict(_config(source).settings())
+
+
+def _diffllama(source: Source) -> dict[str, Any]:
+    config = _config(source)
+    _require(source, "hidden_act", config.hidden_act, "silu")
+    _require(source, "attention_bias", config.attention_bias, False)
+    return _shared(config) | {
+        "attention_type": "diff",
+        "num_heads": _half(source, "num_attention_heads", config.num_attention_heads),
+        "num_kv_heads": _half(source, "num_key_value_heads", config.num_key_value_heads),
+        "head_dim": config.head_dim,
+        "head_norm_affine": False,
+        "head_norm_eps": config.rms_norm_eps,
+    }
+
+
+def _llama(source: Source) -> dict[str, Any]:
+    config = _config(source)
+    kind = config.model_type
+    _require(source, "hidden_act", config.hidden_act, "silu")
+    for name in ("attention_bias", "mlp_bias"):
+        _require(source, name, getattr(config, name, False), False)
+    biases = [name for name in source.tensors if name.endswith(".bias")]
+    if biases:
+        raise CheckpointError(
+            f"{source.name}: must have no biases, which a DIFF Transformer lacks, "
+            f"got {short(biases[0])} ({len(biases)} such tensors; model_type {kind!r})."
+        )
+    norms = [name for name in source.tensors if name.endswith(("q_norm.weight", "k_norm.weight"))]
+    if norms:
+        raise CheckpointError(
+            f"{source.name}: must have no norms on queries and keys, which a DIFF Transformer "
+            f"lacks, got {short(norms[0])} ({len(norms)} such tensors; model_type {kind!r})."
+        )
+    if config.attention_dropout:
+        warnings.warn(
+            f"{source.name}: attention_dropout = {config.attention_dropout} is left out, for a "
+            "DIFF Transformer has none",
+            stacklevel=2,
+        )
+    settings = _shared(config) | {
+        "attention_type": "softmax",
+        "num_heads": config.num_attention_heads,
+        "num_kv_heads": config.num_key_value_heads,
+        "head_dim": getattr(config, "head_dim", None)
+        or config.hidden_size // config.num_attention_heads,
+    }
+    if isinstance(getattr(config, "sliding_window", None), int):
+        settings[_WINDOW] = config.sliding_window
+    return settings
+
+
+def _motif(source: Source) -> dict[str, Any]:
+    config = dict(source.settings or {})
+    if config.get("num_noise_heads") is not None:
+        raise CheckpointError(
+            f"{source.name}: must pair its heads two and two, got num_noise_heads = "
+            f"{config['num_noise_heads']!r} (grouped differential attention)."
+        )
+    if config.get("hidden_act") != "silu":
+        raise CheckpointError(
+            f"{source.name}: hidden_act must be 'silu', got {config.get('hidden_act')!r}, which a "
+            f"DIFF Transformer lacks. {_ALONE}"
+        )
+    _require(source, "use_bias", config.get("use_bias", False), False)
+    for name in ("num_attention_heads", "num_hidden_layers", "hidden_size"):
+        if not is_whole(config.get(name)):
+            raise CheckpointError(
+                f"{source.name}: {name} must be a whole number, got {short(config.get(name))}."
+            )
+    heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
+    if layers > len(source.tensors):  # λ_init is one number for each
+        raise CheckpointError(
+            f"{source.name}: num_hidden_layers must fit {len(source.tensors)} tensors, "
+            f"got {layers}."
+        )
+    theta, scaling = config.get("rope_theta", 10_000.0), config.get("rope_scaling") or {}
+    if not is_number(theta) or not isinstance(scaling, dict):
+        raise CheckpointError(
+            f"{source.name}: rope_theta must be a number and rope_scaling an object, "
+            f"got {short(theta)} and {short(scaling)}."
+        )
+    rope = {"rope_type": "default", "rope_theta": float(theta)}
+    same = (
+        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "rms_norm_eps",
+        "max_position_embeddings", "initializer_range", "pad_token_id", "bos_token_id",
+        "eos_token_id",
+    )  # fmt: skip
+    return {name: config[name] for name in same if name in config} | {
+        "attention_type": "diff",
+        "num_heads": _half(source, "num_attention_heads", heads),
+        "num_kv_heads": _half(
+            source, "num_key_value_heads", config.get("num_key_value_heads", heads)
+        ),
+        "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
+        "head_norm_eps": config.get("attn_rms_norm_eps", 1e-5),
+        "lambda_init": shifted_lambda_init(layers, source.layout.lambda_shift),
+        "rope_parameters": rope | scaling,
+        "tie_word_embeddings": config.get("tie_word_embeddings", False),
+    }
+
+
+def _original(source: Source) -> dict[str, Any]:
+    known = ModelSettings.__dataclass_fields__
+    return {name: value for name, value in (source.settings or {}).items() if name in known}
+
+
+def _from_weights(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What the shapes tell; the rest must be given."""
+    missing = [name for name in _UNTOLD if name not in changes]
+    if "rope_parameters" in changes and "rope_theta" in missing:
+        missing.remove("rope_theta")
+    if missing:
+        told = " ".join(f"--set {name}=..." for name in missing)
+        raise ConfigError(
+            f"{source.name}: {', '.join(missing)} must be given, for the weights do not tell them "
+            f"and there is no config.json, got none. Add {told}"
+        )
+
+    def shape(role: str) -> tuple[int, ...]:
+        name = source.names[role].format(0)
+        if name not in source.tensors or len(source.tensors[name].shape) < 1:
+            raise CheckpointError(f"{source.name}: must hold {name}, got none.")
+        return source.tensors[name].shape
+
+    settings: dict[str, Any] = {
+        "attention_type": source.layout.attention_type,
+        "vocab_size": shape("embed")[0],
+        "hidden_size": shape("embed")[-1],
+        "intermediate_size": shape("gate")[0],
+        "num_hidden_layers": number_of_layers(source.tensors, source.names),
+        "tie_word_embeddings": source.names["head"] not in source.tensors,
+    }
+    if source.layout.attention_type == "diff":
+        settings["head_dim"] = shape(LAMBDAS[0])[0]
+        settings["num_heads"] = shape("q")[0] // (2 * settings["head_dim"])
+        settings["num_kv_heads"] = shape("k")[0] // (2 * settings["head_dim"])
+        settings["head_norm_affine"] = source.names["subln"].format(0) in source.tensors
+    else:
+        settings["num_heads"] = shape("lambda_proj")[0]
+        settings["head_dim"] = shape("q")[0] // (2 * max(1, settings["num_heads"]))
+        settings["num_kv_heads"] = shape("k")[0] // max(1, settings["head_dim"])
+    return settings
+
+
+def shifted_lambda_init(num_layers: int, shift: int) -> list[float] | None:
+    """λ_init of every layer where its index is shifted; ``None`` for the schedule itself.
+
+    With a shift of -1 the first layer's is -0.01, as of a layer before the paper's first.
+    """
+    if shift == 0:
+        return None
+    return [0.8 - 0.6 * math.exp(-0.3 * (layer + shift)) for layer in range(num_layers)]
+
+
+def _half(source: Source, name: str, count: Any) -> int:
+    if not isinstance(count, int) or count < 2 or count % 2:
+        raise CheckpointError(f"{source.name}: {name} must be even, got {count!r}.")
+    return count // 2
+
+
+def _require(source: Source, name: str, value: Any, must: Any) -> None:
+    if value != must:
+        raise CheckpointError(
+            f"{source.name}: {name} must be {must!r}, as in a DIFF Transformer, got {value!r}."
+        )
+
+
+_READERS: dict[str, Callable[..., dict[str, Any]]] = {
+    "diffattn": _ours, "diffllama": _diffllama, "original": _original, "original_v2": _original,
+    "motif": _motif, "llama": _llama,
+}  # fmt: skip

@@ -1,0 +1,185 @@
+"""The reader: a folder of safetensors, opened and checked, its tensors read one by one."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from diffattn.errors import CheckpointError, did_you_mean
+from diffattn.models.conversion.layouts import LAYOUTS, Layout, layouts_of
+from diffattn.models.conversion.lazy import LazyTensor
+from diffattn.models.folder_check import read_object
+from diffattn.models.weight_files import file_totals, weight_files, weights_of
+from diffattn.records.fields import short
+
+_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+}  # fmt: skip
+_PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+_INDEX = "model.safetensors.index.json"
+_BUFFERS = ("rotary_emb.inv_freq",)
+"""Ends of names that older files hold though they follow from the settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Weights on the disk, and what they are."""
+
+    name: str
+    """What the user called it."""
+    folder: Path
+    tensors: Mapping[str, LazyTensor]
+    settings: dict[str, Any] | None
+    """Content of ``config.json``; ``None`` if there is none."""
+    layout: Layout
+    names: Mapping[str, str]
+    """Role to name; empty for our own, whose names follow from the model."""
+
+    def find(self, name: str) -> Path | None:
+        """A file of the folder."""
+        path = self.folder / name
+        return path if path.exists() else None
+
+
+@contextmanager
+def opened(path: str, layout: str | None = None) -> Iterator[Source]:
+    """Open weights: a model folder, a run directory or one safetensors file.
+
+    Args:
+        path: Where they lie.
+        layout: Name of their layout. Default: what ``config.json`` or the names say.
+
+    Raises:
+        CheckpointError: No safetensors (pickled files are never read), damaged ones, or tensors of
+            no layout or of several.
+    """
+    folder, files = _files(path)
+    settings = None
+    if (folder / "config.json").exists() and not Path(path).is_file():
+        settings = read_object(f"{path}/config.json", folder / "config.json")
+        if settings.get("quantization_config") is not None:
+            raise CheckpointError(f"{path}: must hold weights as they are, got quantized ones.")
+    with ExitStack() as stack:
+        tensors: dict[str, LazyTensor] = {}
+        for name, file in files.items():
+            where = path if Path(path).is_file() else f"{path}/{name}"
+            tensors |= _tensors(where, file, stack, tensors)
+        kind, names = _layout(path, settings, tensors, layout)
+        yield Source(path, folder, tensors, settings, kind, names)
+
+
+def _files(path: str) -> tuple[Path, dict[str, Path]]:
+    """The folder, and its files of weights, every header checked."""
+    place = Path(path)
+    if place.is_file():
+        _refuse_pickled(path, [place])
+        file_totals(path, place)
+        return place.parent, {place.name: place}
+    if (place / "model" / "config.json").exists():
+        place = place / "model"
+    if not place.is_dir():
+        raise CheckpointError(
+            f"{path}: must be a model folder, a run directory or a .safetensors file, got nothing. "
+            "Save a model of the hub in a folder first."
+        )
+    found = {entry.name: entry for entry in place.iterdir() if entry.suffix == ".safetensors"}
+    if len(found) == 1 and not (place / _INDEX).exists():  # whatever it is called
+        ((name, file),) = found.items()
+        file_totals(f"{path}/{name}", file)
+        return place, {name: file}
+    files = weight_files(path, lambda name: _existing(place / name)) or {}
+    if not files:
+        _refuse_pickled(path, sorted(place.iterdir()))
+        got = f"{len(found)} without an index" if found else "none"
+        raise CheckpointError(f"{path}: must hold safetensors (model.safetensors), got {got}.")
+    weights_of(path, lambda name: _existing(place / name))
+    if _INDEX not in files and (place / _INDEX).exists() and "model.safetensors" not in files:
+        index = read_object(f"{path}/{_INDEX}", place / _INDEX, vocabulary=True)
+        for file in sorted(set(index["weight_map"].values()) - files.keys()):
+            raise CheckpointError(f"{path}: must hold {file}, which its index names, got none.")
+    return place, files
+
+
+def _existing(path: Path) -> Path | None:
+    return path if path.exists() else None
+
+
+def _refuse_pickled(path: str, entries: list[Path]) -> None:
+    for entry in entries:
+        if entry.suffix in _PICKLED:
+            raise CheckpointError(
+                f"{path}: must hold safetensors, got pickled weights ({entry.name}), which run "
+                "code when they are read. Save them with safe_serialization first."
+            )
+
+
+def _tensors(
+    where: str, file: Path, stack: ExitStack, before: Mapping[str, LazyTensor]
+) -> dict[str, LazyTensor]:
+    """Tensors of one file, read when they are needed."""
+    try:
+        handle = stack.enter_context(safe_open(file, "pt"))
+        names = list(handle.keys())
+    except (SafetensorError, OSError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise CheckpointError(f"{where}: must be whole safetensors, got: {reason}.") from error
+    tensors = {}
+    for name in names:
+        if name.endswith(_BUFFERS):
+            continue
+        part = handle.get_slice(name)
+        dtype = _DTYPES.get(part.get_dtype())
+        if dtype is None:
+            raise CheckpointError(
+                f"{where}: {short(name)} must be of {', '.join(_DTYPES)}, got {part.get_dtype()}."
+            )
+        if name in before:
+            raise CheckpointError(f"{where}: {short(name)} must stand in one file, got two.")
+        tensors[name] = LazyTensor(tuple(part.get_shape()), dtype, partial(handle.get_tensor, name))
+    return tensors
+
+
+def _layout(
+    path: str,
+    settings: dict[str, Any] | None,
+    tensors: Mapping[str, LazyTensor],
+    wanted: str | None,
+) -> tuple[Layout, Mapping[str, str]]:
+    """What the tensors are, by what is asked for, by ``config.json``, or by their names."""
+    by_names = layouts_of(tensors)
+    named = dict.fromkeys(layout.name for layout, _ in by_names)
+    kind = None if settings is None else settings.get("model_type")
+    if wanted is None and kind is not None:
+        of_kind = [layout.name for layout in LAYOUTS.values() if kind in layout.model_types]
+        if not of_kind:
+            known = [kind for layout in LAYOUTS.values() for kind in layout.model_types]
+            raise CheckpointError(
+                f"{path}: model_type must be one of {', '.join(known)}, got {short(kind)}."
+                f"{did_you_mean(str(kind), known)}"
+            )
+        (wanted,) = of_kind
+    if wanted is None:
+        if len(named) != 1:
+            got = f"tensors that fit {' and '.join(named)}" if named else _some(tensors)
+            raise CheckpointError(
+                f"{path}: must be of one layout, got {got}, and no config.json. "
+                "Name the layout with --from."
+            )
+        (wanted,) = named
+    layout = LAYOUTS[wanted]
+    for candidate, names in by_names:
+        if candidate.name == wanted:
+            return layout, names
+    return layout, layout.names[0] if layout.names else {}
+
+
+def _some(tensors: Mapping[str, LazyTensor]) -> str:
+    """The first names, for a message."""
+    names = sorted(tensors)
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return f"tensors of none ({', '.join(map(short, names[:3]))}{more})"

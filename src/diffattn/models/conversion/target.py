@@ -1,0 +1,169 @@
+"""Our model in another layout: names, order and ``config.json``; refused where it has no room."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DiffLlamaConfig
+
+from diffattn.errors import ConfigError
+from diffattn.models.conversion.layouts import LAMBDAS, LAYOUTS, Layout
+from diffattn.models.conversion.lazy import LazyTensor, derived
+from diffattn.models.conversion.our_model import (
+    OurModel,
+    folded,
+    from_ours,
+    our_names,
+    scaled,
+)
+
+_ORIGINAL_EPS = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What is to be written."""
+
+    layout: Layout
+    tensors: dict[str, LazyTensor]
+    write_config: Callable[[Path], None]
+    """Into a folder."""
+    attention_type: str
+    rounded: bool
+    """Whether numbers change, by the rounding of their dtype, and not their places alone."""
+
+
+def as_ours(model: OurModel) -> Written:
+    """In our own layout."""
+    tensors = _named(model, our_names(model.config), LAYOUTS["diffattn"])
+    kind = model.config.attention_type
+    write_config = partial(model.config.save_pretrained, remote_code=True)
+    return Written(LAYOUTS["diffattn"], tensors, write_config, kind, rounded=False)
+
+
+def as_diffllama(model: OurModel) -> Written:
+    """As Hugging Face DiffLlama: no scale in the head norm, so it is folded into what follows.
+
+    Raises:
+        ConfigError: The model is no V1, or has settings that DiffLlama lacks.
+    """
+    model, rounded = _v1(model, "diffllama")
+    config = model.config
+    _require("diffllama", "head_norm_eps", config.head_norm_eps, config.rms_norm_eps)
+    layout = LAYOUTS["diffllama"]
+    weights = dict(model.weights)
+    for layer in model.layers:
+        scale = weights.pop(("subln", layer), None)
+        if scale is not None and bool((scale.load() != 1).any()):
+            weights["o", layer] = derived(_fold_scale, weights["o", layer], scale)
+            rounded = True
+    tied = config.tie_word_embeddings
+    if config.embedding_multiplier != 1:
+        if tied:
+            weights["head", None] = weights["embed", None]
+        weights["embed", None] = scaled(weights["embed", None], config.embedding_multiplier)
+        tied, rounded = False, True
+    theirs = DiffLlamaConfig(
+        vocab_size=config.vocab_size, hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size, num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=2 * config.num_heads, num_key_value_heads=2 * config.num_kv_heads,
+        head_dim=config.head_dim, rms_norm_eps=config.rms_norm_eps,
+        max_position_embeddings=config.max_position_embeddings,
+        rope_parameters=config.rope_parameters, tie_word_embeddings=tied,
+        initializer_range=config.initializer_range, pad_token_id=config.pad_token_id,
+        bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, dtype=config.dtype,
+        architectures=["DiffLlamaForCausalLM"],
+    )  # fmt: skip
+    moved = OurModel(config, weights)
+    return Written(
+        layout, _named(moved, layout.names[0], layout), theirs.save_pretrained, "diff", rounded
+    )
+
+
+def as_original(model: OurModel) -> Written:
+    """In the names and the order of the published code, V1 or V2, in our own folder layout.
+
+    Raises:
+        ConfigError: Settings that the published code has not.
+    """
+    config, rounded = model.config, False
+    if config.attention_type == "diff_v2":
+        name = "original_v2"
+        _require(name, "lambda_bias", config.lambda_bias, False)
+        _require(name, "head_norm", config.uses_head_norm, False)
+    else:
+        name = "original"
+        model, rounded = _v1(model, name)
+        _require(name, "head_norm_eps", config.head_norm_eps, _ORIGINAL_EPS)
+        width = 2 * config.num_heads * config.head_dim
+        _require(name, "hidden_size", config.hidden_size, width)
+    _require(name, "embedding_multiplier", config.embedding_multiplier, 1.0)
+    layout = LAYOUTS[name]
+    facts = {"model_type": layout.model_types[0]} | model.config.settings()
+    facts["dtype"] = str(model.dtype).removeprefix("torch.")
+
+    def write_config(folder: Path) -> None:
+        (folder / "config.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+    tensors = _named(model, layout.names[0], layout)
+    return Written(layout, tensors, write_config, model.config.attention_type, rounded)
+
+
+WRITERS: dict[str, Callable[[OurModel], Written]] = {
+    "diffattn": as_ours, "diffllama": as_diffllama, "original": as_original,
+}  # fmt: skip
+"""Targets that are layouts."""
+
+
+def _v1(model: OurModel, target: str) -> tuple[OurModel, bool]:
+    """A V1 model with its head norm and λ_init of the schedule; whether it was folded."""
+    shared = model.config.attention_type == "shared_diff"
+    if shared:
+        model = folded(model)
+    config = model.config
+    _require(target, "attention_type", config.attention_type, "diff")
+    _require(target, "head_norm", config.uses_head_norm, True)
+    schedule = type(config)(attention_type="diff").layer_lambda_init
+    same = all(config.layer_lambda_init(layer) == schedule(layer) for layer in model.layers)
+    if not same:
+        _require(target, "lambda_init", config.lambda_init, None)
+    return model, shared
+
+
+def _require(target: str, field: str, value: Any, must: Any) -> None:
+    if value != must:
+        raise ConfigError(
+            f"convert: {field} of a model for {target} must be {must!r}, got {value!r}."
+        )
+
+
+def _named(model: OurModel, names: Mapping[str, str], layout: Layout) -> dict[str, LazyTensor]:
+    """Tensors under a layout's names, in its order."""
+    tensors = {}
+    for layer in (None, *model.layers):
+        for role, name in names.items():
+            tensor = model.weights.get((role, layer))
+            if tensor is None:  # of the layers and outside them in turn; or optional
+                continue
+            tensor = from_ours(tensor, role, model.config, layout)
+            if role in LAMBDAS and layout.name == "diffllama":
+                tensor = _as_narrow(tensor, model.dtype)
+            tensors[name.format(layer)] = tensor
+    return tensors
+
+
+def _as_narrow(tensor: LazyTensor, dtype: torch.dtype) -> LazyTensor:
+    """In the dtype of the weights, as DiffLlama keeps its λ, if it is the same number there."""
+    exact = torch.equal(tensor.load(), tensor.load().to(dtype).to(tensor.dtype))
+    return derived(partial(Tensor.to, dtype=dtype), tensor) if exact else tensor
+
+
+def _fold_scale(o: Tensor, scale: Tensor) -> Tensor:
+    """The scale of every head's norm, on the columns of the output projection that read it."""
+    width = scale.shape[0]
+    return (o.unflatten(1, (-1, width)).float() * scale.float()).to(o.dtype).flatten(1)

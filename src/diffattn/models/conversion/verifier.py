@@ -1,0 +1,144 @@
+"""The verifier: do the files that were written compute what the source computes?
+
+Both are evaluated on random tokens, one block in memory at a time: models that transformers knows
+by its own code, the others by their published formula. In float64 the two may differ by as much as
+the source differs from itself when it is computed in a narrower dtype, and no more.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights
+from accelerate.hooks import attach_align_device_hook
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from diffattn.errors import CheckpointError
+from diffattn.layers.saved_names import saved_name
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.conversion.formula import formula_logits
+from diffattn.models.conversion.lazy import LazyTensor
+from diffattn.models.conversion.source import Source
+from diffattn.models.loading import quiet
+
+_ROWS, _TOKENS = 2, 16
+_BY_FORMULA = ("original", "original_v2", "motif")
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Largest differences of logits on random tokens, in float64."""
+
+    tokens: int
+    largest_logit: float
+    difference: float
+    """Between source and result."""
+    rounding: float
+    """Between the source in float64 and in a narrower dtype; twice that was allowed."""
+    dtype: str
+    """The narrower one."""
+
+
+def verified(
+    source: Source,
+    result: Source,
+    config: DiffTransformerConfig,
+    *,
+    rounded: bool,
+    preserved: bool = True,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> Verification:
+    """Compare the logits of two sets of files.
+
+    Args:
+        source: What was converted.
+        result: What was written.
+        config: Ours of the source's function, for layouts without code.
+        rounded: Whether the conversion computed with numbers: their own dtype's rounding is then
+            allowed, else float32's.
+        preserved: Whether equal logits are to be expected; else they only have to be finite.
+        on_progress: Called with what is computed next, in words.
+
+    Raises:
+        CheckpointError: The logits differ, or are not finite.
+    """
+    first = next(iter(result.tensors.values()))
+    narrow = first.dtype if rounded and first.dtype != torch.float64 else torch.float32
+    vocab = config.vocab_size
+    generator = torch.Generator().manual_seed(0)
+    tokens = min(_TOKENS, config.max_position_embeddings)
+    ids = torch.randint(vocab, (_ROWS, tokens), generator=generator)
+    on_progress("logits of the source")
+    exact = logits_of(source, config, ids, torch.float64)
+    on_progress("logits of the source, rounded")
+    off = (logits_of(source, config, ids, narrow).double() - exact).abs().max()
+    on_progress("logits of the result")
+    given = logits_of(result, config, ids, torch.float64)
+    if not bool(given.isfinite().all() and exact.isfinite().all()):
+        raise CheckpointError(f"{source.name}: logits must be finite, got NaN or infinity.")
+    size = exact.abs().max()
+    difference = float((given - exact).abs().max())
+    budget = 2 * float(off + torch.finfo(narrow).eps * size)
+    if preserved and difference > budget:
+        raise CheckpointError(
+            f"{source.name}: the result must have the source's logits, up to {float(size):.3g}, "
+            f"got a difference of {difference:.3g} where rounding explains {budget:.3g}."
+        )
+    return Verification(
+        tokens=ids.numel(), largest_logit=float(size), difference=difference,
+        rounding=float(off), dtype=str(narrow).removeprefix("torch."),
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def logits_of(
+    source: Source, config: DiffTransformerConfig, ids: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """Logits ``[B, T, vocab_size]`` of the files themselves, in ``dtype``.
+
+    Args:
+        source: The files.
+        config: Ours of the same function; used where the layout has no code.
+        ids: ``[B, T]``.
+        dtype: To compute in.
+    """
+    if source.layout.name in _BY_FORMULA:
+
+        def read(role: str, layer: int | None) -> Tensor | None:
+            tensor = source.tensors.get(source.names[role].format(layer))
+            return None if tensor is None else tensor.load().to(dtype)
+
+        return formula_logits(read, source.layout, config, ids)
+    theirs: Any = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
+    with quiet(), init_empty_weights(include_buffers=False):
+        model = AutoModelForCausalLM.from_config(theirs, trust_remote_code=False)
+    model = model.to(dtype).eval()
+    attach_align_device_hook(
+        model,
+        execution_device=torch.device("cpu"),
+        offload=True,
+        weights_map=_Loaded(source.tensors, model),
+        preload_module_classes=list(model._no_split_modules),
+    )
+    return model(ids, use_cache=False).logits
+
+
+class _Loaded(Mapping[str, Tensor]):
+    """Parameters by name, read when a block needs them; the output matrix may be the embedding."""
+
+    def __init__(self, tensors: Mapping[str, LazyTensor], model: Any) -> None:
+        self.tensors = tensors
+        tied = model.config.tie_word_embeddings
+        self.aliases = {"lm_head.weight": "model.embed_tokens.weight"} if tied else {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        name = saved_name(self.aliases.get(name, name))
+        return self.tensors[name].load()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)

@@ -1,0 +1,88 @@
+"""DiffLlama to ours and back: the same tensors, bit for bit, and the same logits."""
+
+import pytest
+import torch
+
+from diffattn.errors import ConfigError
+from diffattn.models.conversion.convert import convert
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+
+@pytest.mark.parametrize("kv_heads", [4, pytest.param(8, marks=pytest.mark.scheduled)])
+def test_there_and_back_is_bitwise_identical(diffllama, converted, weights_of, kv_heads):
+    theirs = diffllama(kv_heads)
+    back = converted(converted(theirs, "diffattn"), "diffllama")
+    before, after = weights_of(theirs), weights_of(back)
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        assert after[name].dtype == tensor.dtype
+        assert torch.equal(after[name], tensor), name
+
+
+@pytest.mark.scheduled
+def test_a_bfloat16_model_comes_back_bitwise_too(diffllama, converted, weights_of):
+    """Its λ is bfloat16, ours float32: the same number in both."""
+    theirs = diffllama(dtype=torch.bfloat16, tie_word_embeddings=True)
+    ours = converted(theirs, "diffattn")
+    lam = weights_of(ours)["model.layers.0.self_attn.q_proj.weight"]
+    assert lam.dtype == torch.bfloat16
+    back = converted(ours, "diffllama")
+    before, after = weights_of(theirs), weights_of(back)
+    assert all(torch.equal(after[n], x) and after[n].dtype == x.dtype for n, x in before.items())
+
+
+@pytest.mark.scheduled
+def test_logits_are_equal_to_rounding(diffllama, converted, network, ids, assert_only_rounding):
+    theirs = diffllama()
+    ours = network(converted(theirs, "diffattn"))
+    assert isinstance(ours, DiffTransformerForCausalLM)
+    with torch.no_grad():
+        logits = network(theirs)(ids).logits
+    assert_only_rounding([logits], ours, lambda m: [m(ids).logits.detach()])
+
+
+@pytest.fixture(scope="module")
+def with_scale(make_config, build, tmp_path_factory):
+    """Folder of a V1 model whose head norms have a scale, and whose embedding a factor."""
+    folder = tmp_path_factory.mktemp("ours") / "model"
+    build(make_config("diff", embedding_multiplier=3.0)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.scheduled
+def test_the_scale_of_the_head_norm_is_folded(with_scale, converted, network, ids):
+    """DiffLlama has none, and no factor of the embedding either."""
+    ours, theirs = network(with_scale), network(converted(with_scale, "diffllama"))
+    assert type(theirs).__name__ == "DiffLlamaForCausalLM"
+    with torch.no_grad():
+        exact, logits = ours.double()(ids).logits, theirs.double()(ids).logits
+    assert (logits - exact).abs().max() < 1e-5 * exact.abs().max()
+    assert ours.config.tie_word_embeddings
+    assert not theirs.config.tie_word_embeddings
+
+
+@pytest.mark.scheduled
+def test_shared_diff_is_folded_into_v1(make_config, build, converted, network, ids, tmp_path):
+    build(make_config("shared_diff")).save_pretrained(tmp_path / "shared")
+    exact = network(tmp_path / "shared")(ids).logits
+    for target in ("diff", "diffllama"):
+        logits = network(converted(tmp_path / "shared", target))(ids).logits
+        assert (logits - exact).abs().max() < 1e-5 * exact.abs().max()
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention_type": "diff_v2"}, "attention_type of a model for diffllama must be 'diff'"),
+        ({"head_norm": False}, "head_norm of a model for diffllama must be True, got False"),
+        ({"lambda_init": 0.5}, r"lambda_init of a model for diffllama must be None, got 0\.5"),
+        ({"head_norm_eps": 1e-3}, r"head_norm_eps of a model for diffllama must be 1e-05"),
+    ],
+)
+def test_what_diffllama_has_not_is_refused(changes, message, make_config, build, tmp_path):
+    config = {"attention_type": "diff"} | changes
+    build(make_config(**config)).save_pretrained(tmp_path / "ours")
+    with pytest.raises(ConfigError, match=message):
+        convert(str(tmp_path / "ours"), "diffllama", tmp_path / "out")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["ours"]

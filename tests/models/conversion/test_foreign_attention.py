@@ -1,0 +1,170 @@
+"""Motif and Phi-4-mini-flash: their attention layers, and whole models as far as ours can be them.
+
+The formula of ``conftest.Original`` holds for both: pairs are adjacent, the head norm has a scale;
+Motif rotates halves and counts layers from -1 for λ_init, Phi has biases and no positions.
+"""
+
+import json
+from functools import partial
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from diffattn.errors import CheckpointError
+from diffattn.models.conversion.attention_layers import load_attention_layer
+from diffattn.models.conversion.convert import convert
+from diffattn.ops.rotary import rotary_embedding
+
+pytestmark = pytest.mark.scheduled
+
+HIDDEN = 48
+
+
+@pytest.fixture
+def motif(original):
+    """A Motif whose feed-forward layers are SwiGLU, in its names, with its formula."""
+    theirs = original(kv_heads=2)
+    theirs.rotation, theirs.depth = "halves", -1
+    theirs.state = {n.replace("out_proj", "o_proj"): x for n, x in theirs.state.items()}
+    theirs.out = "o_proj"
+    return theirs
+
+
+def config_of(model, **changes):
+    return {
+        "model_type": "Motif", "vocab_size": 61, "hidden_size": HIDDEN, "intermediate_size": 40,
+        "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 6,
+        "hidden_act": "silu", "rms_norm_eps": model.eps, "attn_rms_norm_eps": 1e-5,
+        "rope_theta": model.theta, "max_position_embeddings": 64, "tie_word_embeddings": False,
+    } | changes  # fmt: skip
+
+
+def save(model, folder, **changes):
+    model.save(folder)
+    (folder / "config.json").write_text(json.dumps(config_of(model, **changes)))
+    return folder
+
+
+def test_a_motif_with_swiglu_converts(motif, converted, network, ids, assert_close, tmp_path):
+    ours = network(converted(save(motif, tmp_path / "motif"), "diffattn"))
+    assert ours.config.lambda_init[0] == pytest.approx(-0.0099, abs=1e-4)
+    assert ours.config.lambda_init[1] == pytest.approx(0.2)
+    with torch.no_grad():
+        assert_close(ours.double()(ids).logits, motif.logits(ids))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_act": "poly_norm"}, "hidden_act must be 'silu', got 'poly_norm'.*alone load"),
+        ({"num_noise_heads": 2}, "num_noise_heads = 2 .grouped differential attention"),
+        ({"use_bias": True}, "use_bias must be False"),
+        ({"num_attention_heads": 7}, "num_attention_heads must be even, got 7"),
+        ({"hidden_size": None}, "hidden_size must be a whole number, got None"),
+        ({"num_hidden_layers": 10**12}, "num_hidden_layers must fit 31 tensors"),
+        ({"rope_scaling": [1]}, "rope_scaling an object, got 500.0 and .1.[.]$"),
+    ],
+)
+def test_other_motifs_are_refused_by_what_ours_has_not(changes, message, motif, tmp_path):
+    folder = save(motif, tmp_path / "motif", **changes)
+    with pytest.raises(CheckpointError, match=message):
+        convert(str(folder), "diffattn", tmp_path / "out")
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_layer_of_motif_alone(index, motif, assert_close, tmp_path):
+    """Motif-2.6B's own feed-forward activation is no hindrance for that."""
+    motif.heads = 4
+    config = config_of(motif, hidden_act="poly_norm", hidden_size=HIDDEN, head_dim=None)
+    folder = motif.save(tmp_path / "motif")
+    (folder / "config.json").write_text(json.dumps(config))
+    layer = load_attention_layer(str(folder), index).double()
+    x = torch.randn(2, 9, HIDDEN, generator=torch.Generator().manual_seed(5)).double()
+    at = f"model.layers.{index}.self_attn."
+    w = {n: t.double() for n, t in motif.state.items()}
+    exact = motif.attention(x, w, at, index - 1)
+    cos, sin = rotary_embedding(torch.arange(9), 6, theta=motif.theta)
+    with torch.no_grad():
+        assert_close(layer(x, (cos.double(), sin.double())), exact)
+
+
+@pytest.fixture
+def phi(original, tmp_path):
+    """``phi()``: folder with layers 1 (window of 4) and 5 (whole context) of eight, and weights."""
+    theirs = original(kv_heads=2)
+    theirs.turn = lambda x: x
+    generator = torch.Generator().manual_seed(8)
+    state, layers = {}, {}
+    for index, source in ((1, 0), (5, 1)):
+        old, new = f"model.layers.{source}.self_attn.", f"model.layers.{index}.attn."
+        inner = {n.removeprefix(old): x for n, x in theirs.state.items() if n.startswith(old)}
+        biases = {f"{n}_proj.bias": torch.randn(inner[f"{n}_proj.weight"].shape[0],
+                                                generator=generator) for n in "qkv"}  # fmt: skip
+        biases["out_proj.bias"] = torch.randn(HIDDEN, generator=generator)
+        layers[index] = inner | biases
+        for kind in ("weight", "bias"):
+            fused = [layers[index][f"{n}_proj.{kind}"] for n in "qkv"]
+            state[f"{new}Wqkv.{kind}"] = torch.cat(fused)
+            state[f"{new}out_proj.{kind}"] = layers[index][f"out_proj.{kind}"]
+        inside = {n: x for n, x in inner.items() if n.startswith(("lambda", "subln"))}
+        state |= {f"{new}inner_cross_attn.{n}": x for n, x in inside.items()}
+    folder = tmp_path / "phi"
+    folder.mkdir()
+    save_file(state, folder / "model.safetensors")
+    config = {
+        "model_type": "phi4flash", "hidden_size": HIDDEN, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "num_hidden_layers": 8, "mb_per_layer": 2, "sliding_window": 4,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder, theirs, layers
+
+
+def test_a_layer_of_phi_alone(phi, assert_close):
+    """Biases are a constant channel: the formula without them, on inputs with a 1 appended."""
+    folder, formula, layers = phi
+    x = torch.randn(2, 9, HIDDEN, generator=torch.Generator().manual_seed(5)).double()
+    w = {n: t.double() for n, t in layers[5].items()}
+    for n in "qkv":
+        w[f"{n}_proj.weight"] = torch.cat((w[f"{n}_proj.weight"], w[f"{n}_proj.bias"][:, None]), 1)
+    one = torch.cat((x, torch.ones(2, 9, 1, dtype=torch.float64)), -1)
+    exact = formula.attention(one, w, "", 5) + w["out_proj.bias"]
+    with torch.no_grad():
+        assert_close(load_attention_layer(str(folder), 5).double()(x), exact)
+
+
+def test_its_lower_layers_see_a_window(phi):
+    folder, *_ = phi
+    layer = load_attention_layer(str(folder), 1)
+    x = torch.randn(1, 9, HIDDEN, generator=torch.Generator().manual_seed(5))
+    other = x.clone()
+    other[:, 4] += 1
+    with torch.no_grad():
+        moved = (layer(x) - layer(other)).abs().amax(-1)[0] > 1e-6
+    assert moved.tolist() == [False] * 4 + [True] * 4 + [False]
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        (2, "got a state-space layer in layer 2"),
+        (7, "got cross-attention in layer 7"),
+        (9, "layer must be below 8, got 9"),
+        (3, r"layer 3 must hold lambda_q1 as \[6\], got none"),
+    ],
+)
+def test_other_layers_are_refused(phi, index, message):
+    with pytest.raises(CheckpointError, match=message):
+        load_attention_layer(str(phi[0]), index)
+
+
+def test_the_whole_of_phi_is_refused(phi, tmp_path):
+    message = "state-space layers, gated memory units, LayerNorm and biases, and no positions"
+    with pytest.raises(CheckpointError, match=message):
+        convert(str(phi[0]), "diffattn", tmp_path / "out")
+
+
+def test_a_layer_of_a_model_that_converts_whole_is_refused(diffllama):
+    call = partial(load_attention_layer, str(diffllama()), 0)
+    with pytest.raises(CheckpointError, match="Convert the whole model instead"):
+        call()

@@ -1,0 +1,239 @@
+"""What is no model, or not what it says: one line names what was found, nothing is written."""
+
+import json
+import os
+import pickle
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.models.conversion import layouts, verifier, writer
+from diffattn.models.conversion.convert import convert
+
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def whole(diffllama):
+    return diffllama()
+
+
+@pytest.fixture
+def given(whole, tmp_path):
+    """A copy that a test may damage."""
+    return shutil.copytree(whole, tmp_path / "given")
+
+
+def tensors_changed(folder, change):
+    state = load_file(folder / WEIGHTS)
+    change(state)
+    save_file(state, folder / WEIGHTS)
+
+
+def settings_changed(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def pickled(folder):
+    (folder / WEIGHTS).unlink()
+    torch.save({"weight": torch.zeros(2)}, folder / "pytorch_model.bin")
+
+
+def pickled_in_disguise(folder):
+    (folder / WEIGHTS).write_bytes(pickle.dumps({"weight": [0.0] * 99}))
+
+
+def truncated(folder):
+    path = folder / WEIGHTS
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def longer(folder):
+    with (folder / WEIGHTS).open("ab") as file:
+        file.write(b"more")
+
+
+def index_alone(folder):
+    (folder / WEIGHTS).unlink()
+    table = {"weight_map": {"lm_head.weight": "model-00001-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(table))
+
+
+def without_config(folder):
+    (folder / "config.json").unlink()
+
+
+def of_no_layout(folder):
+    without_config(folder)
+    save_file({"encoder.weight": torch.zeros(2, 2)}, folder / WEIGHTS)
+
+
+def without_lambda(folder):
+    without_config(folder)
+    tensors_changed(folder, lambda state: [state.pop(n) for n in list(state) if "lambda_" in n])
+
+
+NAME = "model.layers.1.self_attn.k_proj.weight"
+CASES = {
+    "pickled": (pickled, r"must hold safetensors, got pickled weights \(pytorch_model\.bin\)"),
+    "pickled in disguise": (pickled_in_disguise, "must begin with the length of a header"),
+    "truncated": (truncated, "must lie within the file"),
+    "longer": (longer, "must be whole safetensors, got"),
+    "a shard is missing": (index_alone, "must hold safetensors|must hold model-00001"),
+    "two files, no index": (
+        lambda folder: shutil.copyfile(folder / WEIGHTS, folder / "other.safetensors")
+        and (folder / WEIGHTS).rename(folder / "one.safetensors"),
+        r"must hold safetensors \(model\.safetensors\), got 2 without an index",
+    ),
+    "of no layout": (of_no_layout, r"must be of one layout, got tensors of none \('encoder"),
+    "ambiguous V1": (without_config, "got tensors that fit diffattn and diffllama, and no config"),
+    "ambiguous softmax": (without_lambda, "got tensors that fit diffattn and llama, and no config"),
+    "foreign": (
+        lambda folder: settings_changed(folder, model_type="gpt2"),
+        "model_type must be one of diff_transformer, diffllama, .*, got 'gpt2'",
+    ),
+    "quantized": (
+        lambda folder: settings_changed(folder, quantization_config={"bits": 4}),
+        "must hold weights as they are, got quantized ones",
+    ),
+    "more layers than there are": (
+        lambda folder: settings_changed(folder, num_hidden_layers=3),
+        r"must hold model\.layers\.2\..* got none",
+    ),
+    "fewer layers than there are": (
+        lambda folder: settings_changed(folder, num_hidden_layers=1),
+        r"must hold what Hugging Face DiffLlama has, got model\.layers\.1\..* too",
+    ),
+    "sizes beyond the weights": (
+        lambda folder: settings_changed(folder, hidden_size=2**30),
+        "hidden_size must fit the weights",
+    ),
+    "another shape": (
+        lambda folder: tensors_changed(folder, lambda s: s.update({NAME: s[NAME][:-8].clone()})),
+        r"must hold model\.layers\.1\.self_attn\.k_proj\.weight as \[32, 48\], got \[24, 48\]",
+    ),
+    "whole numbers": (
+        lambda folder: tensors_changed(folder, lambda s: s.update({NAME: s[NAME].int()})),
+        "must be of F64, F32, F16, BF16, got I32",
+    ),
+    "not finite": (
+        lambda folder: tensors_changed(folder, lambda s: s[NAME].fill_(float("nan"))),
+        "logits must be finite",
+    ),
+}  # fmt: skip
+PUSHED = ("pickled", "truncated", "foreign")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=[] if c in PUSHED else pytest.mark.scheduled) for c in CASES]
+)
+def test_it_is_refused_and_nothing_is_written(case, given, tmp_path):
+    damage, message = CASES[case]
+    damage(given)
+    with pytest.raises(CheckpointError, match=message) as raised:
+        convert(str(given), "diffattn", tmp_path / "out")
+    assert "\n" not in str(raised.value)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["given"]
+
+
+@pytest.mark.scheduled
+def test_names_of_several_layouts_are_refused_until_one_is_named(original, told, tmp_path):
+    """The original V2 code and this package name their tensors alike."""
+    folder = original(version=2).save(tmp_path / "given")
+    with pytest.raises(CheckpointError, match=r"fit diffattn and original_v2, and no config.json"):
+        convert(str(folder), "diffattn", tmp_path / "out", changes=told)
+    with pytest.raises(CheckpointError, match=r"config.json, which says how many heads a DIFF"):
+        convert(str(folder), "diffllama", tmp_path / "out", layout="diffattn", changes=told)
+    convert(str(folder), "diffattn", tmp_path / "out", layout="original_v2", changes=told)
+
+
+@pytest.mark.scheduled
+def test_one_pickled_file_is_refused(tmp_path):
+    torch.save({}, tmp_path / "weights.pth")
+    with pytest.raises(CheckpointError, match=r"got pickled weights .weights.pth., which run code"):
+        convert(str(tmp_path / "weights.pth"), "diffattn", tmp_path / "out")
+
+
+def test_wrong_logits_are_noticed_and_nothing_is_kept(whole, tmp_path, monkeypatch):
+    """The control of every check here: a table with the wrong order of heads."""
+    wrong = replace(layouts.LAYOUTS["diffllama"], pairs="adjacent")
+    monkeypatch.setitem(layouts.LAYOUTS, "diffllama", wrong)
+    with pytest.raises(CheckpointError, match="the result must have the source's logits"):
+        convert(str(whole), "diffattn", tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.scheduled
+def test_interruption_leaves_nothing(whole, tmp_path, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verifier, "logits_of", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        convert(str(whole), "diffattn", tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.scheduled
+def test_what_a_killed_process_left_is_removed(whole, tmp_path):
+    left = tmp_path / ".out.99999999.tmp"
+    left.mkdir()
+    (left / "model-00001-of-00002.safetensors").write_bytes(b"half")
+    other = tmp_path / ".another.99999999.tmp"
+    other.mkdir()
+    convert(str(whole), "diffattn", tmp_path / "out")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [other.name, "out"]
+
+
+@pytest.mark.scheduled
+def test_what_another_process_is_writing_stays(tmp_path):
+    with writer.new_folder(tmp_path / "out") as busy:
+        writer._remove_leftovers(tmp_path / "out")
+        assert busy.is_dir()
+
+
+@pytest.mark.scheduled
+def test_a_full_disk_is_refused_before_anything_is_written(whole, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(writer.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(ConfigError, match=r"must have [\d,]+ bytes free, got 1,000"):
+        convert(str(whole), "diffattn", tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.scheduled
+def test_a_folder_in_use_is_refused(whole, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match="must be empty or new, got other files"):
+        convert(str(whole), "diffattn", tmp_path / "out")
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.scheduled
+def test_one_file_at_a_time_is_in_memory(whole, tmp_path, monkeypatch):
+    held = []
+    save = writer.save_file
+
+    def recorded(tensors, path, **options):
+        held.append((len(tensors), sum(x.nbytes for x in tensors.values())))
+        save(tensors, path, **options)
+
+    monkeypatch.setattr(writer, "save_file", recorded)
+    convert(str(whole), "diffattn", tmp_path / "out", shard_bytes=20_000)
+    assert len(held) == len(list((tmp_path / "out").glob("*.safetensors"))) > 2
+    assert all(count == 1 or size <= 20_000 for count, size in held)
+
+
+@pytest.mark.scheduled
+def test_damage_is_noticed_by_the_manifest(whole, converted, tmp_path):
+    ours = converted(whole, "diffattn")
+    tensors_changed(ours, lambda state: state[NAME].add_(1))
+    with pytest.raises(CheckpointError, match=r"must be as manifest\.json recorded it"):
+        convert(str(ours), "diffllama", tmp_path / "out")
+    convert(str(ours), "diffllama", tmp_path / "out", verify=False)

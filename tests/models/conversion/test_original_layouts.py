@@ -1,0 +1,93 @@
+"""Weights of the original code, against the formula written out in ``conftest.py``."""
+
+import pytest
+import torch
+
+from diffattn.errors import ConfigError
+from diffattn.models.conversion.convert import convert
+
+CASES = {
+    "v1-gqa": {"kv_heads": 2},
+    "v1-mha-plain-norm": {"affine": False},
+    "v2-gqa": {"version": 2, "kv_heads": 2},
+    "v1-mha": {},
+    "v1-gqa-plain-norm": {"kv_heads": 2, "affine": False, "tied": True},
+    "v1-mqa-unilm-names": {"kv_heads": 1, "bare": True},
+    "v2-mha": {"version": 2},
+    "v2-unilm-names": {"version": 2, "kv_heads": 2, "bare": True, "tied": True},
+}
+PUSHED = ("v1-gqa", "v2-gqa")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=[] if c in PUSHED else pytest.mark.scheduled) for c in CASES],
+)
+def test_logits_are_those_of_the_formula(
+    case, original, converted, network, told, ids, assert_close, tmp_path
+):
+    theirs = original(**CASES[case])
+    options = {} if case.startswith("v1") or "bare" in CASES[case] else {"layout": "original_v2"}
+    folder = converted(theirs.save(tmp_path / "given"), "diffattn", changes=told, **options)
+    ours = network(folder).double()
+    with torch.no_grad():
+        assert_close(ours(ids).logits, theirs.logits(ids))
+
+
+@pytest.mark.scheduled
+def test_a_wrong_pairing_would_be_seen(original, told, ids, converted, network, tmp_path):
+    """The control: halves rotated where channels are interleaved give other logits."""
+    theirs = original(kv_heads=2)
+    folder = converted(theirs.save(tmp_path / "given"), "diffattn", changes=told)
+    theirs.rotation = "halves"
+    with torch.no_grad():
+        logits, wrong = network(folder).double()(ids).logits, theirs.logits(ids)
+    assert (logits - wrong).abs().max() > 0.05 * wrong.abs().max()
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("case", CASES)
+def test_there_and_back_is_bitwise_identical(case, original, converted, told, tmp_path, weights_of):
+    theirs = original(**CASES[case])
+    options = {"layout": "original_v2"} if theirs.version == 2 else {}
+    ours = converted(theirs.save(tmp_path / "given"), "diffattn", changes=told, **options)
+    back = converted(ours, "original")
+    before, after = theirs.state, weights_of(back)
+    if theirs.bare:  # written under the other outer names
+        assert len(before) == len(after)
+        assert all(any(torch.equal(a, b) for b in after.values()) for a in before.values())
+        return
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    again = converted(back, "diffattn")  # by its own config.json now
+    assert all(torch.equal(weights_of(again)[n], x) for n, x in weights_of(ours).items())
+
+
+def test_what_the_weights_do_not_tell_must_be_given(original, tmp_path):
+    folder = original().save(tmp_path / "given")
+    with pytest.raises(ConfigError, match="rms_norm_eps, max_position_embeddings must be given"):
+        convert(str(folder), "diffattn", tmp_path / "out", changes={"rope_theta": 1e4})
+
+
+@pytest.mark.scheduled
+def test_what_is_given_must_be_a_number(original, told, tmp_path):
+    folder = original().save(tmp_path / "given")
+    with pytest.raises(ConfigError, match="rope_theta must be a number, got 'large'"):
+        convert(str(folder), "diffattn", tmp_path / "out", changes=told | {"rope_theta": "large"})
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": 40}, "hidden_size of a model for original must be 64, got 40"),
+        ({"attention_type": "diff_v2", "lambda_bias": True}, "lambda_bias of a model for original"),
+        ({"attention_type": "softmax"}, "attention_type of a model for original must be 'diff'"),
+        ({"embedding_multiplier": 2.0}, "embedding_multiplier of a model for original must be 1.0"),
+    ],
+)
+def test_what_the_original_code_has_not_is_refused(changes, message, make_config, build, tmp_path):
+    config = {"attention_type": "diff", "hidden_size": 64} | changes
+    build(make_config(**config)).save_pretrained(tmp_path / "ours")
+    with pytest.raises(ConfigError, match=message):
+        convert(str(tmp_path / "ours"), "original", tmp_path / "out")

@@ -1,0 +1,238 @@
+"""Softmax models as differential ones: the same output at first, and no trap for training."""
+
+import pytest
+import torch
+from transformers import MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.models.conversion.convert import convert
+
+LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
+PLAIN = {"head_norm": False}
+
+
+@pytest.fixture(scope="module")
+def given(llama):
+    """Folder of a Llama under GQA."""
+    return llama()
+
+
+@pytest.fixture(scope="module")
+def starts(given, converted):
+    """``starts(type, **changes)``: the folder it becomes, made once."""
+    made = {}
+
+    def start(kind, **changes):
+        key = (kind, *changes.items())
+        if key not in made:
+            made[key] = converted(given, kind, changes=changes)
+        return made[key]
+
+    return start
+
+
+def test_v2_has_the_logits_of_its_llama(given, starts, network, ids, assert_only_rounding):
+    ours = network(starts("diff_v2"))
+    assert (ours.config.attention_type, ours.config.lambda_bias) == ("diff_v2", True)
+    with torch.no_grad():
+        logits = network(given)(ids).logits
+    assert_only_rounding([logits], ours, lambda m: [m(ids).logits.detach()])
+
+
+def test_v2_has_them_in_bfloat16_too(llama, converted, network, ids, assert_only_rounding):
+    """The factor is exactly 2 and λ exactly ½, so the files hold the very numbers."""
+    given = llama(dtype=torch.bfloat16, tie_word_embeddings=True)
+    ours = network(converted(given, "diff_v2"))
+    assert ours.model.layers[0].self_attn.q_proj.weight.dtype == torch.bfloat16
+    with torch.no_grad():
+        logits = network(given)(ids).logits
+    assert_only_rounding([logits], ours, lambda m: [m(ids).logits.detach()])
+
+
+def trained_step(model, ids, lr=1e-2):
+    """Gradients of one step of AdamW, by name."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
+    model(ids, labels=ids).loss.backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+    optimizer.step()
+    optimizer.zero_grad()
+    return gradients
+
+
+def halves(x, heads=4):
+    """The two maps' rows of a projection."""
+    return x.unflatten(0, (heads, 2, -1)).unbind(1)
+
+
+def test_v2_starts_where_every_new_parameter_has_a_gradient(starts, network, ids):
+    model = network(starts("diff_v2"))
+    gradients = trained_step(model, ids)
+    for layer in model.model.layers:
+        at = next(n for n, m in model.named_modules() if m is layer.self_attn)
+        first, second = halves(gradients[f"{at}.q_proj.weight"])
+        scale = first.abs().max()
+        assert scale > 1e-4
+        # Equal maps: the second query's gradient is that of the first times −σ(0).
+        assert (second + first / 2).abs().max() < 1e-4 * scale
+        for name in ("lambda_proj.weight", "lambda_proj.bias"):
+            assert gradients[f"{at}.{name}"].abs().max() > 1e-5, name
+
+
+def test_v2_leaves_the_symmetric_point_with_its_first_step(starts, network, ids):
+    """Opposite gradients: AdamW moves the two queries apart by twice its step."""
+    model = network(starts("diff_v2"))
+
+    def maps():
+        with torch.no_grad():
+            return model(ids, output_attention_maps=True).attention_maps
+
+    assert all(torch.equal(layer[:, :, 0], layer[:, :, 1]) for layer in maps())
+    trained_step(model, ids, lr=1e-3)
+    for layer in model.model.layers:
+        first, second = halves(layer.self_attn.q_proj.weight)
+        apart = (first - second).abs()
+        assert apart.median().item() == pytest.approx(2e-3, rel=0.05)
+    assert all((layer[:, :, 0] - layer[:, :, 1]).abs().max() > 1e-4 for layer in maps())
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("kind", ["diff", "shared_diff"])
+def test_v1_and_shared_keep_the_output_without_their_head_norm(
+    kind, given, starts, network, ids, assert_only_rounding
+):
+    ours = network(starts(kind, **PLAIN))
+    assert ours.config.num_heads == 4
+    assert not ours.config.uses_head_norm
+    with torch.no_grad():
+        logits = network(given)(ids).logits
+    assert_only_rounding([logits], ours, lambda m: [m(ids).logits.detach()], ulps=4.0)
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("kind", ["diff", "shared_diff"])
+def test_v1_and_shared_train_from_their_start(kind, starts, network, ids):
+    """Without norm λ moves at once; with it, equal maps hide λ until the first step is done."""
+    plain, normed = network(starts(kind, **PLAIN)), network(starts(kind))
+
+    def lambdas(gradients):
+        return torch.stack([g for name, g in gradients.items() if name.endswith(LAMBDAS)])
+
+    assert lambdas(trained_step(plain, ids)).abs().max() > 1e-4
+    hidden = lambdas(trained_step(normed, ids)).abs().max()
+    shown = lambdas(trained_step(normed, ids)).abs().max()
+    assert hidden < 1e-3 * shown
+
+
+@pytest.mark.scheduled
+def test_a_head_norm_cannot_keep_the_output(given, tmp_path):
+    done = convert(str(given), "diff", tmp_path / "out")
+    assert not done.preserved
+    assert done.verification.difference > 1e3 * done.verification.rounding
+
+
+@pytest.mark.scheduled
+def test_a_head_norm_starts_from_the_size_of_the_values(given, starts, network, ids, tmp_path):
+    """Larger values read by smaller weights are the same model, and give the same start."""
+    other = network(given)
+    with torch.no_grad():
+        for layer in other.model.layers:
+            layer.self_attn.v_proj.weight *= 8
+            layer.self_attn.o_proj.weight /= 8
+    other.save_pretrained(tmp_path / "other")
+    convert(str(tmp_path / "other"), "diff", tmp_path / "out")
+    logits, same = (network(x)(ids).logits for x in (tmp_path / "out", starts("diff")))
+    assert (logits - same).abs().max() < 1e-3 * same.abs().max()
+
+
+@pytest.mark.scheduled
+def test_the_control_without_a_second_map_starts_alike(given, starts, network, ids):
+    ours, theirs = network(starts("diff_v2_gate")), network(given)
+    exact = theirs(ids).logits
+    assert (ours(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
+    shape = theirs.model.layers[0].self_attn.q_proj.weight.shape
+    assert ours.model.layers[0].self_attn.q_proj.weight.shape == shape
+
+
+@pytest.mark.scheduled
+def test_dropout_is_left_out_with_a_warning(llama, converted):
+    with pytest.warns(UserWarning, match=r"attention_dropout = 0\.1 is left out"):
+        converted(llama(attention_dropout=0.1), "diff_v2")
+
+
+@pytest.mark.scheduled
+def test_ours_becomes_v2_too(make_config, build, converted, network, ids, tmp_path):
+    config = make_config("softmax", embedding_multiplier=2.0, rope_parameters={
+        "rope_type": "linear", "rope_theta": 100.0, "factor": 2.0,
+    })  # fmt: skip
+    build(config).save_pretrained(tmp_path / "softmax")
+    ours = network(converted(tmp_path / "softmax", "diff_v2"))
+    exact = network(tmp_path / "softmax")(ids).logits
+    assert (ours(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
+
+
+@pytest.mark.scheduled
+def test_scaled_rope_and_wide_heads_are_kept(llama, converted, network, ids):
+    given = llama(
+        head_dim=10,
+        rope_parameters={
+            "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
+        },
+    )  # fmt: skip
+    ours = network(converted(given, "diff_v2"))
+    exact = network(given)(ids).logits
+    assert (ours(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
+
+
+@pytest.mark.scheduled
+def test_a_window_narrower_than_the_context_is_refused(llama, converted, tmp_path):
+    given = llama(model=MistralForCausalLM, sliding_window=32, max_position_embeddings=64)
+    with pytest.raises(CheckpointError, match="--set max_position_embeddings=32"):
+        convert(str(given), "diff_v2", tmp_path / "out")
+    assert converted(given, "diff_v2", changes={"max_position_embeddings": 32}).exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Qwen2ForCausalLM, r"must have no biases, .* got .*k_proj\.bias'.*model_type 'qwen2'"),
+        pytest.param(
+            Qwen3ForCausalLM, "must have no norms on queries and keys, .*model_type 'qwen3'",
+            marks=pytest.mark.scheduled,
+        ),
+    ],
+)  # fmt: skip
+def test_what_ours_has_not_is_refused_by_name(model, message, llama, tmp_path):
+    given = llama(model=model)
+    with pytest.raises(CheckpointError, match=message):
+        convert(str(given), "diff_v2", tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_act": "gelu"}, "hidden_act must be 'silu', as in a DIFF Transformer, got 'gelu'"),
+        ({"attention_bias": True}, "attention_bias must be False"),
+        ({"mlp_bias": True}, "mlp_bias must be False"),
+    ],
+)
+def test_other_settings_are_refused_by_name(changes, message, llama, tmp_path):
+    with pytest.raises(CheckpointError, match=message):
+        convert(str(llama(**changes)), "diff_v2", tmp_path / "out")
+
+
+@pytest.mark.scheduled
+def test_only_a_softmax_model_starts_another(make_config, build, tmp_path):
+    build(make_config("diff")).save_pretrained(tmp_path / "v1")
+    with pytest.raises(ConfigError, match=r"--to must be one of diffllama, original for .*'diff'"):
+        convert(str(tmp_path / "v1"), "diff_v2", tmp_path / "out")
+    with pytest.raises(ConfigError, match="head_norm must be left out unless a softmax model"):
+        convert(str(tmp_path / "v1"), "diffllama", tmp_path / "out", changes=PLAIN)
+
+
+@pytest.mark.scheduled
+def test_lambda_init_must_keep_away_from_1(given, tmp_path):
+    with pytest.raises(ConfigError, match="lambda_init must keep away from 1, got 1"):
+        convert(str(given), "diff", tmp_path / "out", changes=PLAIN | {"lambda_init": 1.0})
