@@ -53,6 +53,7 @@ def write_stability(folder: Path) -> Path:
     results = {"schema": 1, "kind": "stability", "statement": "Made-up <i>statement</i>."}
     results |= {"protocol": {"name": "stability_study", "version": 2}, "definition": definition}
     results |= {"verdict": {"informative": False, "sentence": "Made-up verdict."}}
+    results |= {"attending": {"softmax": [], "diff": [RATES[0]]}}
     write_record(folder / "results.json", results | {"types": types, "differences": differences})
     return folder
 
