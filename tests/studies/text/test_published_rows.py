@@ -1,0 +1,64 @@
+"""The committed study of ablations: whole, clean, and their summaries follow from their runs."""
+
+from pathlib import Path
+
+import pytest
+
+from diffattn.records.io import read_json, read_jsonl
+from diffattn.records.run import RunRecord
+from diffattn.report.build import markdown_results
+from diffattn.report.study.files import read_study
+from diffattn.studies.text.reproduce import comparison
+from diffattn.studies.text.summary import study_results
+
+ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.parametrize("kind", ["ablations"])
+
+
+def folder(kind):
+    return ROOT / "published" / kind
+
+
+def config_of(kind):
+    """The recipe, as it was run: if the recipe moves on, the study must be run again."""
+    study = read_json(folder(kind) / "study.json")
+    config = comparison(study["scale"], kind=kind, seeds=study["seeds"])
+    assert {key: study[key] for key in config.resolved()} == config.resolved()
+    return config
+
+
+def test_results_follow_from_the_runs(kind, assert_same_statistics):
+    config, study = config_of(kind), folder(kind)
+    committed = read_json(study / "results.json")
+    counts = read_json(study / "counts.json")["models"]
+    computed = study_results(config, {}, counts, study)
+    assert assert_same_statistics(computed, committed) > 2 * len(committed["rows"]) > 0
+    assert read_study(study).gaps == ()
+
+
+def test_every_run_is_whole_and_from_one_clean_commit(kind):
+    config, study = config_of(kind), folder(kind)
+    members = config.trials(config.base_rates())
+    assert {path.name for path in (study / "runs").iterdir()} == {m.config.name for m in members}
+    records = [RunRecord.read(study / "runs" / member.config.name) for member in members]
+    assert {record.dirty for record in records} == {False}
+    assert len({record.commit for record in records}) == 1
+    assert all(record.config["data"] == records[0].config["data"] for record in records)
+    for member, record in zip(members, records, strict=True):
+        assert record.config["model"] == member.config.model.settings()
+        rows = read_jsonl(study / "runs" / member.config.name / "metrics.jsonl")
+        steps = [row["step"] for row in rows if "validation_loss" in row]
+        assert (steps[0], steps[-1]) == (0, member.config.train.num_steps)
+
+
+def test_the_printed_table_is_what_the_records_generate(kind):
+    """After a new study: ``diffattn report published/KIND --markdown``."""
+    printed = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert markdown_results(folder(kind)) in printed
+
+
+def test_records_only(kind):
+    """Weights and tokens stay out: the repository carries these files."""
+    files = [path for path in folder(kind).rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".json", ".jsonl"}
+    assert sum(path.stat().st_size for path in files) < 3_000_000
