@@ -7,7 +7,7 @@ from diffattn.benchmark import generation, models
 from diffattn.benchmark.config import BenchConfig
 from diffattn.benchmark.contender_names import contender_names
 from diffattn.benchmark.generation import contenders, plan, smallest_bytes
-from diffattn.benchmark.model_check import check_generation
+from diffattn.benchmark.model_check import check_model
 from diffattn.benchmark.models import ModelSize
 from diffattn.benchmark.session import run_bench
 from diffattn.report.benchmarks.tables import markdown
@@ -69,7 +69,7 @@ def test_a_wrong_cache_fails_its_check(cases):
         return model
 
     ids = torch.arange(25)[None]
-    found = check_generation(make, config, "diffattn", "diffattn", ids, torch.float32)
+    found = check_model(make, config, "diffattn", "diffattn", ids, torch.float32, cached=True)
     assert not found["passed"]
 
 

@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from diffattn.errors import ConfigError
 from diffattn.layers.diff_attention import DiffAttention
-from diffattn.layers.shared_diff_attention import SharedDiffAttention
+from diffattn.layers.shared_diff_attention import SharedDiffAttention, folded_weight
 from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
 from diffattn.ops.lambda_param import lambda_init
 from diffattn.ops.rotary import rotary_embedding
@@ -202,3 +202,16 @@ def test_attend_gets_v1_shapes():
 
     layer(torch.randn(2, LENGTH, HIDDEN), attend=attend)
     assert seen == {"q": (2, 6, 4, 2, 4), "k": (2, 6, 2, 2, 4), "v": (2, 6, 2, 8), "lam": ()}
+
+
+def test_a_folded_weight_is_the_base_and_its_update():
+    heads, rank, width, hidden = 3, 2, 4, 5
+    base, down = torch.randn(heads * width, hidden), torch.randn(heads * 2 * rank, hidden)
+    up = torch.randn(heads, 2, width, rank)
+    folded = folded_weight(base, down, up).unflatten(0, (heads, 2, width))
+    for head in range(heads):
+        for i in (0, 1):
+            start = (2 * head + i) * rank
+            update = up[head, i] @ down[start : start + rank]
+            expected = base[head * width : (head + 1) * width] + update
+            torch.testing.assert_close(folded[head, i], expected)

@@ -14,7 +14,7 @@ from transformers.cache_utils import DynamicCache
 from diffattn.benchmark.config import BenchConfig, Case
 from diffattn.benchmark.contender_names import FOLDED, GENERATION_CONTENDERS, T
 from diffattn.benchmark.contenders import Contender
-from diffattn.benchmark.model_check import check_generation
+from diffattn.benchmark.model_check import check_model
 from diffattn.benchmark.models import SIZES, build
 from diffattn.models.accounting import flops_per_token
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -145,8 +145,14 @@ def _contender(case: Case, name: str) -> Contender:
         technique=technique,
         forward=decode if decodes else prefill,
         backward=lambda _: None,
-        check=lambda gradients: check_generation(
-            partial(make, name=name), config, implementation, whose, ids[:1], case.torch_dtype
+        check=lambda _: check_model(
+            partial(make, name=name),
+            config,
+            implementation,
+            whose,
+            ids[:1],
+            case.torch_dtype,
+            cached=True,
         ),
         # A token meets half of a text on average, a decoded one all of its cache.
         flops=flops_per_token(config, 2 * context if decodes else context) * tokens,

@@ -24,7 +24,9 @@ def check_model(
     whose: str,
     ids: Tensor,
     dtype: torch.dtype,
-    gradients: bool,
+    gradients: bool = False,
+    *,
+    cached: bool = False,
 ) -> dict[str, Any]:
     r"""Logits, and the gradient of the embedding, against the eager model in float64.
 
@@ -42,50 +44,16 @@ def check_model(
         ids: int64 ``[1, N]``, the timed length.
         dtype: The timed dtype.
         gradients: Compare the gradient too.
+        cached: Of the timed model only the last token's logits, read with a cache of all before.
 
     Returns:
         As :func:`diffattn.benchmark.checking.check_diff`.
     """
-    run = partial(_run, ids=ids, gradients=gradients)
-    return _check(make, config, implementation, whose, ids, dtype, actual=run, expected=run)
-
-
-def check_generation(
-    make: Callable[..., nn.Module],
-    config: DiffTransformerConfig,
-    implementation: str,
-    whose: str,
-    ids: Tensor,
-    dtype: torch.dtype,
-) -> dict[str, Any]:
-    """Logits of the last token, read with a cache of all before, as :func:`check_model` does.
-
-    Args:
-        make: Builds the model from a configuration and ``implementation``.
-        config: Of the timed model; the check uses its first two layers.
-        implementation: ``attn_implementation`` that is timed.
-        whose: ``"diffattn"`` or ``"transformers"``.
-        ids: int64 ``[1, N]``: N - 1 cached tokens and one more.
-        dtype: The timed dtype.
-    """
-    return _check(
-        make, config, implementation, whose, ids, dtype,
-        actual=partial(_step, ids=ids), expected=partial(_last, ids=ids),
-    )  # fmt: skip
-
-
-def _check(
-    make: Callable[..., nn.Module],
-    config: DiffTransformerConfig,
-    implementation: str,
-    whose: str,
-    ids: Tensor,
-    dtype: torch.dtype,
-    *,
-    actual: Callable[[nn.Module], dict[str, Tensor]],
-    expected: Callable[[nn.Module], dict[str, Tensor]],
-) -> dict[str, Any]:
-    """``actual`` of the timed model against ``expected`` of the eager one in float64."""
+    expected: Callable[[nn.Module], dict[str, Tensor]]
+    if cached:
+        actual, expected = partial(_step, ids=ids), partial(_last, ids=ids)
+    else:
+        actual = expected = partial(_run, ids=ids, gradients=gradients)
     config = deepcopy(config)
     config.num_hidden_layers = min(_LAYERS, config.num_hidden_layers)
     eager = deepcopy(config)

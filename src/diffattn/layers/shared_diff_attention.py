@@ -101,13 +101,30 @@ class SharedDiffAttention(DiffAttention):
             for name, value in self.state_dict().items()
             if not name.startswith(("q_", "k_"))
         }
-        state["q_proj.weight"] = self._fold(self.q_proj, self.q_down_proj, self.q_up)
-        state["k_proj.weight"] = self._fold(self.k_proj, self.k_down_proj, self.k_up)
+        state["q_proj.weight"] = folded_weight(
+            self.q_proj.weight, self.q_down_proj.weight, self.q_up
+        )
+        state["k_proj.weight"] = folded_weight(
+            self.k_proj.weight, self.k_down_proj.weight, self.k_up
+        )
         folded.load_state_dict(state, assign=True)
         return folded.train(self.training)
 
-    def _fold(self, base: nn.Linear, down: nn.Linear, up: Tensor) -> Tensor:
-        heads = up.shape[0]
-        weight = base.weight.unflatten(0, (heads, 1, self.head_dim))
-        low = down.weight.unflatten(0, (heads, 2, self.shared_rank))
-        return (weight + torch.einsum("hmdr,hmrx->hmdx", up, low)).flatten(0, 2)
+
+def folded_weight(base: Tensor, down: Tensor, up: Tensor) -> Tensor:
+    """``W + U Zᵀ`` of both maps of every head, as V1's projection holds it.
+
+    Source: arXiv:2501.17900, Shared DIFF attention (Q and K projections).
+
+    Args:
+        base: W, ``[heads * D, hidden_size]``.
+        down: U of both maps, ``[heads * 2 * r, hidden_size]``.
+        up: Z of both maps, ``[heads, 2, D, r]``.
+
+    Returns:
+        ``[heads * 2 * D, hidden_size]``.
+    """
+    heads, maps, width, rank = up.shape
+    low = down.unflatten(0, (heads, maps, rank))
+    update = torch.einsum("hmdr,hmrx->hmdx", up, low)
+    return (base.unflatten(0, (heads, 1, width)) + update).flatten(0, 2)

@@ -13,6 +13,7 @@ from diffattn.studies.recall.summary import recall_results
 from diffattn.studies.recall.sweep import choices, wanted_runs
 from diffattn.studies.variants import BLIND
 from diffattn.training.recall import solved_step
+from studies.published_study import as_it_was_run, assert_records_only
 
 STUDY = Path(__file__).parents[3] / "published" / "recall"
 
@@ -24,10 +25,7 @@ def results():
 
 @pytest.fixture(scope="module")
 def config():
-    """The recipe, as it was run: if the recipe moves on, the study must be run again."""
-    config, study = recall_study("study"), read_json(STUDY / "study.json")
-    assert {key: study[key] for key in config.resolved()} == config.resolved()
-    return config
+    return as_it_was_run(recall_study("study"), STUDY)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +80,4 @@ def test_models_without_attention_stay_at_a_guess(config):
 
 def test_records_only():
     """Weights stay out: the repository carries these files."""
-    files = [path for path in STUDY.rglob("*") if path.is_file()]
-    assert {path.suffix for path in files} == {".json", ".jsonl"}
-    assert sum(path.stat().st_size for path in files) < 4_000_000
+    assert_records_only(STUDY, 4_000_000)

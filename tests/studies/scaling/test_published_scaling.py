@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from diffattn.records.io import read_json, read_jsonl
-from diffattn.records.run import RunRecord
 from diffattn.report.build import markdown_results
 from diffattn.report.scaling.files import read_scaling_study
 from diffattn.studies.scaling.reproduce import scaling_study
 from diffattn.studies.scaling.summary import scaling_results
+from studies.published_study import as_it_was_run, assert_records_only, clean_records, run_results
 
 ROOT = Path(__file__).parents[3]
 STUDY = ROOT / "published" / "scaling"
@@ -18,16 +18,12 @@ FITTED = frozenset({"mean", "r2", "max_error", "other_x", "loss", "ratio"})
 
 @pytest.fixture(scope="module")
 def config():
-    """The recipe, as it was run: if the recipe moves on, the study must be run again."""
-    config, study = scaling_study("laptop"), read_json(STUDY / "study.json")
-    assert {key: study[key] for key in config.resolved()} == config.resolved()
-    return config
+    return as_it_was_run(scaling_study("laptop"), STUDY)
 
 
 @pytest.fixture(scope="module")
 def results(config):
-    names = [member.config.name for member in config.members()]
-    return {name: read_json(STUDY / "runs" / name / "results.json") for name in names}
+    return run_results(config, STUDY)
 
 
 def test_results_follow_from_the_runs(config, results, assert_same_statistics):
@@ -42,13 +38,9 @@ def test_results_follow_from_the_runs(config, results, assert_same_statistics):
 
 
 def test_every_run_is_whole_and_from_one_clean_commit(config, results):
-    assert {path.name for path in (STUDY / "runs").iterdir()} == set(results)
-    records = [RunRecord.read(STUDY / "runs" / name) for name in results]
-    assert {record.dirty for record in records} == {False}
-    assert len({record.commit for record in records}) == 1
-    for member, record in zip(config.members(), records, strict=True):
+    assert len({record.commit for record in clean_records(config.members(), STUDY)}) == 1
+    for member in config.members():
         name, train = member.config.name, member.config.train
-        assert record.config["model"] == member.config.model.settings()
         assert results[name]["tokens"] == train.num_steps * train.batch_tokens
         path = STUDY / "runs" / name / "metrics.jsonl"
         rows = read_jsonl(path, recorded=results[name]["metrics"])
@@ -63,6 +55,4 @@ def test_the_printed_table_is_what_the_records_generate():
 
 def test_records_only():
     """Weights stay out: the repository carries these files."""
-    files = [path for path in STUDY.rglob("*") if path.is_file()]
-    assert {path.suffix for path in files} == {".json", ".jsonl"}
-    assert sum(path.stat().st_size for path in files) < 6_000_000
+    assert_records_only(STUDY, 6_000_000)

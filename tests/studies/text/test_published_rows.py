@@ -1,15 +1,15 @@
-"""The committed study of ablations: whole, clean, and their summaries follow from their runs."""
+"""The committed study of ablations: whole, clean, and its summary follows from its runs."""
 
 from pathlib import Path
 
 import pytest
 
 from diffattn.records.io import read_json, read_jsonl
-from diffattn.records.run import RunRecord
 from diffattn.report.build import markdown_results
 from diffattn.report.study.files import read_study
 from diffattn.studies.text.reproduce import comparison
 from diffattn.studies.text.summary import study_results
+from studies.published_study import as_it_was_run, assert_records_only, clean_records
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.parametrize("kind", ["ablations"])
@@ -20,11 +20,9 @@ def folder(kind):
 
 
 def config_of(kind):
-    """The recipe, as it was run: if the recipe moves on, the study must be run again."""
     study = read_json(folder(kind) / "study.json")
     config = comparison(study["scale"], kind=kind, seeds=study["seeds"])
-    assert {key: study[key] for key in config.resolved()} == config.resolved()
-    return config
+    return as_it_was_run(config, folder(kind))
 
 
 def test_results_follow_from_the_runs(kind, assert_same_statistics):
@@ -40,12 +38,10 @@ def test_every_run_is_whole_and_from_one_clean_commit(kind):
     config, study = config_of(kind), folder(kind)
     members = config.trials(config.base_rates())
     assert {path.name for path in (study / "runs").iterdir()} == {m.config.name for m in members}
-    records = [RunRecord.read(study / "runs" / member.config.name) for member in members]
-    assert {record.dirty for record in records} == {False}
+    records = clean_records(members, study)
     assert len({record.commit for record in records}) == 1
     assert all(record.config["data"] == records[0].config["data"] for record in records)
-    for member, record in zip(members, records, strict=True):
-        assert record.config["model"] == member.config.model.settings()
+    for member in members:
         rows = read_jsonl(study / "runs" / member.config.name / "metrics.jsonl")
         steps = [row["step"] for row in rows if "validation_loss" in row]
         assert (steps[0], steps[-1]) == (0, member.config.train.num_steps)
@@ -59,6 +55,4 @@ def test_the_printed_table_is_what_the_records_generate(kind):
 
 def test_records_only(kind):
     """Weights and tokens stay out: the repository carries these files."""
-    files = [path for path in folder(kind).rglob("*") if path.is_file()]
-    assert {path.suffix for path in files} == {".json", ".jsonl"}
-    assert sum(path.stat().st_size for path in files) < 3_000_000
+    assert_records_only(folder(kind), 3_000_000)

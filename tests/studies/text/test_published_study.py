@@ -12,6 +12,7 @@ from diffattn.report.study.summary import differences, variants_of
 from diffattn.studies.text.comparison import Sweep, best_rates
 from diffattn.studies.text.reproduce import comparison
 from diffattn.studies.text.summary import study_results
+from studies.published_study import as_it_was_run, assert_records_only
 
 STUDY = Path(__file__).parents[3] / "published" / "text"
 
@@ -23,10 +24,7 @@ def study():
 
 @pytest.fixture(scope="module")
 def config(study):
-    """The recipe, as it was run: if the recipe moves on, the study must be run again."""
-    config = comparison(study["scale"], seeds=study["seeds"])
-    assert {key: study[key] for key in config.resolved()} == config.resolved()
-    return config
+    return as_it_was_run(comparison(study["scale"], seeds=study["seeds"]), STUDY)
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +82,7 @@ def test_members_share_their_data(config, sweeps):
 
 def test_records_only():
     """Weights and tokens stay out: the repository carries these files."""
-    files = [path for path in STUDY.rglob("*") if path.is_file()]
-    assert {path.suffix for path in files} == {".json", ".jsonl"}
-    assert sum(path.stat().st_size for path in files) < 2_000_000
+    assert_records_only(STUDY, 2_000_000)
 
 
 def test_the_package_carries_its_summary():

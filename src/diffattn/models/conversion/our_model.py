@@ -11,6 +11,7 @@ from torch import Tensor
 
 from diffattn.errors import CheckpointError
 from diffattn.layers.saved_names import saved_name
+from diffattn.layers.shared_diff_attention import folded_weight
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.heads import Pairs, rows_from_ours, rows_to_ours
 from diffattn.models.conversion.layouts import LAMBDAS, OUR_ENDINGS, Layout
@@ -164,19 +165,12 @@ def folded(model: OurModel) -> OurModel:
     for layer in model.layers:
         for role in ("q", "k"):
             parts = (model.weights[name, layer] for name in (role, f"{role}_down", f"{role}_up"))
-            weights[role, layer] = derived(_fold, *parts)
+            weights[role, layer] = derived(folded_weight, *parts)
     settings = model.config.settings() | {"attention_type": "diff", "shared_rank": None}
     return replace(model, config=like(model.config, settings), weights=weights)
 
 
 _LOW_RANK = ("q_down", "k_down", "q_up", "k_up")
-
-
-def _fold(base: Tensor, down: Tensor, up: Tensor) -> Tensor:
-    heads, maps, width, rank = up.shape
-    low = down.unflatten(0, (heads, maps, rank))
-    update = torch.einsum("hmdr,hmrx->hmdx", up, low)
-    return (base.unflatten(0, (heads, 1, width)) + update).flatten(0, 2)
 
 
 def like(config: DiffTransformerConfig, settings: dict[str, Any]) -> DiffTransformerConfig:

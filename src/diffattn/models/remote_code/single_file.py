@@ -89,7 +89,7 @@ def _find_uses(statement: Statement, modules: dict[str, Module]) -> None:
                     first, end = module.starts[key.lineno - 1], module.span(value)[1]
                     assert module.source[end : end + 2] == b",\n", "an entry has a line of its own"
                     statement.edits.append((first, end + 2, ""))
-    for node, symbol in references(statement.node, module):
+    for node, symbol in statement.references:
         if not _is_cut(module.span(node)[0], statement):
             statement.uses.add(symbol)
 
@@ -162,7 +162,7 @@ def _final_names(kept: list[Statement]) -> dict[Symbol, str]:
     taken = {*dir(builtins), *(name for s in kept for name in s.module.external)}
     qualified = set()
     for statement in kept:
-        for node, symbol in references(statement.node, statement.module):
+        for node, symbol in statement.references:
             if isinstance(node, ast.Attribute) or getattr(node, "id", None) != symbol[1]:
                 qualified.add(symbol)
     plain = [name for module, name in symbols if (module, name) not in qualified]
@@ -185,7 +185,7 @@ def _text(statement: Statement, names: dict[Symbol, str], external: dict[str, st
     """A statement as it stands in the file; what it imports is added to ``external``."""
     module, node = statement.module, statement.node
     edits = list(statement.edits)
-    for reference, symbol in references(node, module):
+    for reference, symbol in statement.references:
         start, end = module.span(reference)
         if _is_cut(start, statement) or symbol not in names:
             continue

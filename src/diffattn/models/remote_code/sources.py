@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,11 @@ class Statement:
     uses: set[Symbol] = field(default_factory=set)
     edits: list[tuple[int, int, str]] = field(default_factory=list)
     """Start and end, in bytes of the module, and what comes there instead."""
+
+    @cached_property
+    def references(self) -> list[tuple[ast.AST, Symbol]]:
+        """See :func:`references`; every module must have been read."""
+        return list(references(self.node, self.module))
 
 
 @dataclass(eq=False)

@@ -56,7 +56,8 @@ def stability_results(
         member.config.name: _measured(config, results[member.config.name], rows)
         for member in config.members()
     }
-    attending = _attending(config, measured)
+    against_floor = _at_rates(_among(AGAINST_FLOOR, config), "loss", config, measured)
+    attending = _attending(config, against_floor)
     return {
         "schema": 1,
         "kind": "stability",
@@ -76,7 +77,7 @@ def stability_results(
             for name in config.types
         },
         "attending": attending,
-        "differences": _differences(config, measured, attending),
+        "differences": _differences(config, measured, attending) + against_floor,
         "verdict": verdict(attending),
         "statement": statement(config),
         "complete": True,
@@ -133,20 +134,15 @@ def _sensitivity(
 
 
 def _attending(
-    config: StabilityStudyConfig, measured: Mapping[str, Stability]
+    config: StabilityStudyConfig, against_floor: Sequence[Mapping[str, Any]]
 ) -> dict[str, list[float]] | None:
     """Model to the rates at which its loss is shown to be below that of no attention."""
     if FLOOR not in config.types:
         return None
     found: dict[str, list[float]] = {name: [] for name, _ in _among(AGAINST_FLOOR, config)}
-    for name, rates in found.items():
-        for rate in config.learning_rates:
-            own, floor = (
-                [run.loss for run in _values(config, measured, n, rate)] for n in (name, FLOOR)
-            )
-            high = paired_difference(own, floor).high
-            if high is not None and high < 0:
-                rates.append(rate)
+    for entry in against_floor:
+        if entry["high"] is not None and entry["high"] < 0:
+            found[entry["type"]].append(entry["learning_rate"])
     return found
 
 
@@ -160,7 +156,7 @@ def _differences(
     The mean of a measure is over the rates at which both models are shown to attend; over all where
     there is none, which says nothing of attention (``informative`` false). Sensitivity is over all.
     Holm's adjustment is over the pairs and rates of a metric, and, apart from them, over all
-    pairs and metrics of the means over rates, and over the pairs with the model without attention.
+    pairs and metrics of the means over rates.
     """
     pairs = _among(PAIRS, config)
     found = [entry for metric in METRICS for entry in _at_rates(pairs, metric, config, measured)]
@@ -186,8 +182,7 @@ def _differences(
     for pair in pairs:
         sides = (_sensitivity(config, measured, name) for name in pair)
         overall.append(_difference(pair, "sensitivity", None, *sides))
-    against_floor = _at_rates(_among(AGAINST_FLOOR, config), "loss", config, measured)
-    return found + _adjusted(overall) + against_floor
+    return found + _adjusted(overall)
 
 
 def _among(pairs: Sequence[tuple[str, str]], config: StabilityStudyConfig) -> list[tuple[str, str]]:
