@@ -15,14 +15,14 @@ export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help install reproduce smoke lint docs test test-variants test-scheduled trials resolve wheel-smoke clean
+.PHONY: help install reproduce smoke lint docs test fast-variant test-variants test-scheduled trials resolve wheel-smoke clean
 
 help:
 	@echo "make reproduce       install, train the four attention types on real text, write a report (10 minutes)"
 	@echo "make test            install, lint, check types, run the tests and the smoke run"
 	@echo "make docs            the documentation site, in runs/docs"
 	@echo "make test-variants   the tests of every push with the kernels of other CPUs"
-	@echo "make test-scheduled  the slow tests: compiled models and all trials"
+	@echo "make test-scheduled  the slow tests: compiled models, all trials, whole products of options"
 	@echo "make trials          damaged files, kills, hostile input: counts go to docs/records/trials.json"
 	@echo "make resolve         resolve constraints.txt from the public index, 3 platforms x 3 Pythons"
 	@echo "make wheel-smoke     build the wheel and make the smoke run from it in an empty environment"
@@ -57,10 +57,13 @@ lint: $(WITH_EXTRAS)
 docs: $(WITH_EXTRAS)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs runs/docs
 
-test: lint docs
+test: $(WITH_EXTRAS)
+	$(MAKE) --no-print-directory -j2 lint docs
 	$(BIN)/python -m pytest -m "not scheduled" -n 2 --dist worksteal
+	$(MAKE) --no-print-directory -j2 smoke fast-variant
+
+fast-variant: $(WITH_EXTRAS)
 	$(BIN)/python .ci/variants --fast
-	$(MAKE) --no-print-directory smoke
 
 # The push tier with the kernels of other CPUs, one after the other: 5 minutes each.
 test-variants: $(WITH_EXTRAS)

@@ -47,6 +47,7 @@ def test_listings_and_help_load_nothing_heavy(arguments):
     assert output
 
 
+@pytest.mark.sampled(one_of=4)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

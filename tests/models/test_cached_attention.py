@@ -37,6 +37,7 @@ def in_steps(model, ids, cache, chunks, **inputs):
     return torch.cat(logits, dim=1)
 
 
+@pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize(("name", "chunks"), RUNS)
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 def test_steps_equal_the_full_pass(
@@ -47,6 +48,7 @@ def test_steps_equal_the_full_pass(
     assert_only_rounding([stepwise], model, logits_of(input_ids=ids))
 
 
+@pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize("chunks", CHUNKS.values(), ids=CHUNKS)
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 def test_steps_under_left_padding_equal_the_unpadded_row(
@@ -190,6 +192,7 @@ def test_a_named_backend_takes_no_mask_of_four_axes(make_config, build, ids):
         model(ids, attention_mask=torch.ones(2, 1, 11, 11, dtype=torch.bool))
 
 
+@pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 @pytest.mark.parametrize("added", [False, True], ids=["bool", "added"])
 def test_a_mask_of_four_axes(model, ids, implementation, assert_only_rounding, name, added):

@@ -88,12 +88,14 @@ def by_definition(model, ids):
     return row[:, ids.shape[1] :], margin
 
 
+@pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize(("name", "options"), RUNS)
 def test_caches_agree(model, ids, greedy, implementation, name, options):
     with implementation(model, name):
         assert torch.equal(generate(model, ids, **options), greedy)
 
 
+@pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize(("name", "options"), RUNS)
 def test_a_left_padded_row_generates_as_it_does_alone(model, ids, implementation, name, options):
     mask = torch.ones_like(ids)

@@ -51,11 +51,13 @@ def left_padded(ids):
     }
 
 
+@pytest.mark.sampled(one_of=3)
 def test_logits_agree(other, ids, assert_only_rounding, logits_of):
     compute = logits_of(input_ids=ids)
     assert_only_rounding(compute(other), other, compute)
 
 
+@pytest.mark.sampled(one_of=3)
 def test_logits_agree_under_left_padding(other, left_padded, assert_only_rounding):
     @torch.no_grad()
     def compute(model):
@@ -64,6 +66,7 @@ def test_logits_agree_under_left_padding(other, left_padded, assert_only_roundin
     assert_only_rounding(compute(other), other, compute)
 
 
+@pytest.mark.sampled(one_of=3)
 def test_gradients_agree(other, ids, assert_only_rounding):
     """Of every matrix; of all vectors of one kind together, for λ's can be near zero in a layer."""
 

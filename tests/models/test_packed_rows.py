@@ -31,6 +31,7 @@ def separately(row):
     return compute
 
 
+@pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize("name", ["diffattn", "sdpa", "eager"])
 @pytest.mark.parametrize(
     "marks",

@@ -32,6 +32,7 @@ def run(inputs, backend, **options):
     return diff_attention(*inputs.tensors().values(), backend=backend, **inputs.options, **options)
 
 
+@pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize("backend", OTHERS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", OP_CASES, ids=str)
@@ -104,6 +105,7 @@ MASKED = (
 )
 
 
+@pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", MASKED, ids=range(len(MASKED)))
@@ -159,6 +161,7 @@ def test_empty_batch_or_length(backend, sizes, options, device):
         assert (grad == 0).all()
 
 
+@pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("head_dim", [4, 64])

@@ -229,6 +229,7 @@ def op(q, k, v, lam, *, backend, **options):
     return diff_attention(q, k, v, lam, backend=backend, **options)
 
 
+@pytest.mark.sampled(one_of=4)
 @pytest.mark.parametrize("backend", ["itself", *backends.names("diff_attention")[1:]])
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.bfloat16, torch.float64], ids=["fp32", "bf16", "fp64"]

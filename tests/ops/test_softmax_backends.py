@@ -22,6 +22,7 @@ def softmax(q, k, v, lam, *, backend, **options):
     return softmax_attention(q[:, :, :, 0], k, v, backend=backend, **options) + 0 * lam.sum()
 
 
+@pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.bfloat16, torch.float64], ids=["fp32", "bf16", "fp64"]

@@ -122,6 +122,7 @@ def test_functional_gradient_equals_autograd_and_still_looks_at_lambda(backend):
         torch.func.grad(loss)(torch.full_like(inputs.lam, float("nan")))
 
 
+@pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("case", "mode"),
@@ -156,6 +157,7 @@ class Operator(torch.nn.Module):
         return call(self.backend, q, k, v, lam, options)
 
 
+@pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("strict", [False, True], ids=["non-strict", "strict"])
 def test_export(backend, strict):
