@@ -28,7 +28,12 @@ from transformers.cache_utils import Cache
 from diffattn.errors import ConfigError
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.one_call.cache_layout import update
-from diffattn.models.one_call.kernels import AttentionMapRecorder, call_kernel, through_maps
+from diffattn.models.one_call.kernels import (
+    AttentionMapRecorder,
+    KernelCall,
+    by_kernel,
+    through_maps,
+)
 from diffattn.models.one_call.masks import KeyMask
 from diffattn.ops import backends
 from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
@@ -39,6 +44,7 @@ IMPLEMENTATION = "diffattn"
 
 def bind(
     layer: Any,
+    kernel: KernelCall,
     config: DiffTransformerConfig,
     *,
     mask: Any,
@@ -50,6 +56,7 @@ def bind(
 
     Args:
         layer: An attention layer of ours.
+        kernel: The layer's call of Hugging Face's interface.
         config: The model's configuration.
         mask: A :class:`KeyMask` under ``"diffattn"``, else what Hugging Face's kernel takes.
         past_key_values: Cache to read and extend, or ``None``.
@@ -60,14 +67,16 @@ def bind(
         A function ``attend(q, k, v, lam=None)`` with the operator's shapes.
     """
 
+    acting_map = layer.acting_map if config.attention.map_norm else None
+
     def attend(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Tensor:
         if past_key_values is not None:
             k, v = update(past_key_values, k, v, layer.layer_idx)
         if config._attn_implementation != IMPLEMENTATION:
-            return _hugging_face(layer, config, mask, recorder, kwargs, q, k, v, lam)
+            return _hugging_face(kernel, config, mask, recorder, kwargs, q, k, v, lam)
         ours = KeyMask() if mask is None else mask
         if ours.scores is not None:
-            return _by_scores(layer, config, ours.scores, recorder, q, k, v, lam)
+            return _by_scores(kernel, config, ours.scores, acting_map, recorder, q, k, v, lam)
         batch, num_tokens = q.shape[:2]
         rows = batch if ours.cu_seqlens is not None else 1  # laid end to end
         if rows > 1:
@@ -76,7 +85,7 @@ def bind(
             lam = None if lam is None else lam.flatten(0, 1)[None]
         options = ours.options()
         if recorder is not None:
-            _record(recorder, layer, q, k, lam, options, rows)
+            _record(recorder, acting_map, q, k, lam, options, rows)
         if lam is None:
             out = softmax_attention(q, k, v, backend=config.attention_backend, **options)
         elif config.attention.map_norm:
@@ -131,17 +140,9 @@ def chosen_backend(
     return backends.resolve(config.attention_op, config.attention_backend, inputs)
 
 
-def prepare(layer: Any, config: DiffTransformerConfig) -> None:
-    """Give a layer the attributes that Hugging Face's kernels read off their module."""
-    layer.config = config
-    layer.is_causal = True
-    layer.scaling = config.head_dim**-0.5
-    layer.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
-
-
 def _record(
     recorder: AttentionMapRecorder,
-    layer: Any,
+    acting_map: Callable[[Tensor], Tensor] | None,
     q: Tensor,
     k: Tensor,
     lam: Tensor | None,
@@ -153,8 +154,8 @@ def _record(
         raw = signed[:, :, None]
     else:
         map_1, map_2, signed = diff_attention_maps(q, k, lam, **options)
-        if layer.config.attention.map_norm:
-            signed = layer.acting_map(signed)
+        if acting_map is not None:
+            signed = acting_map(signed)
         raw = torch.stack([map_1, map_2], dim=2)
     recorder(_of_each_row(signed, rows), _of_each_row(raw, rows))
 
@@ -169,9 +170,10 @@ def _of_each_row(maps: Tensor, rows: int) -> Tensor:
 
 
 def _by_scores(
-    layer: Any,
+    kernel: KernelCall,
     config: DiffTransformerConfig,
     scores: Tensor,
+    acting_map: Callable[[Tensor], Tensor] | None,
     recorder: AttentionMapRecorder | None,
     q: Tensor,
     k: Tensor,
@@ -188,13 +190,13 @@ def _by_scores(
             f"got {config.attention_backend!r}."
         )
     if recorder is not None or config.attention.map_norm:
-        return through_maps(layer, q, k, v, lam, scores, recorder)
+        return through_maps(q, k, v, lam, scores, acting_map=acting_map, recorder=recorder)
     scores = scores if scores.dtype == torch.bool else scores.to(q.dtype)
-    return call_kernel("sdpa", layer, q, k, v, lam, scores, {})
+    return by_kernel("sdpa", kernel, q, k, v, lam, scores, {})
 
 
 def _hugging_face(
-    layer: Any,
+    kernel: KernelCall,
     config: DiffTransformerConfig,
     mask: Any,
     recorder: AttentionMapRecorder | None,
@@ -213,10 +215,10 @@ def _hugging_face(
         )
     added = mask is None or mask.dtype != torch.bool  # a bool mask, too, would be added
     if implementation == "eager" and (recorder is not None or not added):
-        return through_maps(layer, q, k, v, lam, mask, recorder)
+        return through_maps(q, k, v, lam, mask, acting_map=None, recorder=recorder)
     if recorder is not None:
         raise ConfigError(
             "DiffTransformer: attention maps need attn_implementation 'diffattn' or 'eager', "
             f"got {implementation!r}."
         )
-    return call_kernel(implementation, layer, q, k, v, lam, mask, kwargs)
+    return by_kernel(implementation, kernel, q, k, v, lam, mask, kwargs)

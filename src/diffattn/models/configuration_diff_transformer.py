@@ -99,9 +99,29 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         "norm": (["hidden_states"], ["hidden_states"]),
     }
 
-    @property
-    def base_model_tp_plan(self) -> dict[str, str]:
-        """How transformers splits the weights over devices: by whole heads, so by pairs of maps.
+    def __post_init__(self, **kwargs: Any) -> None:
+        self._check_keywords(kwargs)
+        given = {name: kwargs.pop(name) for name in _DERIVED_HEADS if name in kwargs}
+        if not isinstance(kwargs.get("rope_scaling"), dict | None):  # the older name
+            raise self._error("rope_scaling must be a mapping", kwargs["rope_scaling"])
+        # Checked here, and by the strict class again, which would wrap the error.
+        ModelSettings.__post_init__(self)
+        # No property: some versions of transformers add the tied embedding to it.
+        self.base_model_tp_plan = self._tensor_parallel_plan()
+        PreTrainedConfig.__post_init__(self, **kwargs)
+        for name, value in given.items():  # from to_dict or config.json
+            if value != getattr(self, name):
+                must = f"{name} must be {getattr(self, name)}, as follows from num_heads and"
+                raise self._error(f"{must} num_kv_heads", value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings, with the two head counts that other libraries read there."""
+        return super().to_dict() | {name: getattr(self, name) for name in _DERIVED_HEADS}
+
+    __repr__ = PreTrainedConfig.__repr__  # Hugging Face's, with everything it adds
+
+    def _tensor_parallel_plan(self) -> dict[str, str]:
+        """How transformers splits the weights: by whole heads, so by pairs of maps.
 
         Rows of every projection lie head by head, both maps of a head beside each other, so equal
         shares of the rows are whole heads if the devices divide ``num_kv_heads``; otherwise a
@@ -124,25 +144,6 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
                 plan[f"layers.*.self_attn.{name}_up"] = "embedding_rowwise"  # axis 0: heads
             plan["layers.*.self_attn"] = "local_params"
         return plan
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        self._check_keywords(kwargs)
-        given = {name: kwargs.pop(name) for name in _DERIVED_HEADS if name in kwargs}
-        if not isinstance(kwargs.get("rope_scaling"), dict | None):  # the older name
-            raise self._error("rope_scaling must be a mapping", kwargs["rope_scaling"])
-        # Checked here, and by the strict class again, which would wrap the error.
-        ModelSettings.__post_init__(self)
-        PreTrainedConfig.__post_init__(self, **kwargs)
-        for name, value in given.items():  # from to_dict or config.json
-            if value != getattr(self, name):
-                must = f"{name} must be {getattr(self, name)}, as follows from num_heads and"
-                raise self._error(f"{must} num_kv_heads", value)
-
-    def to_dict(self) -> dict[str, Any]:
-        """All settings, with the two head counts that other libraries read there."""
-        return super().to_dict() | {name: getattr(self, name) for name in _DERIVED_HEADS}
-
-    __repr__ = PreTrainedConfig.__repr__  # Hugging Face's, with everything it adds
 
     def _check_keywords(self, kwargs: dict[str, Any]) -> None:
         """Hugging Face keeps any keyword: refuse what can only be a mistake."""
@@ -187,6 +188,14 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         A cache made by these two numbers works; our own are smaller, see :attr:`cached_kv_shape`.
         """
         return self.num_kv_heads * self.attention.key_maps * self.attention.value_width
+
+    @property
+    def n_head_kv(self) -> int:
+        """:attr:`num_key_value_heads` by the name that vLLM reads before ``num_kv_heads``.
+
+        That is Falcon's name for what a kernel takes, and ours for another number.
+        """
+        return self.num_key_value_heads
 
     @property
     def cached_kv_shape(self) -> tuple[int, int]:

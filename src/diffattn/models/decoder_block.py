@@ -9,11 +9,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from diffattn.layers.feed_forward import SwiGLU
 from diffattn.models import cached_attention
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.models.one_call.kernels import AttentionMapRecorder
+from diffattn.models.one_call.kernels import AttentionMapRecorder, KernelCall
 
 
 def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:
-    """The attention layer of one block, ready for Hugging Face's kernels.
+    """The attention layer of one block.
 
     Source: arXiv:2410.05258v2, Eq. (3).
     """
@@ -31,9 +31,7 @@ def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:
         options["shared_rank"] = config.shared_rank
     if facts.lambda_projection:
         options["lambda_bias"] = config.lambda_bias
-    layer = facts.layer_class()(config.hidden_size, config.num_heads, config.head_dim, **options)
-    cached_attention.prepare(layer, config)
-    return layer
+    return facts.layer_class()(config.hidden_size, config.num_heads, config.head_dim, **options)
 
 
 class DiffTransformerBlock(GradientCheckpointingLayer):
@@ -56,6 +54,7 @@ class DiffTransformerBlock(GradientCheckpointingLayer):
             if writer is not None:  # without attention there is no projection
                 writer.writes_residual = True
         self.attention_maps = AttentionMapRecorder()
+        self.kernel = KernelCall(config, layer_idx)
 
     def forward(
         self,
@@ -69,6 +68,7 @@ class DiffTransformerBlock(GradientCheckpointingLayer):
         """``[B, T, hidden_size]`` to the same shape and dtype."""
         attend = cached_attention.bind(
             self.self_attn,
+            self.kernel,
             self.config,
             mask=attention_mask,
             past_key_values=past_key_values,

@@ -1,5 +1,6 @@
 """One call of Hugging Face's attention interface per layer, and the eager definition by maps."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.one_call.cache_layout import in_kernel_layout
 from diffattn.ops.masking import repeat_heads
 
@@ -19,9 +21,44 @@ class AttentionMapRecorder(nn.Module):
         return signed, raw
 
 
-def call_kernel(
+class KernelCall(nn.Module):
+    """The call of Hugging Face's attention interface, and what kernels read off their module.
+
+    A module of its own, one per layer, with the call in its ``forward``: vLLM reads the sources of
+    all modules for it and gives each that has one a part of the cache.
+
+    Args:
+        config: The model's configuration; it names the implementation.
+        layer_idx: Counted from 0.
+    """
+
+    is_causal = True
+
+    def __init__(self, config: DiffTransformerConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.scaling = config.head_dim**-0.5
+        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
+
+    def forward(
+        self,
+        implementation: str,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """``[B, heads, tokens, D]`` each to ``[B, T, heads, D]``, some axes of it flattened."""
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
+        out, _ = attention(self, q, k, v, mask, dropout=0.0, scaling=self.scaling, **kwargs)
+        return out
+
+
+def by_kernel(
     implementation: str,
-    layer: Any,
+    kernel: KernelCall,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -36,7 +73,7 @@ def call_kernel(
 
     Args:
         implementation: A name of Hugging Face's interface.
-        layer: Prepared by :func:`diffattn.models.cached_attention.prepare`.
+        kernel: The layer's.
         q: ``[B, T, H, 2, D]``, or ``[B, T, H, D]`` of softmax attention.
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
         v: ``[B, S, Hkv, Dv]``.
@@ -55,11 +92,8 @@ def call_kernel(
     else:
         q = q if lam is None else q.flatten(2, 3)
         k, v = k.transpose(1, 2), v.transpose(1, 2)
-    attention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-    out, _ = attention(
-        layer, q.transpose(1, 2), k, v, mask, dropout=0.0, scaling=layer.scaling, **kwargs
-    )
-    out = out.view(*out.shape[:2], -1, q.shape[-1])  # [B, T, heads of the call, D]
+    out = kernel(implementation, q.transpose(1, 2), k, v, mask, **kwargs)
+    out = out.view(*q.shape[:2], -1, q.shape[-1])  # [B, T, heads of the call, D]
     if lam is None:
         return out
     lam = lam.expand(*out.shape[:2], num_heads)[..., None]
@@ -72,12 +106,13 @@ def call_kernel(
 
 
 def through_maps(
-    layer: Any,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     lam: Tensor | None,
     mask: Tensor | None,
+    *,
+    acting_map: Callable[[Tensor], Tensor] | None,
     recorder: AttentionMapRecorder | None,
 ) -> Tensor:
     """Attention as it is defined: the maps, their difference, its product with V.
@@ -85,13 +120,13 @@ def through_maps(
     What the recorder is given lies on the way to the output, so gradients can be read there.
 
     Args:
-        layer: Prepared; one whose maps are normalised says how.
-        q: As for :func:`call_kernel`.
-        k: As for :func:`call_kernel`.
-        v: As for :func:`call_kernel`.
-        lam: As for :func:`call_kernel`.
+        q: As for :func:`by_kernel`.
+        k: As for :func:`by_kernel`.
+        v: As for :func:`by_kernel`.
+        lam: As for :func:`by_kernel`.
         mask: ``[B or 1, 1, T, S]``, True where a key is seen, or what is added to the scores; or
             ``None``.
+        acting_map: What a layer that normalises the difference of its maps makes of it.
         recorder: Given when maps are wanted.
 
     Returns:
@@ -102,7 +137,8 @@ def through_maps(
     q = q if q.ndim == 5 else q[:, :, :, None]
     k = repeat_heads(k if k.ndim == 5 else k[:, :, :, None], num_heads)
     scores = q.permute(0, 2, 3, 1, 4) @ k.permute(0, 2, 3, 4, 1)  # [B, H, maps, T, S]
-    scores = scores.to(torch.float64 if dtype == torch.float64 else torch.float32) * layer.scaling
+    scores = scores.to(torch.float64 if dtype == torch.float64 else torch.float32)
+    scores = scores * q.shape[-1] ** -0.5
     if mask is not None:
         mask = mask[:, :, None]
         if mask.dtype == torch.bool:
@@ -118,8 +154,8 @@ def through_maps(
     else:
         lam = lam.expand(*q.shape[:3]).transpose(1, 2)[..., None]  # [B, H, T, 1]
         signed = raw[:, :, 0] - lam * raw[:, :, 1]
-        if layer.config.attention.map_norm:
-            signed = layer.acting_map(signed)
+        if acting_map is not None:
+            signed = acting_map(signed)
     if recorder is not None:
         signed, _ = recorder(signed, raw)
     values = repeat_heads(v, num_heads).transpose(1, 2)  # [B, H, S, Dv]

@@ -1,0 +1,1 @@
+"""Our models in engines that serve them."""

@@ -1,0 +1,17 @@
+"""Run by the Python that has vLLM: greedy tokens of the prompts, as JSON on the last line."""
+
+import json
+import sys
+
+if __name__ == "__main__":
+    from vllm import LLM, SamplingParams
+
+    folder, options = sys.argv[1], json.loads(sys.argv[2])
+    prompts = json.loads(sys.argv[3])
+    engine = LLM(
+        model=folder, skip_tokenizer_init=True, dtype="float32", max_model_len=128,
+        max_num_seqs=4, **options,
+    )  # fmt: skip
+    sampling = SamplingParams(temperature=0, max_tokens=24, detokenize=False, ignore_eos=True)
+    answers = engine.generate([{"prompt_token_ids": prompt} for prompt in prompts], sampling)
+    print(json.dumps([list(answer.outputs[0].token_ids) for answer in answers]))

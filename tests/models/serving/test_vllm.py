@@ -1,0 +1,62 @@
+"""vLLM generates what ``generate`` does. It needs its own environment, see docs/serving.md.
+
+``DIFFATTN_VLLM_PYTHON`` is a Python with vLLM and an installed diffattn.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+PYTHON = os.environ.get("DIFFATTN_VLLM_PYTHON")
+pytestmark = [
+    pytest.mark.scheduled,
+    pytest.mark.skipif(not PYTHON, reason="DIFFATTN_VLLM_PYTHON names no Python with vLLM"),
+]
+MODES = {
+    "plugin": {"enforce_eager": True},
+    "plugin-compiled": {},
+    "plugin-chunked": {"enforce_eager": True, "max_num_batched_tokens": 8},
+    "remote-code": {"enforce_eager": True, "trust_remote_code": True},
+}
+"""How vLLM is asked to load and run the folder."""
+
+
+def vllm_tokens(folder, options, prompts, cache):
+    arguments = [str(folder), json.dumps(options), json.dumps(prompts)]
+    environment = os.environ | {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "HF_HOME": str(cache),
+        "VLLM_CACHE_ROOT": str(cache),
+    }
+    if "trust_remote_code" in options:
+        environment["VLLM_PLUGINS"] = ""
+    done = subprocess.run(
+        [PYTHON, Path(__file__).with_name("in_vllm.py"), *arguments],
+        capture_output=True, text=True, timeout=900, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2_000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_greedy_tokens_are_those_of_generate(attention_type, mode, tmp_path):
+    config = DiffTransformerConfig(
+        attention_type=attention_type, vocab_size=256, hidden_size=128, intermediate_size=256,
+        num_hidden_layers=3, num_heads=4, num_kv_heads=2, head_dim=32,
+        max_position_embeddings=256, initializer_range=0.2, eos_token_id=None,
+    )  # fmt: skip
+    model = DiffTransformerForCausalLM(config).eval()
+    model.save_pretrained(tmp_path / "model")
+    prompts = torch.randint(256, (3, 20))
+    expected = model.generate(prompts, max_new_tokens=24, do_sample=False)[:, 20:]
+    actual = vllm_tokens(tmp_path / "model", MODES[mode], prompts.tolist(), tmp_path / "cache")
+    assert actual == expected.tolist()

@@ -1,0 +1,114 @@
+"""What vLLM's Transformers backend asks of a model, without vLLM; test_vllm.py is the real one.
+
+It reads the sources of all modules for the one that calls the attention interface, allocates a
+cache by the configuration's head counts, and hands back rows of flat heads.
+"""
+
+import inspect
+import sys
+import types
+from importlib.metadata import entry_points
+
+import pytest
+import torch
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.models.one_call.kernels import KernelCall
+from diffattn.models.serving import vllm_plugin
+
+ENGINE = "engine_of_test_vllm_interface"
+
+
+def made(attention_type):
+    config = DiffTransformerConfig(
+        attention_type=attention_type, vocab_size=50, hidden_size=32, num_hidden_layers=3,
+        num_heads=4, num_kv_heads=2, head_dim=8, initializer_range=0.3,
+    )  # fmt: skip
+    return DiffTransformerForCausalLM(config).eval()
+
+
+class Engine:
+    """Keeps keys and values by layer, as wide as the configuration says; one row of tokens."""
+
+    def __init__(self, config):
+        self.heads = config.num_attention_heads
+        self.shape = (config.n_head_kv, config.head_dim)
+        self.kept = [[] for _ in range(config.num_hidden_layers)]
+        self.calls = []
+
+    def __call__(self, module, query, key, value, attention_mask, scaling, **kwargs):
+        self.calls.append(module.layer_idx)
+        tokens = query.shape[-2]
+        assert query.shape == (1, self.heads, tokens, self.shape[1])
+        flat = [x.transpose(1, 2).reshape(tokens, -1).view(-1, *self.shape) for x in (key, value)]
+        self.kept[module.layer_idx].append(flat)
+        k, v = (torch.cat(x) for x in zip(*self.kept[module.layer_idx], strict=True))
+        k, v = (x.repeat_interleave(self.heads // self.shape[0], 1) for x in (k, v))
+        scores = torch.einsum("thd,shd->hts", query[0].transpose(0, 1), k) * scaling
+        ahead = torch.ones(tokens, len(k), dtype=torch.bool).triu(len(k) - tokens + 1)
+        maps = scores.masked_fill(ahead, -torch.inf).softmax(-1)
+        return torch.einsum("hts,shd->thd", maps, v).reshape(tokens, -1), None
+
+
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_an_engine_with_a_cache_of_its_own_gives_the_same_logits(attention_type, monkeypatch):
+    model = made(attention_type)
+    ids = torch.randint(50, (1, 12))
+    with torch.no_grad():
+        expected = model(ids).logits
+        engine = Engine(model.config)
+        monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, ENGINE, engine)
+        model.set_attn_implementation(ENGINE)
+        parts = []
+        for start, end in ((0, 7), (7, 8), (8, 12)):
+            positions = torch.arange(start, end)[None]
+            parts.append(model(ids[:, start:end], position_ids=positions, use_cache=False).logits)
+    assert engine.calls == [0, 1, 2] * 3  # one call per layer and pass
+    actual = torch.cat(parts, 1)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5 * expected.abs().max())
+
+
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_each_layer_has_one_module_with_the_call_in_its_source(attention_type):
+    """vLLM looks for both lines by their syntax, and for the scale among the arguments."""
+    model = made(attention_type)
+    found = []
+    for module in model.modules():
+        source = inspect.getsource(type(module).forward)
+        if "= ALL_ATTENTION_FUNCTIONS.get_interface(" in source:
+            assert source.count(" = attention(") == 1
+            assert "scaling=self.scaling" in source
+            assert module.config is model.config
+            found.append(module)
+    assert [type(module) for module in found] == [KernelCall] * 3
+    assert [module.layer_idx for module in found] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_no_other_name_of_a_head_count_is_found_first(attention_type):
+    """vLLM takes the first of these that a configuration has; ``num_kv_heads`` is ours."""
+    config = made(attention_type).config
+    names = ("n_head_kv", "num_kv_heads", "num_key_value_heads")
+    first = next(getattr(config, name) for name in names if hasattr(config, name))
+    assert first == config.num_key_value_heads
+    assert "n_head_kv" not in config.to_dict()
+
+
+def test_the_plugin_registers_every_architecture(monkeypatch):
+    known = {}
+    vllm = types.ModuleType("vllm")
+    vllm.ModelRegistry = types.SimpleNamespace(register_model=known.__setitem__)
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    (plugin,) = entry_points(group="vllm.general_plugins", name="diffattn")
+    assert plugin.load() is vllm_plugin.register
+    vllm_plugin.register()
+    backend = "vllm.model_executor.models.transformers"
+    assert known == {
+        "DiffTransformerForCausalLM": f"{backend}:TransformersForCausalLM",
+        "DiffTransformerForSequenceClassification": (
+            f"{backend}:TransformersForSequenceClassification"
+        ),
+    }
