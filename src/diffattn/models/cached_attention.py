@@ -222,3 +222,8 @@ def _hugging_face(
             f"got {implementation!r}."
         )
     return by_kernel(implementation, kernel, q, k, v, lam, mask, kwargs)
+
+
+def only_through_our_models(*args: Any, **kwargs: Any) -> Any:
+    """Registered under our name so that Hugging Face knows it; our models never call it."""
+    raise NotImplementedError("'diffattn' is the attention of DiffTransformer models only.")

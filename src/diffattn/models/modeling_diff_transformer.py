@@ -378,12 +378,9 @@ class DiffTransformerForSequenceClassification(
     """
 
 
-def _only_through_our_model(*args: Any, **kwargs: Any) -> Any:
-    """Registered under our name so that Hugging Face knows it; our models never call it."""
-    raise NotImplementedError("'diffattn' is the attention of DiffTransformer models only.")
-
-
-ALL_ATTENTION_FUNCTIONS.register(cached_attention.IMPLEMENTATION, _only_through_our_model)
+ALL_ATTENTION_FUNCTIONS.register(
+    cached_attention.IMPLEMENTATION, cached_attention.only_through_our_models
+)
 register_checkpoint_conversion_mapping(
     DiffTransformerConfig.model_type,  # Both ways: files keep the names of layers.saved_names.
     [

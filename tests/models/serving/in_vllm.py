@@ -1,7 +1,8 @@
-"""Run by the Python that has vLLM: greedy tokens of the prompts, as JSON on the last line."""
+"""Run by the Python that has vLLM: greedy tokens of the prompts, to a JSON file."""
 
 import json
 import sys
+from pathlib import Path
 
 if __name__ == "__main__":
     from vllm import LLM, SamplingParams
@@ -14,4 +15,5 @@ if __name__ == "__main__":
     )  # fmt: skip
     sampling = SamplingParams(temperature=0, max_tokens=24, detokenize=False, ignore_eos=True)
     answers = engine.generate([{"prompt_token_ids": prompt} for prompt in prompts], sampling)
-    print(json.dumps([list(answer.outputs[0].token_ids) for answer in answers]))
+    tokens = [list(answer.outputs[0].token_ids) for answer in answers]
+    Path(sys.argv[4]).write_text(json.dumps(tokens))

@@ -30,7 +30,8 @@ MODES = {
 
 
 def vllm_tokens(folder, options, prompts, cache):
-    arguments = [str(folder), json.dumps(options), json.dumps(prompts)]
+    answer = cache.with_suffix(".json")
+    arguments = [str(folder), json.dumps(options), json.dumps(prompts), str(answer)]
     environment = os.environ | {
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "HF_HOME": str(cache),
@@ -43,7 +44,7 @@ def vllm_tokens(folder, options, prompts, cache):
         capture_output=True, text=True, timeout=900, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2_000:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return json.loads(answer.read_text())
 
 
 @pytest.mark.parametrize("mode", MODES)

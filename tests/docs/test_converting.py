@@ -1,0 +1,43 @@
+"""The numbers of the page on converting are those of the record."""
+
+from pathlib import Path
+
+import pytest
+
+from diffattn.records.io import read_json
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "converting.md").read_text(encoding="utf-8")
+RECORD = read_json(ROOT / "docs" / "records" / "softmax_start.json")
+ROWS = {
+    "diff_v2": "| `diff_v2` |",
+    "diff_v2_gate": "| control: V2's λ, no second map (`diff_v2_gate`) |",
+    "diff": "| `diff` |",
+    "diff_plain": "| `diff` with `head_norm=false` |",
+}
+
+
+def shown(interval):
+    mean, low, high = (
+        f"{interval[key]:.3f}".replace("-0.000", "0.000").replace("-", "−")
+        for key in ("mean", "low", "high")
+    )
+    return mean if low == high else f"{mean} ({low} to {high})"
+
+
+@pytest.mark.parametrize("way", ROWS)
+def test_the_table_is_the_records(way):
+    (row,) = (line for line in PAGE.splitlines() if line.startswith(ROWS[way]))
+    parameters, jump, end = (cell.strip() for cell in row.split("|")[2:-1])
+    runs, twins = RECORD["ways"][way], RECORD["ways"]["softmax"]
+    assert parameters == f"{runs[0]['parameters'] / twins[0]['parameters']:.2f} ×"
+    assert jump == shown(RECORD["jump"][way])
+    assert end == shown(RECORD["difference"][way])
+
+
+def test_the_words_are_the_records():
+    assert not RECORD["dirty"]
+    for way, is_shown in {"diff_v2": False, "diff_v2_gate": False, "diff_plain": True}.items():
+        of = RECORD["difference"][way]
+        assert (of["low"] > 0 or of["high"] < 0) == is_shown
+    assert {len(runs) for runs in RECORD["ways"].values()} == {3}
