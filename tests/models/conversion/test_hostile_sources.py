@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.conversion import layouts, verifier, writer
 from diffattn.models.conversion.convert import convert
+from diffattn.records.new_folder import new_folder, remove_leftovers
 
 WEIGHTS = "model.safetensors"
 
@@ -192,8 +193,8 @@ def test_what_a_killed_process_left_is_removed(whole, tmp_path):
 
 @pytest.mark.scheduled
 def test_what_another_process_is_writing_stays(tmp_path):
-    with writer.new_folder(tmp_path / "out") as busy:
-        writer._remove_leftovers(tmp_path / "out")
+    with new_folder(tmp_path / "out") as busy:
+        remove_leftovers(tmp_path / "out")
         assert busy.is_dir()
 
 

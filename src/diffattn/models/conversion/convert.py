@@ -16,13 +16,13 @@ from diffattn.models.conversion.writer import (
     CARRIED,
     SHARD_BYTES,
     carry,
-    new_folder,
     require_free,
     require_room,
     write_weights,
 )
 from diffattn.records.io import write_json
 from diffattn.records.manifest import MANIFEST, verify_manifest, write_manifest
+from diffattn.records.new_folder import new_folder
 
 RECORD = "conversion.json"
 """What a folder was converted from, and how its logits compared."""

@@ -1,12 +1,8 @@
 """The writer: a folder that appears whole or not at all, one of its files in memory at a time."""
 
-import contextlib
-import fcntl
 import json
-import os
-import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from huggingface_hub import split_state_dict_into_shards_factory
@@ -15,7 +11,6 @@ from safetensors.torch import save_file
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.records.destination import require_folder_destination
-from diffattn.records.io import make_folder, sync
 
 SHARD_BYTES = 2**30
 """Of one file, unless a single tensor is larger: what is in memory at once."""
@@ -27,7 +22,6 @@ CARRIED = (
 """Files of a tokenizer, which go where the weights go."""
 _ROOM = 2**20
 """Bytes for settings and headers."""
-_LOCK = ".lock"
 
 
 def require_free(out: Path) -> None:
@@ -58,42 +52,6 @@ def require_room(out: Path, needed: int) -> None:
         raise ConfigError(
             f"convert: the disk of {out} must have {needed + _ROOM:,} bytes free, got {free:,}."
         )
-
-
-@contextlib.contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
-    """A folder beside ``out`` that takes its name at the end, and is removed if anything fails.
-
-    What a killed process left behind is removed by the next call for the same destination.
-    """
-    out = out.absolute()
-    make_folder(out.parent)
-    _remove_leftovers(out)
-    folder = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    folder.mkdir()
-    try:
-        with (folder / _LOCK).open("w") as lock:
-            with contextlib.suppress(OSError):  # some network file systems have no locks
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield folder
-            (folder / _LOCK).unlink()
-            for path in folder.iterdir():
-                sync(path)
-            sync(folder)
-            folder.rename(out)
-            sync(out.parent)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_leftovers(out: Path) -> None:
-    ours = re.compile(rf"\.{re.escape(out.name)}\.\d+\.tmp")
-    for entry in out.parent.iterdir():
-        if not ours.fullmatch(entry.name) or not entry.is_dir():
-            continue
-        with contextlib.suppress(OSError), (entry / _LOCK).open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held: somebody writes there
-            shutil.rmtree(entry)
 
 
 def write_weights(

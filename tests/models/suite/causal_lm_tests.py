@@ -1,0 +1,63 @@
+"""transformers' own tests of causal language models and of generation, on ours: run by
+test_transformers_repository.py, not collected.
+
+The module lies, while it runs, in the package ``tests`` of a copy of transformers' repository.
+"""
+
+import os
+import unittest
+from types import SimpleNamespace
+
+from transformers.models.auto import modeling_auto
+
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import (
+    DiffTransformerForCausalLM,
+    DiffTransformerForSequenceClassification,
+    DiffTransformerModel,
+)
+
+from .causal_lm_tester import CausalLMModelTest, CausalLMModelTester
+
+# By these names the tests know what a model returns.
+for names, model_class in (
+    (modeling_auto.MODEL_MAPPING_NAMES, DiffTransformerModel),
+    (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, DiffTransformerForCausalLM),
+    (
+        modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+        DiffTransformerForSequenceClassification,
+    ),
+):
+    names[DiffTransformerConfig.model_type] = model_class.__name__
+
+
+class ModelTester(CausalLMModelTester):
+    config_class = DiffTransformerConfig
+    base_model_class = DiffTransformerModel
+    causal_lm_class = DiffTransformerForCausalLM
+    sequence_classification_class = DiffTransformerForSequenceClassification
+
+    def get_config(self):
+        return DiffTransformerConfig(
+            attention_type=os.environ["ATTENTION_TYPE"], vocab_size=self.vocab_size,
+            hidden_size=self.hidden_size, intermediate_size=self.intermediate_size,
+            num_hidden_layers=self.num_hidden_layers, num_heads=self.num_attention_heads,
+            num_kv_heads=self.num_key_value_heads, head_dim=8,
+            max_position_embeddings=self.max_position_embeddings, pad_token_id=self.pad_token_id,
+            bos_token_id=self.bos_token_id, eos_token_id=self.eos_token_id,
+            tie_word_embeddings=False,
+        )  # fmt: skip
+
+
+class DiffTransformerTest(CausalLMModelTest, unittest.TestCase):
+    model_tester_class = ModelTester
+    _torch_compile_train_cls = DiffTransformerForCausalLM
+
+    def _check_attentions_for_generate(
+        self, batch_size, attentions, prompt_length, output_length, config, decoder_past_key_values
+    ):
+        """One map is returned per output head; the configuration counts heads of the kernel."""
+        returned = SimpleNamespace(num_attention_heads=config.num_heads)
+        super()._check_attentions_for_generate(
+            batch_size, attentions, prompt_length, output_length, returned, decoder_past_key_values
+        )

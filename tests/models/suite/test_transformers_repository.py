@@ -1,0 +1,81 @@
+"""transformers' own tests of causal language models and of generation pass, but for a list.
+
+They are in its repository alone, not in what it publishes for installation:
+``DIFFATTN_TRANSFORMERS_REPOSITORY`` is a folder with a copy of it, whose library is used, too.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from diffattn.models.attention_types import ATTENTION_TYPES
+
+HERE = Path(__file__).parent
+REPOSITORY = os.environ.get("DIFFATTN_TRANSFORMERS_REPOSITORY")
+pytestmark = [
+    pytest.mark.scheduled,
+    pytest.mark.skipif(
+        not REPOSITORY, reason="DIFFATTN_TRANSFORMERS_REPOSITORY names no copy of transformers"
+    ),
+]
+EXCEPTIONS = {
+    "test_can_set_attention_dynamically": "an unknown implementation is refused in other words: "
+    "our message lists the known ones",
+    "test_sdpa_can_dispatch_non_composite_models": "expects sdpa by default; our default is our "
+    "own operator",
+}
+EXCEPTIONS_WITHOUT_RENAMED_WEIGHTS = {
+    "test_reverse_loading_mapping": "expects every model of a type to have weights that files "
+    "name otherwise; softmax attention and V2 have none"
+}
+
+
+def outcomes(module, environment, report, *options):
+    """Names of the tests that failed, passed and were skipped."""
+    path = os.pathsep.join([f"{REPOSITORY}/src", str(HERE.parents[2] / "src")])
+    subprocess.run(
+        [
+            sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist",
+            "-W", "ignore", module, "--tb=line", f"--junitxml={report}", *options,
+        ],
+        cwd=REPOSITORY, capture_output=True, timeout=3_600,
+        env=os.environ | environment | {"PYTHONPATH": path},
+    )  # fmt: skip
+    found = {"failed": set(), "passed": set(), "skipped": set()}
+    for case in ElementTree.parse(report).iter("testcase"):
+        kind = "passed"
+        if case.find("failure") is not None or case.find("error") is not None:
+            kind = "failed"
+        elif case.find("skipped") is not None:
+            kind = "skipped"
+        found[kind].add(case.get("name").split(" ")[0])
+    return found
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    report = tmp_path_factory.mktemp("llama") / "report.xml"
+    module = "tests/models/llama/test_modeling_llama.py"
+    return outcomes(module, {}, report, "-k", "LlamaModelTest")
+
+
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_all_pass_but_the_listed(attention_type, llama, tmp_path):
+    module = Path(REPOSITORY, "tests", "test_diff_transformer.py")
+    shutil.copy(HERE / "causal_lm_tests.py", module)
+    found = outcomes(
+        f"tests/{module.name}", {"ATTENTION_TYPE": attention_type}, tmp_path / "report.xml"
+    )
+    expected = set(EXCEPTIONS)
+    if attention_type in ("softmax", "diff_v2"):
+        expected |= set(EXCEPTIONS_WITHOUT_RENAMED_WEIGHTS)
+    print(attention_type, {kind: len(names) for kind, names in found.items()})
+    print("skipped here, not by Llama:", sorted(found["skipped"] - llama["skipped"]))
+    assert found["failed"] == expected
+    assert len(found["skipped"] - llama["skipped"]) + len(expected) <= 5
+    assert len(found["passed"]) > 130
