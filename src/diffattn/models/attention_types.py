@@ -11,9 +11,12 @@ from typing import Any
 from diffattn.models.known_names import check_known
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class AttentionType:
-    """One attention type. Widths are in units of ``head_dim``, counts per head of the operator."""
+    """One attention type. Widths are in units of ``head_dim``, counts per head of the operator.
+
+    Without slots, which cloudpickle cannot send by value.
+    """
 
     name: str
     layer: tuple[str, str]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.attention_types import ATTENTION_TYPES, AttentionType
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.models.one_call.kernels import KernelCall
@@ -112,3 +112,9 @@ def test_the_plugin_registers_every_architecture(monkeypatch):
             f"{backend}:TransformersForSequenceClassification"
         ),
     }
+
+
+def test_facts_can_be_sent_to_another_process_with_their_class():
+    """vLLM sends a folder's code by value, and an instance of it may arrive before its methods:
+    a class with slots sets its state by one of them."""
+    assert "__setstate__" not in vars(AttentionType)

@@ -1,7 +1,7 @@
-"""transformers' own tests of causal language models and of generation, on ours: run by
-test_transformers_repository.py, not collected.
+"""transformers' own tests of causal language models and of generation, on ours.
 
-The module lies, while it runs, in the package ``tests`` of a copy of transformers' repository.
+Run by test_transformers_repository.py, which lays it into the package ``tests.models`` of a copy of
+transformers' repository; not collected.
 """
 
 import os
@@ -17,7 +17,7 @@ from diffattn.models.modeling_diff_transformer import (
     DiffTransformerModel,
 )
 
-from .causal_lm_tester import CausalLMModelTest, CausalLMModelTester
+from ...causal_lm_tester import CausalLMModelTest, CausalLMModelTester
 
 # By these names the tests know what a model returns.
 for names, model_class in (
