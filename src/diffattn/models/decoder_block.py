@@ -8,6 +8,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from diffattn.layers.feed_forward import SwiGLU
 from diffattn.models import cached_attention
+from diffattn.models.attention_types import ATTENTION
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.one_call.kernels import AttentionMapRecorder, KernelCall
 
@@ -17,7 +18,8 @@ def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:
 
     Source: arXiv:2410.05258v2, Eq. (3).
     """
-    facts = config.attention
+    # Not by the configuration, which may have been sent here by value, without the layers.
+    facts = ATTENTION[config.attention_type]
     options: dict[str, Any] = {
         "num_kv_heads": config.num_kv_heads,
         "layer_idx": layer_idx,

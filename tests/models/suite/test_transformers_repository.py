@@ -34,6 +34,20 @@ EXCEPTIONS_WITHOUT_RENAMED_WEIGHTS = {
     "name otherwise; softmax attention and V2 have none"
 }
 
+SKIPPED = {
+    **dict.fromkeys(
+        (
+            "test_fsdp2_plan_vs_ddp_0_untied", "test_fsdp2_plan_vs_ddp_1_tied",
+            "test_fsdp2_save_load", "test_fsdp2_save_load_dcp",
+            "test_fsdp2_sharding_structure_0_untied", "test_fsdp2_sharding_structure_1_tied",
+        ),
+        "the configuration declares no plan for transformers' own FSDP; ours is accelerate's",
+    ),
+    "test_question_answering_model": "no such head",
+    "test_token_classification_model": "no such head",
+}  # fmt: skip
+"""What is skipped here and not for Llama."""
+
 
 def outcomes(module, environment, report, *options):
     """Names of the tests that failed, passed and were skipped."""
@@ -80,7 +94,6 @@ def test_all_pass_but_the_listed(attention_type, llama, tmp_path):
     if attention_type in ("softmax", "diff_v2"):
         expected |= set(EXCEPTIONS_WITHOUT_RENAMED_WEIGHTS)
     print(attention_type, {kind: len(names) for kind, names in found.items()})
-    print("skipped here, not by Llama:", sorted(found["skipped"] - llama["skipped"]))
     assert found["failed"] == expected
-    assert len(found["skipped"] - llama["skipped"]) + len(expected) <= 5
+    assert found["skipped"] - llama["skipped"] == set(SKIPPED)
     assert len(found["passed"]) > 130

@@ -1,4 +1,4 @@
-"""The committed study of ablations: whole, clean, and its summary follows from its runs."""
+"""Committed studies of rows: whole, clean, and their summaries follow from their runs."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from diffattn.studies.text.summary import study_results
 from studies.published_study import as_it_was_run, assert_records_only, clean_records
 
 ROOT = Path(__file__).parents[3]
-pytestmark = pytest.mark.parametrize("kind", ["ablations"])
+pytestmark = pytest.mark.parametrize("kind", ["ablations", "rank"])
 
 
 def folder(kind):
