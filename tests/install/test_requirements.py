@@ -10,6 +10,8 @@ from install.resolution import PYTHONS, ROOT, canonical
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 DISTRIBUTIONS = packages_distributions()
+HOSTS = {"vllm"}
+"""Imported only by what these programs themselves call."""
 
 
 def names(requirements):
@@ -27,7 +29,7 @@ def imported():
                 modules |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 modules.add(node.module.split(".")[0])
-    modules -= {"diffattn", *sys.stdlib_module_names}
+    modules -= {"diffattn", *HOSTS, *sys.stdlib_module_names}
     return {canonical(name) for module in modules for name in DISTRIBUTIONS[module]}
 
 

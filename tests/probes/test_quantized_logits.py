@@ -200,7 +200,12 @@ def test_both_maps_are_quantised_before_their_softmax(kind):
     )
     with quantized_logits(network, 4):
         attend = cached_attention.bind(
-            layer, network.config, mask=mask, past_key_values=None, recorder=None
+            layer,
+            network.model.layers[0].kernel,
+            network.config,
+            mask=mask,
+            past_key_values=None,
+            recorder=None,
         )
         found = attend(q, k, v, lam)
     keys = k[:, :, :, None].expand(-1, -1, -1, 2, -1) if shared_keys else k
