@@ -8,27 +8,14 @@ import os
 import unittest
 from types import SimpleNamespace
 
-from transformers.models.auto import modeling_auto
-
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.models.modeling_diff_transformer import (
+from our_classes import (
+    DiffTransformerConfig,
     DiffTransformerForCausalLM,
     DiffTransformerForSequenceClassification,
     DiffTransformerModel,
 )
 
 from ...causal_lm_tester import CausalLMModelTest, CausalLMModelTester
-
-# By these names the tests know what a model returns.
-for names, model_class in (
-    (modeling_auto.MODEL_MAPPING_NAMES, DiffTransformerModel),
-    (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, DiffTransformerForCausalLM),
-    (
-        modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
-        DiffTransformerForSequenceClassification,
-    ),
-):
-    names[DiffTransformerConfig.model_type] = model_class.__name__
 
 
 class ModelTester(CausalLMModelTester):

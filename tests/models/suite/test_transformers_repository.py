@@ -51,7 +51,7 @@ SKIPPED = {
 
 def outcomes(module, environment, report, *options):
     """Names of the tests that failed, passed and were skipped."""
-    path = os.pathsep.join([f"{REPOSITORY}/src", str(HERE.parents[2] / "src")])
+    path = os.pathsep.join([f"{REPOSITORY}/src", str(HERE.parents[2] / "src"), str(HERE)])
     done = subprocess.run(
         [
             sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore",

@@ -77,7 +77,7 @@ def theirs(tmp_path_factory):
 
 @pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
 def test_all_pass_but_the_listed(attention_type, theirs, tmp_path):
-    path = os.pathsep.join([str(SOURCE), str(theirs.parent / "site")])
+    path = os.pathsep.join([str(SOURCE), str(HERE), str(theirs.parent / "site")])
     subprocess.run(
         [
             sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist",
