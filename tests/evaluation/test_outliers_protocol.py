@@ -70,8 +70,8 @@ def test_what_cannot_run_is_refused(build, build_windowed, corpus, tmp_path):
         run(build("diff"), tmp_path / "a", texts=corpus, window_tokens=2048)
     with pytest.raises(ConfigError, match="'mistral' must attend to all tokens before"):
         run(build_windowed(8), tmp_path / "b", texts=corpus, window_tokens=9)
+    (tmp_path / "short.txt").write_text("One.", encoding="utf-8")
     with pytest.raises(ConfigError, match="must hold a document of 999 tokens"):
-        (tmp_path / "short.txt").write_text("One.", encoding="utf-8")
         run(build("diff"), tmp_path / "c", texts=str(tmp_path / "short.txt"), window_tokens=1000)
     with pytest.raises(ConfigError, match="window_tokens must be 2 or more"):
         Outliers(window_tokens=1)

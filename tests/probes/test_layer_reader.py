@@ -62,6 +62,7 @@ def whole(inputs, entries):
     return maps, signed
 
 
+@pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize("entries", [1, 200, 10**6])
 def test_maps_of_row_blocks_are_the_models_own(network, input_ids, entries):
     ids = input_ids[:1]

@@ -143,7 +143,13 @@ def check(row, x, scale=1.0):
     assert row["kurtosis"] == pytest.approx(scipy.stats.kurtosis(x.numpy(), fisher=False), rel=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["softmax", "diff", "diff_v2"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("softmax", marks=pytest.mark.scheduled), "diff",
+        pytest.param("diff_v2", marks=pytest.mark.scheduled),
+    ],
+)  # fmt: skip
 def test_a_scan_equals_brute_force(make_model, kind):
     model = make_model(kind).eval()
     generator = torch.Generator().manual_seed(5)
