@@ -50,7 +50,7 @@ class LambdaStatistics:
         spread = (square - mean.square()).clamp(min=0)
         # A λ that is the same for every token has no spread but that of rounding.
         spread = spread.masked_fill(spread <= 1e-14 * square, 0)
-        below, above = (self.outside / self.tokens).tolist()
+        below, above = (self.outside.double() / self.tokens).tolist()
         return {
             "lam": float(mean.mean()),
             "mean": mean.tolist(),

@@ -8,7 +8,7 @@ import typer
 
 def report(
     study: Annotated[
-        Path, typer.Argument(help="folder written by 'diffattn reproduce' or 'diffattn evaluate'")
+        Path, typer.Argument(help="folder written by 'diffattn reproduce', 'evaluate' or 'analyze'")
     ],
     out: Annotated[Path | None, typer.Option(help="file to write [STUDY/report.html]")] = None,
     bench: Annotated[
@@ -25,12 +25,18 @@ def report(
 ) -> None:
     """Build the page of a study or an evaluation from its records."""
     from diffattn.errors import CheckpointError, ConfigError
+    from diffattn.report.analysis.page import build_analysis_report, is_analysis_folder
     from diffattn.report.build import build_evaluation_report, build_report, markdown_results
     from diffattn.report.evaluation.files import is_evaluation_folder
     from diffattn.report.page.runs import study_kind
 
     if markdown and out is not None:
         raise ConfigError("report: --markdown prints and --out writes the page, got both.")
+    if is_analysis_folder(study):
+        if markdown or bench is not None:
+            raise ConfigError("report: --markdown and --bench are for studies, got an analysis.")
+        typer.echo(build_analysis_report(study, out))
+        return
     if is_evaluation_folder(study):
         if markdown or bench is not None:
             raise ConfigError("report: --markdown and --bench are for studies, got an evaluation.")

@@ -14,7 +14,7 @@ from diffattn.records.evaluations import EVALUATION_MARKER, Comparison, EvalResu
 from diffattn.records.lock import BusyError
 
 
-def labelled(models: Sequence[str]) -> dict[str, str]:
+def labelled(models: Sequence[str], *, option: str = "--model") -> dict[str, str]:
     """``[LABEL=]PATH`` to paths by label; a label is by default the last part of the path.
 
     Raises:
@@ -26,14 +26,14 @@ def labelled(models: Sequence[str]) -> dict[str, str]:
         if not separator or Path(text).exists():
             label, path = Path(text).name, text
         if not label or not path or label.startswith(".") or "/" in label:
-            raise ConfigError(f"--model: must be [LABEL=]PATH, LABEL a folder name, got {text!r}.")
+            raise ConfigError(f"{option}: must be [LABEL=]PATH, LABEL a folder name, got {text!r}.")
         if label in paths:
             raise ConfigError(
-                f"--model: labels must differ, got {label!r} twice. Name them: LABEL=PATH."
+                f"{option}: labels must differ, got {label!r} twice. Name them: LABEL=PATH."
             )
         paths[label] = path
     if not paths:
-        raise ConfigError("--model: one model or more is needed, got none.")
+        raise ConfigError(f"{option}: one model or more is needed, got none.")
     return paths
 
 

@@ -1,0 +1,98 @@
+"""``diffattn analyze``."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from diffattn.cli.options import VerifyOption
+
+
+def analyze(
+    model: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[LABEL=]MODEL...",
+            help="run directories, model folders or hub names, side by side on the same text",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="new folder for analysis.json and report.html")],
+    text: Annotated[str | None, typer.Option(help="text to read")] = None,
+    file: Annotated[Path | None, typer.Option(help="file of text to read")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="corpus to read: stdlib, a folder, a .jsonl file or hub:NAME"),
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=2, help="read at most so many tokens")] = 16_384,
+    window_tokens: Annotated[
+        int | None,
+        typer.Option(min=4, help="of one sequence, BOS included [1024, or what the model takes]"),
+    ] = None,
+    bos: Annotated[
+        bool | None,
+        typer.Option("--bos/--no-bos", help="begin with BOS [if the tokenizer has one]"),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda [cuda if there]")] = None,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16")] = "float32",
+    verify: VerifyOption = True,
+    json_: Annotated[bool, typer.Option("--json", help="print the record as JSON")] = False,
+) -> None:
+    """Show what models attend to, how large their activations are, and their λ.
+
+    Needs one of --text, --file and --data, and no maps in memory however long it is. Of a run
+    directory λ over training is shown, too; of one without weights that alone, with no text.
+    """
+    from diffattn.errors import ConfigError
+    from diffattn.records.analysis import ANALYSIS_FILE
+    from diffattn.records.destination import require_folder_destination
+
+    given = [name for name, value in (("text", text), ("file", file), ("data", data)) if value]
+    if len(given) > 1:
+        raise ConfigError(f"analyze: one of --text, --file and --data is taken, got {given}.")
+    if file is not None and not file.is_file():
+        raise ConfigError(f"{file}: must be a file of text, got none or something else.")
+    require_folder_destination(out)
+    if (out / ANALYSIS_FILE).exists():
+        raise ConfigError(f"{out}: must not hold an analysis yet, got {ANALYSIS_FILE}.")
+    from diffattn.data.corpora import Document, load_corpus
+    from diffattn.data.files import normalise_line_ends
+
+    def documents() -> Any:
+        if text:
+            return [Document(name="text", text=normalise_line_ends(text))]
+        if not given:
+            raise ConfigError("analyze: --text, --file or --data must be given, got none.")
+        return load_corpus(data or str(file))
+
+    from diffattn.analysis.session import AnalysisSettings
+    from diffattn.analysis.session import analyze as run_analysis
+    from diffattn.cli.progress import ItemProgress
+    from diffattn.cli.tables import print_table
+    from diffattn.evaluation.session import labelled
+    from diffattn.report.analysis.page import build_analysis_report
+    from diffattn.report.analysis.tables import lambda_rows, notes, summary_rows
+
+    models = labelled(model, option="MODEL")
+    settings = AnalysisSettings(
+        tokens=tokens, window_tokens=window_tokens, dtype=dtype, device=device, bos=bos
+    )
+    source = "a text" if text else str(data or file or "no text")
+    with ItemProgress(len(models)) as progress:
+        result = run_analysis(
+            models, documents, source, settings, verify=verify,
+            on_start=progress.on_start, on_progress=progress.on_progress,
+        )  # fmt: skip
+    result.write(out)
+    page = build_analysis_report(out)
+    if json_:
+        typer.echo(json.dumps(asdict(result), indent=2, ensure_ascii=False))
+        return
+    print_table(summary_rows(result))
+    for row in lambda_rows(result):
+        print_table([row])
+    for sentence in notes(result):
+        typer.echo(sentence)
+    typer.echo(f"Record: {out / ANALYSIS_FILE}")
+    typer.echo(f"Page: {page}")
