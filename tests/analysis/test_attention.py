@@ -159,6 +159,8 @@ def brute_head(rows, head):
                     ranges.setdefault(kind, {}).setdefault(where, 0.0)
                     ranges[kind][where] += float(x[j])
     mean = {name: value / queries for name, value in found.items()}
+    of = ranges["absolute"]
+    mean["sink_share"] = of["first"] / sum(of.values())
     return mean, {
         kind: {where: value / queries for where, value in of.items()} for kind, of in ranges.items()
     }

@@ -167,6 +167,8 @@ class LayerAttention:
         - ``sink``, ``self``, ``previous``: :math:`A_{i0}`; :math:`A_{ii}`; :math:`A_{i,i-1}`
           for keys other than the first. Of A, and of :math:`|A|`, :math:`A_1, A_2` as
           ``absolute_sink`` and so on.
+        - ``sink_share``: :math:`\sum_i |A_{i0}| / \sum_{ij} |A_{ij}|`, which may be compared
+          between models: rows of A sum to :math:`1 - \lambda`.
         - ``negative_mass``: :math:`\sum_j \max(-A_{ij}, 0)`.
         - ``absolute_mass``: :math:`\sum_j |A_{ij}|`.
         - ``entropy``: :math:`-\sum_j p_j \log p_j / \log n_i` with
@@ -207,6 +209,8 @@ class LayerAttention:
                 heads[f"{prefix}self"] = _numbers(ranges[:, 0])
                 heads[f"{prefix}previous"] = _numbers(ranges[:, 1])
                 by_distance[kind] = self._where(kind)
+            whole = "absolute" if self.maps == 2 else "map_1"
+            heads["sink_share"] = _numbers(s[f"{whole} first"] / s[f"{whole} mass"])
             heads["entropy_1"] = _numbers(s["map_1 entropy"] / n)
             if self.maps == 2:
                 self._of_two_maps(heads, by_distance)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from diffattn.analysis.attention import DISTANCES, LayerAttention, uniform_masses
 from diffattn.analysis.lambdas import LambdaStatistics, initial_lambdas, lambda_flags, lambda_log
+from diffattn.analysis.run_folders import has_log, is_log_alone
 from diffattn.data.corpora import Document
 from diffattn.data.gutenberg import strip_gutenberg
 from diffattn.errors import ConfigError
@@ -115,13 +116,10 @@ def _one_model(
     verify: bool,
     on_progress: OnProgress,
 ) -> ModelAnalysis:
-    folder = Path(path)
-    is_run = (folder / "run.json").is_file() and (folder / "metrics.jsonl").is_file()
-    log = cast(LambdaLogRecord | None, lambda_log(folder) if is_run else None)
-    if is_run and not (folder / "model").exists() and not (folder / "config.json").exists():
-        on_progress(label, 0, 0)
+    log = cast(LambdaLogRecord | None, lambda_log(Path(path)) if has_log(path) else None)
+    if is_log_alone(path):
         return ModelAnalysis(
-            model={"label": label, "path": path}, tokens={}, lambda_log=log,
+            model={"label": label, "path": path}, lambda_log=log,
             notes=[f"{label} has no weights: of its log λ alone is shown."],
         )  # fmt: skip
     model = LanguageModel.load(

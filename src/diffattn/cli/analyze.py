@@ -44,41 +44,48 @@ def analyze(
     Needs one of --text, --file and --data, and no maps in memory however long it is. Of a run
     directory λ over training is shown, too; of one without weights that alone, with no text.
     """
+    from diffattn.analysis.run_folders import is_log_alone
     from diffattn.errors import ConfigError
+    from diffattn.inference.labels import labelled
+    from diffattn.models.checkpoint_folder import checkpoint_folder
+    from diffattn.models.known_names import check_known
     from diffattn.records.analysis import ANALYSIS_FILE
     from diffattn.records.destination import require_folder_destination
 
-    given = [name for name, value in (("text", text), ("file", file), ("data", data)) if value]
-    if len(given) > 1:
-        raise ConfigError(f"analyze: one of --text, --file and --data is taken, got {given}.")
+    models = labelled(model, option="MODEL")
+    given = {"--text": text, "--file": file, "--data": data}
+    named = [name for name, value in given.items() if value is not None]
+    with_weights = [path for path in models.values() if not is_log_alone(path)]
+    if len(named) > 1 or (with_weights and not named):
+        got = " and ".join(named) or "none"
+        raise ConfigError(f"analyze: one of --text, --file and --data must be given, got {got}.")
     if file is not None and not file.is_file():
         raise ConfigError(f"{file}: must be a file of text, got none or something else.")
+    check_known("analyze", "dtype", dtype, ("float32", "bfloat16", "float16"))
     require_folder_destination(out)
     if (out / ANALYSIS_FILE).exists():
         raise ConfigError(f"{out}: must not hold an analysis yet, got {ANALYSIS_FILE}.")
+    for path in with_weights:
+        checkpoint_folder(path)
     from diffattn.data.corpora import Document, load_corpus
     from diffattn.data.files import normalise_line_ends
 
     def documents() -> Any:
-        if text:
+        if text is not None:
             return [Document(name="text", text=normalise_line_ends(text))]
-        if not given:
-            raise ConfigError("analyze: --text, --file or --data must be given, got none.")
         return load_corpus(data or str(file))
 
     from diffattn.analysis.session import AnalysisSettings
     from diffattn.analysis.session import analyze as run_analysis
     from diffattn.cli.progress import ItemProgress
     from diffattn.cli.tables import print_table
-    from diffattn.evaluation.session import labelled
     from diffattn.report.analysis.page import build_analysis_report
     from diffattn.report.analysis.tables import lambda_rows, notes, summary_rows
 
-    models = labelled(model, option="MODEL")
     settings = AnalysisSettings(
         tokens=tokens, window_tokens=window_tokens, dtype=dtype, device=device, bos=bos
     )
-    source = "a text" if text else str(data or file or "no text")
+    source = "the text of --text" if text is not None else str(data or file or "no text")
     with ItemProgress(len(models)) as progress:
         result = run_analysis(
             models, documents, source, settings, verify=verify,

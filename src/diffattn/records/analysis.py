@@ -3,9 +3,10 @@
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
-from diffattn.records.fields import checked
+from diffattn.errors import CheckpointError
+from diffattn.records.fields import AtLeast, checked, short
 from diffattn.records.io import read_record, write_json
 from diffattn.records.run import git_state, hardware, package_versions
 
@@ -31,16 +32,19 @@ class LayerAttentionRecord(TypedDict):
     queries: int
 
 
+_PerHead = Annotated[list[float], AtLeast(1)]
+
+
 class LayerLambdaRecord(TypedDict):
     """λ of one layer over tokens, per head."""
 
     lam: float
-    mean: list[float]
-    std: list[float]
-    min: list[float]
-    max: list[float]
-    below_0: list[float]
-    above_1: list[float]
+    mean: _PerHead
+    std: _PerHead
+    min: _PerHead
+    max: _PerHead
+    below_0: _PerHead
+    above_1: _PerHead
 
 
 class LambdaRecord(TypedDict):
@@ -55,17 +59,80 @@ class LambdaLogRecord(TypedDict):
     """λ over the training of a run."""
 
     run: str
-    steps: list[float]
-    values: list[list[float]]
+    steps: Annotated[list[float], AtLeast(1)]
+    values: Annotated[list[list[float]], AtLeast(1)]
     lambda_init: list[float] | None
     flags: list[str]
 
 
-class OutlierRecord(TypedDict):
-    """Table 5's rows, and largest, median and kurtosis per layer."""
+class LargeValue(TypedDict):
+    """A large activation and its place: layers, heads and positions from 0, maps from 1."""
 
-    table: dict[str, dict[str, dict[str, Any]]]
-    layers: list[dict[str, dict[str, dict[str, float | None]]]]
+    value: float
+    layer: int
+    text: int
+    map: NotRequired[int]
+    head: NotRequired[int]
+    query: NotRequired[int]
+    key: NotRequired[int]
+    query_token: NotRequired[str]
+    key_token: NotRequired[str]
+    channel: NotRequired[int]
+    position: NotRequired[int]
+    token: NotRequired[str]
+
+
+class OutlierRow(TypedDict):
+    """One kind of activation; see :func:`diffattn.probes.outlier_tables.outlier_summary`."""
+
+    count: int
+    top: dict[str, float]
+    median: float
+    kurtosis: float | None
+    massive: NotRequired[int]
+    largest: NotRequired[list[LargeValue]]
+
+
+class LayerOutlierRow(TypedDict):
+    """The same of one layer."""
+
+    largest: float
+    median: float
+    kurtosis: float | None
+
+
+class OutlierRecord(TypedDict):
+    """Table 5's rows by kind of activation and positions, and largest and median per layer."""
+
+    table: dict[str, dict[str, OutlierRow]]
+    layers: list[dict[str, dict[str, LayerOutlierRow]]]
+
+
+class WindowRecord(TypedDict):
+    """What a model read."""
+
+    lengths: Annotated[list[int], AtLeast(1)]
+    sha256: str
+    """Of all tokens: equal hashes, equal inputs."""
+
+
+class SettingsRecord(TypedDict):
+    """How the text was read."""
+
+    tokens: int
+    window_tokens: int | None
+    bos: bool | None
+    dtype: str
+    distances: Annotated[list[int], AtLeast(1)]
+    """Where ranges of distances begin."""
+
+
+class TextRecord(TypedDict):
+    """What was read."""
+
+    source: str
+    documents: list[str]
+    sha256: str
 
 
 class MassRecord(TypedDict):
@@ -82,8 +149,7 @@ class ModelAnalysis:
     model: dict[str, Any]
     """``label``, ``path``, ``attention_type``, ``weights`` (hash), ``dtype``, ...; of a run without
     weights label and path alone."""
-    tokens: dict[str, Any]
-    """``lengths`` of the windows, and ``sha256`` of all tokens: equal hashes, equal inputs."""
+    tokens: WindowRecord | None = None
     attention: list[LayerAttentionRecord] = field(default_factory=list)
     uniform: MassRecord | None = None
     outliers: OutlierRecord | None = None
@@ -96,11 +162,9 @@ class ModelAnalysis:
 class AnalysisResult:
     """``analysis.json``. Written once, never edited."""
 
-    text: dict[str, Any]
-    """``source``, ``sha256`` of the documents read, ``documents``."""
-    settings: dict[str, Any]
-    """``tokens``, ``window_tokens``, ``bos``, ``dtype``, ``distances``."""
-    models: list[ModelAnalysis]
+    text: TextRecord
+    settings: SettingsRecord
+    models: Annotated[list[ModelAnalysis], AtLeast(1)]
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     commit: str | None = field(default_factory=lambda: git_state()[0])
     dirty: bool | None = field(default_factory=lambda: git_state()[1])
@@ -120,9 +184,43 @@ class AnalysisResult:
             CheckpointError: The file is missing, damaged, of another kind or schema version.
         """
         path = Path(folder) / ANALYSIS_FILE
-        return read_record(
+        result = read_record(
             path,
             "analysis",
             ANALYSIS_SCHEMA_VERSION,
             lambda value: checked(cls, value, str(path)),
         )
+        for analysis in result.models:
+            fault = _fault(analysis, len(result.settings["distances"]))
+            if fault:
+                raise CheckpointError(f"{path}: {short(analysis.model.get('label'))}: {fault}.")
+        return result
+
+
+def _fault(analysis: ModelAnalysis, num_ranges: int) -> str | None:
+    """What of one model does not fit together, or ``None``."""
+    for layer in analysis.attention:
+        sizes = {len(values) for values in layer["heads"].values()}
+        if len(sizes) != 1 or 0 in sizes or "context_rms" not in layer["heads"]:
+            return f"heads must hold one number per head, got {short(sorted(sizes))}"
+        found = {len(of["ranges"]) for of in layer["by_distance"].values()}
+        if found - {num_ranges}:
+            return f"by_distance must hold {num_ranges} ranges, got {short(sorted(found))}"
+    names = {tuple(sorted(layer["heads"])) for layer in analysis.attention}
+    shapes = {len(layer["heads"]["context_rms"]) for layer in analysis.attention}
+    if len(names) > 1 or len(shapes) > 1:
+        return "attention must hold the same of every layer"
+    if analysis.attention and (analysis.tokens is None or analysis.uniform is None):
+        return "attention must come with tokens and uniform, got neither or one"
+    if analysis.uniform and len(analysis.uniform["by_distance"]) != num_ranges:
+        return f"uniform must hold {num_ranges} ranges"
+    log, lambdas = analysis.lambda_log, analysis.lambdas
+    if log is not None:
+        layers = {len(row) for row in log["values"]}
+        layers |= set() if log["lambda_init"] is None else {len(log["lambda_init"])}
+        if len(layers) > 1 or 0 in layers or len(log["steps"]) != len(log["values"]):
+            return "lambda_log must hold one number per layer and step"
+    initial = None if lambdas is None else lambdas["lambda_init"]
+    if lambdas is not None and initial is not None and len(initial) != len(lambdas["layers"]):
+        return "lambda_init must hold one number per layer"
+    return None

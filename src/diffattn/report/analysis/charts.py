@@ -26,8 +26,8 @@ _MANY_LAYERS = 12
 
 ByLayer = Callable[[ModelAnalysis], list[tuple[float, float]]]
 _BY_LAYER: tuple[tuple[str, str, str, ByLayer], ...] = (
-    ("sink", "mass on the first token", "signed map, mean over heads",
-     lambda a: layer_means(a, "sink")),
+    ("sink", "sink share", "of |A| on the first token, mean over heads",
+     lambda a: layer_means(a, "sink_share")),
     ("entropy", "entropy of |A| (1 is uniform)", "normalised, mean over heads",
      lambda a: layer_means(a, "entropy")),
     ("negative", "negative mass", "of the signed map, mean over heads",
@@ -78,9 +78,9 @@ def outlier_charts(result: AnalysisResult) -> list[Chart]:
     for key, kind in (("logit", LOGITS), ("hidden", HIDDEN)):
         curves = {
             label_of(a): [
-                (float(i), row[kind][WITH]["largest"] or 0.0)
+                (float(i), row[kind][WITH]["largest"])
                 for i, row in enumerate(a.outliers["layers"] if a.outliers else [])
-                if kind in row
+                if WITH in row.get(kind, {})
             ]
             for a in result.models
         }
@@ -97,8 +97,12 @@ def distance_charts(result: AnalysisResult) -> list[Chart]:
     colors = model_colors(result)
     kinds = {label_of(a): _by_distance(a, ("absolute", "map_1")) for a in result.models}
     uniform = next((a.uniform for a in result.models if a.uniform), None)
+    shown = len(names)
     if uniform is not None:
         kinds[_UNIFORM] = [uniform["first"], *uniform["by_distance"]]
+        # Ranges beyond the longest window hold nothing.
+        shown = 1 + max((i for i, mass in enumerate(kinds[_UNIFORM]) if mass), default=0)
+    names = names[:shown]
     shares = {label_of(a): _by_distance(a, ("cancelled_share",)) for a in result.models}
     charts = []
     for key, title, of, caption in (
@@ -108,7 +112,8 @@ def distance_charts(result: AnalysisResult) -> list[Chart]:
     ):  # fmt: skip
         traces = [
             {
-                "type": "scatter", "mode": "lines+markers", "name": label, "x": names, "y": values,
+                "type": "scatter", "mode": "lines+markers", "name": label, "x": names,
+                "y": values[:shown],
                 "line": {"color": colors.get(label, _GREY), "width": 2,
                          "dash": "dot" if label == _UNIFORM else "solid"},
                 "hovertemplate": [label, "%{x}: %{y:.4f}"],
@@ -132,7 +137,7 @@ def head_maps(analysis: ModelAnalysis, index: int) -> list[Chart]:
     label = label_of(analysis)
     charts = []
     for name, title in (
-        ("sink", "mass on the first token"), ("entropy", "entropy of |A|"),
+        ("sink_share", "sink share"), ("entropy", "entropy of |A|"),
         ("cancelled", "share of A1 cancelled"),
     ):  # fmt: skip
         rows = [layer["heads"].get(name) for layer in analysis.attention]
@@ -170,7 +175,9 @@ def lambda_charts(result: AnalysisResult) -> list[Chart]:
         points = [(x["lam"], min(x["min"]), max(x["max"])) for x in layers]
         curve = [(float(i), point[0]) for i, point in enumerate(points)]
         trace = line(curve, label, "λ", color=colors[label], where="layer %{x}")
-        traces.append(trace | {"mode": "lines+markers", "error_y": interval_bars(points)})
+        traces.append(
+            trace | {"mode": "lines+markers", "name": label, "error_y": interval_bars(points)}
+        )
         traces += _initial(analysis.lambdas["lambda_init"], label, colors[label])
     charts = []
     if traces:
@@ -232,7 +239,7 @@ def _lines(
 ) -> Chart | None:
     traces = [
         line(curve, label, title, color=colors[label], where="layer %{x}")
-        | {"mode": "lines+markers"}
+        | {"mode": "lines+markers", "name": label}
         for label, curve in curves.items()
         if curve
     ]

@@ -26,8 +26,10 @@ from diffattn.report.page.wording import listing, plural
 _DEFINITIONS = {
     "A1, A2, A, |A|": "The softmax maps of a head, A = A1 − λ A2 (A1 alone for softmax attention), "
     "and its absolute values. The first query of a text sees itself alone and is left out.",
-    "First token, self, previous": "Mean mass of A on the first key, on the query's own key and on "
-    "the one before, neither of them the first.",
+    "Sink share": "Share of |A| on the first token. Rows of A sum to 1 − λ, so that plain masses "
+    "of models differ by λ alone.",
+    "Sink, self, previous": "Mean mass of A on the first key, on the query's own key and on the "
+    "one before, neither of them the first. Absolute, map 1 and map 2: the same of |A|, A1 and A2.",
     "Entropy": "Of |A| divided by its sum, over the logarithm of the number of keys seen: 1 is a "
     "uniform map, 0 one key.",
     "Negative": "Mean sum of the negative entries of A, without sign.",
@@ -84,8 +86,8 @@ def analysis_page(result: AnalysisResult) -> dict[str, Any]:
     chapters |= {"definitions": "Definitions", "provenance": "Provenance"}
     lead = f"{plural(len(result.models), 'model')}"
     if run:
-        tokens = max(sum(analysis.tokens["lengths"]) for analysis in run)
-        lead += f" on {tokens:,} tokens of {result.text.get('source')}"
+        tokens = max(sum(a.tokens["lengths"]) for a in run if a.tokens is not None)
+        lead += f" on {tokens:,} tokens of {result.text['source']}"
     lead += (
         ". This is what was seen of these weights on this text; it says nothing of other seeds, "
         "texts or sizes."

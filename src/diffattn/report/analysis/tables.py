@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
-from diffattn.records.analysis import AnalysisResult, ModelAnalysis
+from diffattn.records.analysis import AnalysisResult, LargeValue, ModelAnalysis, OutlierRow
 from diffattn.report.page.tables import Cell, Table, head_cell, number_cell, table, word_cell
-from diffattn.report.page.wording import MISSING, count, listing, number
+from diffattn.report.page.wording import MISSING, count, listing, number, plural
 
 LOGITS, HIDDEN = "attention logits", "hidden states"
 WITH, WITHOUT = "all positions", "without position 0"
@@ -52,9 +52,7 @@ def label_of(analysis: ModelAnalysis) -> str:
 
 
 _COLUMNS: tuple[tuple[str, Callable[[ModelAnalysis], float | None]], ...] = (
-    ("first token", lambda a: head_mean(a, "sink")),
-    ("self", lambda a: head_mean(a, "self")),
-    ("previous", lambda a: head_mean(a, "previous")),
+    ("sink share", lambda a: head_mean(a, "sink_share")),
     ("entropy", lambda a: head_mean(a, "entropy")),
     ("negative", lambda a: head_mean(a, "negative_mass")),
     ("cancelled", lambda a: head_mean(a, "cancelled")),
@@ -88,10 +86,10 @@ def lambda_rows(result: AnalysisResult) -> list[dict[str, str]]:
             rows.append(
                 {
                     "model": label_of(analysis),
-                    "λ_init": _numbers(log["lambda_init"] or []) or MISSING,
+                    "λ init": _numbers(log["lambda_init"] or []) or MISSING,
                     f"λ at step {log['steps'][0]:,.0f}": _numbers(log["values"][0]),
                     f"λ at step {log['steps'][-1]:,.0f}": _numbers(log["values"][-1]),
-                    "leaves [0, 1]": f"{len(log['flags'])} flags" if log["flags"] else "no",
+                    "leaves [0, 1]": plural(len(log["flags"]), "flag") if log["flags"] else "no",
                 }
             )
     return rows
@@ -106,9 +104,8 @@ def summary_table(result: AnalysisResult) -> Table:
     ]
     with_uniform = next((a.uniform for a in result.models if a.uniform), None)
     if with_uniform is not None:
-        masses = [with_uniform["first"], *with_uniform["by_distance"][:2], 1.0]
-        rest = len(headers) - 1 - len(masses)
-        cells = [*map(_short, masses), *[MISSING] * rest]
+        known = [_short(with_uniform["first"]), _short(1.0)]  # of entropy
+        cells = [*known, *[MISSING] * (len(headers) - 1 - len(known))]
         rows.append([head_cell("a uniform map"), *map(number_cell, cells)])
     return table("Means over layers and heads.", headers, rows)
 
@@ -163,7 +160,9 @@ def largest_table(analysis: ModelAnalysis) -> Table:
             Cell(text=_tokens(entry), kind="long"),
         ]
         for kind in (LOGITS, HIDDEN)
-        for entry in kinds.get(kind, {}).get(WITH, {}).get("largest", [])
+        for row in [kinds.get(kind, {}).get(WITH)]
+        if row is not None
+        for entry in row.get("largest", [])
     ]
     headers = ["Activation", "Size", "Place", "Token"]
     return table("The ten largest, position 0 included.", headers, rows)
@@ -177,24 +176,26 @@ def provenance_tables(result: AnalysisResult) -> dict[str, Table]:
             word_cell(str(m.get("attention_type") or m.get("type") or MISSING)),
             number_cell(count(m.get("parameters"))),
             word_cell(str(m.get("weights") or "none here")),
-            word_cell(f"{m['dtype']} on {m['device']}" if "dtype" in m else "not run"),
+            word_cell(
+                f"{m.get('dtype')} on {m.get('device')}" if analysis.attention else "not run"
+            ),
             word_cell(_windows(analysis)),
-            word_cell(str(analysis.tokens.get("sha256", MISSING))[:16]),
+            word_cell(analysis.tokens["sha256"][:16] if analysis.tokens else MISSING),
             word_cell(str(m.get("path"))),
         ]
         for analysis in result.models
         for m in [analysis.model]
     ]
     headers = ["Model", "Attention", "Parameters", "Weights", "Ran in", "Windows", "Tokens", "Path"]
-    documents = result.text.get("documents", [])
-    shown = [str(name) for name in documents[:5]]
+    documents = result.text["documents"]
+    shown = documents[:5]
     more = [f"{len(documents) - 5} more"] if len(documents) > 5 else []
     facts = [
         ("Created", result.created),
-        ("Text", str(result.text.get("source"))),
+        ("Text", result.text["source"]),
         ("Documents", listing([*shown, *more]) or MISSING),
-        ("Text hash", str(result.text.get("sha256"))),
-        ("Settings", _pairs(result.settings)),
+        ("Text hash", result.text["sha256"]),
+        ("Settings", _pairs(dict(result.settings))),
         ("Commit", (result.commit or "not recorded") + (" with changes" if result.dirty else "")),
         ("Versions", _pairs(result.versions)),
         ("Hardware", _pairs(result.hardware)),
@@ -212,7 +213,7 @@ def provenance_tables(result: AnalysisResult) -> dict[str, Table]:
 def notes(result: AnalysisResult) -> list[str]:
     """What a reader must know before comparing columns."""
     sentences = [note for analysis in result.models for note in analysis.notes]
-    hashes = {a.tokens.get("sha256") for a in result.models if a.tokens}
+    hashes = {a.tokens["sha256"] for a in result.models if a.tokens}
     if len(hashes) > 1:
         sentences.append(
             "The models did not read the same tokens: their tokenizers, their BOS or their windows "
@@ -226,8 +227,8 @@ def notes(result: AnalysisResult) -> list[str]:
 
 def _largest(analysis: ModelAnalysis, kind: str) -> float | None:
     of = analysis.outliers["table"].get(kind) if analysis.outliers else None
-    value: float | None = of[WITH]["top"].get("1") if of else None
-    return value
+    row: OutlierRow | None = of.get(WITH) if of else None
+    return row["top"].get("1") if row else None
 
 
 def _mean(pairs: Sequence[tuple[float, float]]) -> float | None:
@@ -252,15 +253,16 @@ def _short(value: Any) -> str:
     return number(value, 1 if large else 3)
 
 
-def _place(entry: dict[str, Any]) -> str:
+def _place(entry: LargeValue) -> str:
     names = ("layer", "map", "head", "channel", "text", "query", "key", "position")
-    return ", ".join(f"{name} {entry[name]}" for name in names if name in entry)
+    place = dict(entry)
+    return ", ".join(f"{name} {place[name]}" for name in names if name in place)
 
 
-def _tokens(entry: dict[str, Any]) -> str:
+def _tokens(entry: LargeValue) -> str:
     if "token" in entry:
         return _visible(entry["token"])
-    return f"{_visible(entry['query_token'])} to {_visible(entry['key_token'])}"
+    return f"{_visible(entry.get('query_token'))} to {_visible(entry.get('key_token'))}"
 
 
 def _visible(text: Any) -> str:
@@ -268,9 +270,9 @@ def _visible(text: Any) -> str:
 
 
 def _windows(analysis: ModelAnalysis) -> str:
-    lengths = analysis.tokens.get("lengths", [])
-    if not lengths:
+    if analysis.tokens is None:
         return MISSING
+    lengths = analysis.tokens["lengths"]
     return f"{len(lengths):,} of up to {max(lengths):,}, {sum(lengths):,} tokens"
 
 
