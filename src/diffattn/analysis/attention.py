@@ -46,6 +46,8 @@ def uniform_masses(lengths: list[int]) -> dict[str, Any]:
 class LayerAttention:
     """Sums over texts for every head of one layer; memory depends on heads alone.
 
+    Source: arXiv:2410.05258v2, Eq. (1).
+
     Args:
         num_heads: H.
         maps: 1 or 2.

@@ -41,8 +41,8 @@ def analyze(
 ) -> None:
     """Show what models attend to, how large their activations are, and their λ.
 
-    Needs one of --text, --file and --data, and no maps in memory however long it is. Of a run
-    directory λ over training is shown, too; of one without weights that alone, with no text.
+    Reads one of --text, --file and --data, of any length: no whole map is held in memory. Of a run
+    directory λ over training is shown, too; one without weights has that alone and needs no text.
     """
     from diffattn.analysis.run_folders import is_log_alone
     from diffattn.errors import ConfigError
