@@ -208,7 +208,9 @@ def brute_cka(features):
     return sum(values) / len(values)
 
 
-@pytest.mark.parametrize("entries", [1, 10**6], ids=["row by row", "whole"])
+@pytest.mark.parametrize(
+    "entries", [1, pytest.param(10**6, marks=pytest.mark.scheduled)], ids=["row by row", "whole"]
+)
 def test_everything_equals_brute_force(network, texts, entries):
     found = statistics(network, texts, entries)
     for layer, rows in zip(found, full_maps(network, texts), strict=True):

@@ -97,6 +97,7 @@ def test_a_run_without_weights_needs_no_text(tmp_path):
     assert only.notes == ["run has no weights: of its log λ alone is shown."]
 
 
+@pytest.mark.scheduled
 def test_what_cannot_be_analysed(folders, build_windowed, text, tmp_path):
     one = {"a": folders["softmax"]}
     with pytest.raises(ConfigError, match="two tokens or more"):

@@ -29,7 +29,8 @@ def run(model, out, **settings):
     return evaluate(model, part, out)
 
 
-def test_items_together_are_one_scan(model, corpus, tmp_path):
+def check_one_scan(model, corpus, tmp_path):
+    """Items of two windows, put together, against one scan of all windows."""
     settings = {"texts": corpus, "window_tokens": 24, "num_windows": 5, "windows_per_document": 2}
     result = run(model, tmp_path / "out", **settings, windows_per_item=2)
     assert (result.num_items, result.num_failed) == (3, 0)
@@ -57,6 +58,15 @@ def test_items_together_are_one_scan(model, corpus, tmp_path):
     assert max(row[HIDDEN][WITH] for row in layers) == headlines[LARGEST["hidden"]]
 
 
+def test_items_together_are_one_scan(build, corpus, tmp_path):
+    check_one_scan(build("diff"), corpus, tmp_path)
+
+
+@pytest.mark.scheduled
+def test_of_every_kind_of_model(model, corpus, tmp_path):
+    check_one_scan(model, corpus, tmp_path)
+
+
 def test_the_claims_read_the_headlines():
     (preset,) = parts(["table5"])
     assert isinstance(preset.protocol, Outliers)
@@ -65,6 +75,7 @@ def test_the_claims_read_the_headlines():
     assert by_id["outliers-hidden"].effect.startswith(LARGEST["hidden"])
 
 
+@pytest.mark.scheduled
 def test_what_cannot_run_is_refused(build, build_windowed, corpus, tmp_path):
     with pytest.raises(ConfigError, match="window_tokens must be at most the 1024 tokens"):
         run(build("diff"), tmp_path / "a", texts=corpus, window_tokens=2048)

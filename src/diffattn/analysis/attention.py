@@ -8,6 +8,7 @@ queries :math:`i \\ge 1` of all texts. The Context RMS and CKA are over all quer
 """
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -58,7 +59,6 @@ class LayerAttention:
         self.kinds = KINDS if maps == 2 else ("map_1",)
         self.queries = 0
         self.tokens = 0
-        self.weighted = 0.0
         self.sums: dict[str, Tensor] = {}
         self.num_heads = num_heads
         self.grams = {kind: MapGram(num_heads) for kind in self.kinds if kind != "absolute"}
@@ -73,13 +73,12 @@ class LayerAttention:
             entries * self.num_heads * self.maps // max(self.num_heads * self.maps, len(DISTANCES))
         )
 
-    def add(self, inputs: AttentionInputs, rows_of_text: Any) -> None:
+    def add(self, inputs: AttentionInputs, rows_of_text: Iterable[LogitRows]) -> None:
         """Add one text.
 
         Args:
             inputs: What the layer's attention is given.
-            rows_of_text: Iterable of :class:`~diffattn.probes.layer_reader.LogitRows` over all
-                rows, in order.
+            rows_of_text: All rows, in order. Their logits are overwritten.
         """
         values = inputs.v if inputs.v.dtype == torch.float64 else inputs.v.float()
         values = values.repeat_interleave(self.num_heads // values.shape[1], dim=1)

@@ -1,7 +1,7 @@
 """Analyse several models on the same text: attention, outliers and λ, in one pass each."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +19,7 @@ from diffattn.inference.language_model import LanguageModel
 from diffattn.probes.layer_reader import (
     BLOCK_ENTRIES,
     AttentionInputs,
+    LogitRows,
     logit_rows,
     read_layers,
     require_readable,
@@ -164,7 +165,7 @@ class _Collected:
             if inputs.lam is not None:
                 self.lambdas.setdefault(layer, LambdaStatistics(num_heads)).add(inputs.lam)
 
-            def blocks() -> Any:
+            def blocks() -> Iterator[LogitRows]:
                 for rows in logit_rows(inputs, of.block(self.block_entries)):
                     self.scan.add_logits(layer, inputs, rows, tokens, number)
                     yield rows

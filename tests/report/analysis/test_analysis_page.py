@@ -11,17 +11,19 @@ from diffattn.records.io import write_json
 from diffattn.report.analysis.page import build_analysis_report, is_analysis_folder
 from diffattn.report.analysis.tables import lambda_rows, notes, summary_rows
 from report.made_up_analysis import make_analysis, write_analysis
-from report.page_reader import figures, outline_of, own_part
+from report.page_reader import figures, outline_of
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
+    """An analysis; its page is made without the chart library, quickly."""
+    monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/* charts */")
     write_analysis(tmp_path)
     return tmp_path
 
 
 def page_of(folder):
-    return own_part(build_analysis_report(folder).read_text(encoding="utf-8"))
+    return build_analysis_report(folder).read_text(encoding="utf-8")
 
 
 def test_a_page_shows_what_the_record_holds(folder):
