@@ -64,7 +64,10 @@ def analyze(
     check_known("analyze", "dtype", dtype, ("float32", "bfloat16", "float16"))
     require_folder_destination(out)
     if (out / ANALYSIS_FILE).exists():
-        raise ConfigError(f"{out}: must not hold an analysis yet, got {ANALYSIS_FILE}.")
+        raise ConfigError(
+            f"{out}: must not hold an analysis yet, got {ANALYSIS_FILE}. 'diffattn report' makes "
+            "its page."
+        )
     for path in with_weights:
         checkpoint_folder(path)
     from diffattn.data.corpora import Document, load_corpus
