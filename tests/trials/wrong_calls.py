@@ -93,6 +93,8 @@ RUN: dict[str, tuple[str, ...]] = {
     "model.head_norm_eps": (*REAL, "0", "1e38"),
     "model.lambda_init": (*REAL[:6], "1", "0.5", "[0.1]", *NOT_FINITE, *NO_FLOAT32),  # softmax
     "model.lambda_bias": (*SWITCH, "true"),
+    "model.qkv_bias": SWITCH,
+    "model.qk_norm": SWITCH,
     "model.rms_norm_eps": (*REAL, "0", "1e38"),
     "model.rope_parameters": (
         "x", "1", "[]", "true", '"default"', "1e38", "[1]", "\u00fc",
