@@ -120,8 +120,12 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
                 raise self._error(f"{must} num_kv_heads", value)
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings, with the two head counts that other libraries read there."""
-        return super().to_dict() | {name: getattr(self, name) for name in _DERIVED_HEADS}
+        """All settings, with the two head counts that other libraries read there.
+
+        Options are named where they are on: older versions refuse names that they do not know.
+        """
+        named = {k: x for k, x in super().to_dict().items() if k not in OPTIONS or x}
+        return named | {name: getattr(self, name) for name in _DERIVED_HEADS}
 
     __repr__ = PreTrainedConfig.__repr__  # Hugging Face's, with everything it adds
 
