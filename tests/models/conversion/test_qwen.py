@@ -158,7 +158,7 @@ def test_a_head_norm_starts_from_the_size_of_the_values(
 
 @pytest.mark.scheduled
 @every_family
-@pytest.mark.parametrize("target", ["diff_v2", "diff", "shared_diff"])
+@pytest.mark.parametrize("target", ["diff_v2", "diff", "shared_diff", "diff_v2_gate"])
 def test_caches_and_kernels_agree(family, target, start, network, ids, implementation):
     """What a cache holds has its bias, its norm and its position already."""
     model = network(start(family, target))
