@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import MistralForCausalLM
+from transformers import GenerationConfig, MistralForCausalLM
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.conversion.convert import convert
@@ -37,6 +37,16 @@ def test_v2_has_the_logits_of_its_llama(given, starts, network, ids, assert_only
     with torch.no_grad():
         logits = network(given)(ids).logits
     assert_only_rounding([logits], ours, lambda m: [m(ids).logits.detach()])
+
+
+def test_it_ends_where_its_llama_does(llama, converted, network):
+    """Several ends of a sequence may stand in this file alone."""
+    given = llama()
+    ends = GenerationConfig(eos_token_id=[3, 5], temperature=0.6, do_sample=True)
+    ends.save_pretrained(given)
+    ours = network(converted(given, "diff_v2"))
+    assert ours.generation_config.eos_token_id == [3, 5]
+    assert ours.generation_config.temperature == 0.6
 
 
 def test_v2_has_them_in_bfloat16_too(llama, converted, network, ids, assert_only_rounding):
