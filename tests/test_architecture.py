@@ -39,6 +39,7 @@ OPTIONAL = {"triton", "lm_eval", "rouge_score", "datasets", "tiktoken", "pytest"
 WINGS = {
     "evaluation": {"perplexity", "lm_tasks", "long_context", "icl", "hallucination", "judge"},
     "report": {
+        "analysis",
         "study",
         "recall",
         "stability",

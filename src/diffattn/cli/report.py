@@ -11,8 +11,8 @@ def report(
         list[Path] | None,
         typer.Argument(
             metavar="[FOLDER]...",
-            help="written by 'diffattn reproduce' or 'diffattn evaluate'; beside others also files "
-            "of 'diffattn bench' [all that this checkout has committed]",
+            help="written by 'diffattn reproduce', 'evaluate' or 'analyze'; beside others also "
+            "files of 'diffattn bench' [all that this checkout has committed]",
         ),
     ] = None,
     out: Annotated[
@@ -34,6 +34,7 @@ def report(
     """Build a page from records: of one study or evaluation, or, from several or none, the papers'
     tables and figures beside what was measured."""
     from diffattn.errors import CheckpointError, ConfigError
+    from diffattn.report.analysis.page import build_analysis_report, is_analysis_folder
     from diffattn.report.build import build_evaluation_report, build_report, markdown_results
     from diffattn.report.evaluation.files import is_evaluation_folder
     from diffattn.report.page.runs import study_kind
@@ -46,6 +47,11 @@ def report(
         _beside_papers(folders or [], out)
         return
     (study,) = folders
+    if is_analysis_folder(study):
+        if markdown or bench is not None:
+            raise ConfigError("report: --markdown and --bench are for studies, got an analysis.")
+        typer.echo(build_analysis_report(study, out))
+        return
     if is_evaluation_folder(study):
         if markdown or bench is not None:
             raise ConfigError("report: --markdown and --bench are for studies, got an evaluation.")

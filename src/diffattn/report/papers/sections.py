@@ -98,7 +98,7 @@ SECTIONS: tuple[Section, ...] = (
         id="outliers", title="Activation outliers", source=f"{_DIFF}, section 3.6, Table 5",
         found="The largest attention logit is 38.8 against 318.0, the largest hidden state 1688 "
         "against 3609.",
-        tables=("outliers",), claims=("outliers",),
+        tables=("outliers",), claims=("outliers", "outliers-hidden"),
         remark="Neither the text nor whether logits are scaled is stated.",
     ),
     Section(
