@@ -32,13 +32,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "benchmark": BELOW_RUNNERS | {"testing"},
     "recipes": {"models", "data", *RUNNERS},  # of the runners their configs only
     "studies": RUNNERS | BELOW_RUNNERS | {"recipes", "report"},  # reproduce ends in a report
+    "inspection": {"evaluation", "report", *BELOW_RUNNERS},  # maps become a page
     "report": {"records", "stats"},
-    "cli": {"studies", "recipes", "report", "testing", *RUNNERS, *BELOW_RUNNERS},
+    "cli": {"studies", "inspection", "recipes", "report", "testing", *RUNNERS, *BELOW_RUNNERS},
 }
 OPTIONAL = {"triton", "lm_eval", "rouge_score", "datasets", "tiktoken", "pytest"}
 WINGS = {
     "evaluation": {"perplexity", "lm_tasks", "long_context", "icl", "hallucination", "judge"},
-    "report": {"study", "recall", "stability", "scaling", "evaluation", "benchmarks", "claims"},
+    "report": {
+        "study",
+        "recall",
+        "stability",
+        "scaling",
+        "evaluation",
+        "benchmarks",
+        "claims",
+        "viewer",
+    },
     "studies": {"text", "recall", "stability", "scaling"},
 }
 """Folders of one room each: a wing imports no other."""

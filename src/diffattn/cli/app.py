@@ -17,6 +17,7 @@ from diffattn.cli import (
     evaluate,
     fit,
     generate,
+    inspect_,
     judge,
     list_,
     pack,
@@ -49,6 +50,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("judge")(judge.judge)
 app.command("convert")(convert.convert)
 app.command("generate")(generate.generate)
+app.command("inspect")(inspect_.inspect_)
 app.command("bench")(bench.bench)
 app.command("fit")(fit.fit)
 app.command("report")(report.report)
