@@ -17,7 +17,7 @@ from trials.browser import NAMES
 
 _KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35}
 _KEYS |= {"PageUp": 33, "PageDown": 34, "Tab": 9}
-_LIMIT_SECONDS = 60
+_LIMIT_SECONDS = 30
 _MOVE = """
 import os, sys
 for end, wanted in ((int(sys.argv[1]), 3), (int(sys.argv[2]), 4)):
@@ -35,11 +35,19 @@ class Page:
         self.events = []
 
     def open(self, url, width, height, dark=False):
-        """Show a file in a fresh tab, its network, console and errors watched from the start."""
+        """Show a file in a fresh tab, its network, console and errors watched from the start.
+
+        Args:
+            url: Of the file.
+            width: Of the window, in CSS pixels.
+            height: Likewise.
+            dark: Whether the reader prefers dark colours.
+        """
+        self._session, self.events = None, []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
-        for domain in ("Page", "Network", "Runtime", "Log"):
+        for domain in ("Page", "Network", "Runtime", "Log", "Audits"):
             self.call(f"{domain}.enable")
         self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -137,7 +145,10 @@ class Page:
     def complaints(self):
         """Everything of the console, errors of scripts and what the policy refused."""
         self.run("0")
-        said = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
+        said = (
+            "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded",
+            "Audits.issueAdded", "Page.javascriptDialogOpening",
+        )  # fmt: skip
         return [event for event in self.events if event["method"] in said]
 
     def requests(self):

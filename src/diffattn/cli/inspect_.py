@@ -11,7 +11,9 @@ from diffattn.cli.options import VerifyOption
 def inspect_(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="[LABEL=]MODEL...", help="run directory, model folder or hub name"),
+        typer.Argument(
+            metavar="MODEL", help="[LABEL=]PATH of a run directory or model folder, or a hub name"
+        ),
     ],
     out: Annotated[Path, typer.Option(help="page to write, for example page.html")],
     text: Annotated[str | None, typer.Option(help="text to read")] = None,

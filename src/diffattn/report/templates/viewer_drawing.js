@@ -165,9 +165,8 @@ function mark(context, at, view, options, colours) {
 function cellAt(canvas, view, names, event) {
   const at = place(canvas, view, names);
   const box = canvas.getBoundingClientRect();
-  const scale = at.width / (box.width || at.width);
-  const x = Math.floor(((event.clientX - box.left) * scale - at.margin) / at.cell);
-  const y = Math.floor(((event.clientY - box.top) * scale - at.margin) / at.cell);
+  const x = Math.floor((event.clientX - box.left - canvas.clientLeft - at.margin) / at.cell);
+  const y = Math.floor((event.clientY - box.top - canvas.clientTop - at.margin) / at.cell);
   if (x < 0 || y < 0 || x >= view.size || y >= view.size) return null;
   return { query: view.query + y, key: view.key + x };
 }
