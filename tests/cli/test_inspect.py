@@ -96,7 +96,7 @@ def test_misuse_is_one_line_and_writes_nothing(
 
 def test_two_models_need_two_names(fails, folder, tmp_path):
     line = fails("inspect", folder, folder, "--text", "a", "--out", tmp_path / "a", code=2)
-    assert "inspect: labels must differ, got 'tiny' twice. Name them: LABEL=PATH." in line
+    assert "MODEL: labels must differ, got 'tiny' twice. Name them: LABEL=PATH." in line
 
 
 def test_a_second_model_that_fails_leaves_nothing(fails, folder, tmp_path):

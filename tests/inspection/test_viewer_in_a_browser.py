@@ -13,12 +13,22 @@ from diffattn.inference.language_model import LanguageModel
 from diffattn.inspection.request import NeedleText, Request
 from diffattn.inspection.session import inspect_models
 from diffattn.probes.attention_rows import attention_rows, segment_shares, segment_sums
+from inspection.viewer_driver import (
+    CONTRAST,
+    SHOWN_DIGITS,
+    card,
+    number_of,
+    pixel,
+    ready,
+    shown,
+    text_of,
+    values,
+    wait_for,
+)
 
 pytestmark = pytest.mark.scheduled
 
 TEXT = "The city </script><script>alert(1)</script> is\n\tnaïve 🐱 \0and \u202eold."
-SHOWN_DIGITS = 0.5e-4
-"""Numbers are printed with four digits."""
 
 
 @pytest.fixture(scope="module")
@@ -47,42 +57,6 @@ def three(folders, tmp_path_factory):
     """One text, three models."""
     models = {name: folders[name] for name in ("diff", "llama", "diff_v2")}
     return inspect_models(models, Request(text=TEXT), tmp_path_factory.mktemp("page") / "a.html")
-
-
-def shown(page, path, width=1200, height=900, dark=False):
-    """Open a page and wait until every model is drawn."""
-    page.open(path.as_uri(), width, height, dark)
-    page.until("[...document.querySelectorAll('.card')].every(card => card.dataset.ready)")
-
-
-def card(number, rest=""):
-    return f'.card[data-model="{number}"] {rest}'
-
-
-def ready(page, number, layer, head):
-    page.until(f"document.querySelector('{card(number)}').dataset.ready === '{layer},{head}'")
-
-
-def wait_for(page, selector, text):
-    page.until(f"document.querySelector({json.dumps(selector)}).textContent.includes('{text}')")
-
-
-def text_of(page, selector):
-    return page.run(f"document.querySelector({json.dumps(selector)}).textContent")
-
-
-def number_of(text):
-    return float(text.split("±")[0].replace("−", "-"))
-
-
-def values(page, number):
-    """The numbers of the cell that is chosen or pointed at, and how far the last can be off."""
-    cells = page.run(
-        f"[...document.querySelectorAll('{card(number, '.cell td')}')]"
-        ".map(cell => [cell.dataset.value, cell.textContent])"
-    )
-    found = {kind: number_of(text) for kind, text in cells}
-    return found, number_of(cells[-1][1].split("±")[1]) + 2 * SHOWN_DIGITS
 
 
 def exact(folders, kind, layer, head, query, key):
@@ -167,22 +141,6 @@ def test_layers_and_heads_change_together_or_alone(page, three):
     page.choose(card(0, ".layer"), "1")
     ready(page, 0, 1, 3)
     assert page.run(f"document.querySelector('{card(1)}').dataset.ready") == "0,3"
-
-
-def pixel(page, number, kind, query, key):
-    """Colour of a cell."""
-    return page.run(
-        f"""(() => {{
-            const card = cards[{number}], canvas = card.canvases.{kind}.canvas;
-            const at = place(canvas, card.view, card.text.tokens), half = at.margin + at.cell / 2;
-            const x = half + {key} * at.cell, y = half + {query} * at.cell;
-            const copy = document.createElement("canvas");
-            const context = copy.getContext("2d", {{ willReadFrequently: true }});
-            context.drawImage(canvas, x * at.ratio, y * at.ratio, 1, 1, 0, 0, 1, 1);
-            const of = context.getImageData(0, 0, 1, 1);
-            return [...of.data].slice(0, 3);
-        }})()"""
-    )
 
 
 def test_pointing_at_a_map_shows_that_cell_and_a_click_keeps_it(page, three, folders):
@@ -312,25 +270,29 @@ def test_shares_of_segments_are_the_protocols(page, folders, tmp_path, text, kin
     shown(page, path)
     page.choose(card(0, ".head"), "1")
     ready(page, 0, 1, 1)
-    rows = page.run(
-        "[...document.querySelectorAll('.segments tbody tr')]"
-        ".map(row => [...row.cells].map(cell => cell.textContent))"
-    )
-    assert [row[0].split(" (")[0] for row in rows] == [
-        "BOS", "noise before", "needle", "noise after", "question", "noise",
-    ]  # fmt: skip
+    tables = [
+        page.run(
+            f"[...document.querySelectorAll('.{name} tbody tr')]"
+            ".map(row => [...row.cells].map(cell => cell.textContent))"
+        )
+        for name in ("here", "everywhere")
+    ]
+    for rows in tables:
+        assert [row[0].split(" (")[0] for row in rows] == [
+            "BOS", "noise before", "needle", "noise after", "question", "noise",
+        ]  # fmt: skip
     spans = page.run("data.texts[0].segments.map(s => [s[1], s[2]])")
     model = LanguageModel.load(folders[kind], device="cpu")
     ids = torch.tensor([page_ids(model, source)])
     layers = attention_rows(model.network, ids)
     sums = segment_sums(layers, spans)
     kinds = ["map_1"] if kind == "llama" else ["map_1", "map_2", "signed", "absolute"]
-    for column, name in enumerate([*kinds, *kinds]):
-        chosen = sums[name] if column >= len(kinds) else sums[name][1:2, 1:2]
-        expected = segment_shares(chosen, 5)["global"]
-        expected.append(expected[1] + expected[3])
-        found = [number_of(row[column + 2].removesuffix(" %")) for row in rows]
-        assert found == pytest.approx([100 * share for share in expected], abs=0.06), name
+    for rows, chosen in zip(tables, (slice(1, 2), slice(None)), strict=True):
+        for column, name in enumerate(kinds):
+            expected = segment_shares(sums[name][chosen, chosen], 5)["global"]
+            expected.append(expected[1] + expected[3])
+            found = [number_of(row[column + 2].removesuffix(" %")) for row in rows]
+            assert found == pytest.approx([100 * x for x in expected], abs=0.06), name
     tokens = [b - a for a, b in spans]
     even = [number_of(row[1].removesuffix(" %")) for row in rows[:5]]
     assert even == pytest.approx([100 * count / sum(tokens) for count in tokens], abs=0.06)
@@ -359,28 +321,6 @@ def test_other_tokenizers_stand_below_with_their_own_tokens(page, folders, tmp_p
     page.until(f"document.querySelector('{card(1, '.state')}').textContent.includes('(0)')")
     assert "(0)" not in text_of(page, card(0, ".state"))
     assert page.complaints() == []
-
-
-CONTRAST = """(() => {
-  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
-  const behind = (element) => {
-    for (; element; element = element.parentElement) {
-      const colour = numbers(getComputedStyle(element).backgroundColor);
-      if (colour.length < 4 || colour[3] > 0) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const light = (colour) => luminance(colour.slice(0, 3)) + 0.05;
-  let least = 99;
-  for (const e of document.querySelectorAll("body *")) {
-    const text = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
-    if (!text || !e.getClientRects().length) continue;
-    if (e.closest("script, option, .unseen, noscript")) continue;
-    const ratio = light(numbers(getComputedStyle(e).color)) / light(behind(e));
-    least = Math.min(least, Math.max(ratio, 1 / ratio));
-  }
-  return least;
-})()"""
 
 
 @pytest.mark.parametrize("dark", [False, True])

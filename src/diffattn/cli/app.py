@@ -26,7 +26,7 @@ from diffattn.cli import (
     reproduce,
     train,
 )
-from diffattn.cli.last_resort import DEBUG, describe, one_line, require_text
+from diffattn.cli.screen.last_resort import DEBUG, describe, one_line, require_text
 from diffattn.errors import ConfigError, DiffAttnError, ShapeError
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C

@@ -50,14 +50,14 @@ def inspect_(
     One file that works offline: tokens, layers and heads, A1, A2 and A1 − λA2 side by side, several
     models on the same text. Softmax models show their one map.
     """
-    from diffattn.cli.numbers import whole_numbers
+    from diffattn.cli.options import whole_numbers
     from diffattn.errors import ConfigError
     from diffattn.inference.labels import labelled
     from diffattn.inspection.request import Request, chosen_text
     from diffattn.models.checkpoint_folder import checkpoint_folder
     from diffattn.report.viewer.page import require_page_destination
 
-    paths = labelled(models, "inspect")
+    paths = labelled(models, option="MODEL")
     chosen = None if layers is None else whole_numbers("--layers", layers)
     if chosen is not None and len(set(chosen)) < len(chosen):
         raise ConfigError(f"--layers: must be different layers, got {layers!r}.")

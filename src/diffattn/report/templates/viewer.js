@@ -214,7 +214,7 @@ function describe(card) {
   table.tBodies[0].replaceChildren(...(later ? [] : rows).map(([name, kind, value]) => {
     const line = made("tr"), cell = made("td", shown(value));
     cell.dataset.value = kind;
-    if (kind === "d") cell.append(made("small", " ± " + shown(planes.error[i])));
+    if (kind === "d") cell.append(made("small", " ± " + shown(Math.ceil(1e4 * planes.error[i]) / 1e4)));
     const header = made("th", name);
     header.scope = "row";
     line.append(header, cell);
@@ -253,24 +253,24 @@ function describeTop(card) {
 
 // Shares of attention on the parts of a needle's text, as protocol attention_segments defines them.
 async function describeSegments(card) {
-  const table = card.find(".segments"), segments = card.text.segments;
+  const segments = card.text.segments, query = card.chosen.query;
   if (!segments.length) return;
   const all = await Promise.all(card.model.layers.map((_, i) => layerOf(card.number, i)));
-  const query = card.chosen.query;
+  if (all.length < card.model.numLayers) {
+    card.find(".everywhere").caption.textContent = "Shares over the layers of this page and all heads";
+  }
   const kinds = isDiff(card) ? ["a1", "a2", "d", "absolute"] : ["a1"];
   const labels = isDiff(card) ? ["A₁", "A₂", "A₁ − λA₂", "|A₁ − λA₂|"] : ["A"];
-  const here = segmentSums([card.layer], card.head, query), everywhere = segmentSums(all, "mean", query);
-  const columns = [
-    segments.map(([, a, b]) => Math.max(0, Math.min(b, query + 1) - a)),
-    ...kinds.map((kind) => here[kind]), ...kinds.map((kind) => everywhere[kind]),
-  ].map(sharesOf);
-  table.hidden = false;
-  table.caption.textContent = "Shares of the query's attention: in the layer and head above, and over all " +
-    (all.length < card.model.numLayers ? "layers of this page" : "layers") + " and heads. Noise is before and after together.";
-  header(table, ["segment", "even", ...labels, ...labels.map((name) => "all: " + name)]);
-  const rows = segments.map(([name, a, b], k) => line([name + " (" + (b - a) + ")", ...columns.map((column) => percent(column[k]))]));
-  rows.push(line(["noise", ...columns.map((column) => percent(column[1] + column[3]))], "total"));
-  table.tBodies[0].replaceChildren(...rows);
+  const even = segments.map(([, a, b]) => Math.max(0, Math.min(b, query + 1) - a));
+  for (const [name, layers, head] of [["here", [card.layer], card.head], ["everywhere", all, "mean"]]) {
+    const table = card.find("." + name), sums = segmentSums(layers, head, query);
+    const columns = [even, ...kinds.map((kind) => sums[kind])].map(sharesOf);
+    header(table, ["segment", "even", ...labels]);
+    const rows = segments.map(([part, a, b], k) => line([part + " (" + (b - a) + ")", ...columns.map((column) => percent(column[k]))]));
+    rows.push(line(["noise", ...columns.map((column) => percent(column[1] + column[3]))], "total"));
+    table.tBodies[0].replaceChildren(...rows);
+  }
+  card.find(".shares").hidden = false;
 }
 
 function inText(card, change) {

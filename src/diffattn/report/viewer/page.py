@@ -108,7 +108,12 @@ def _groups(models: Sequence[ViewedModel], texts: Sequence[ViewedText]) -> list[
         {
             "notes": text.notes,
             "models": [
-                {"number": i, "label": model.label, "facts": model.facts}
+                {
+                    "number": i,
+                    "label": model.label,
+                    "facts": model.facts,
+                    "maps": model.layers[0].codes.shape[1],
+                }
                 for i, model in enumerate(models)
                 if model.text == text
             ],
