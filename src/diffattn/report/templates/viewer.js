@@ -51,11 +51,11 @@ function isDiff(card) {
   return card.model.maps === 2;
 }
 
-// What colours the text and orders the list; softmax has one map for all.
-function plane(card) {
-  const by = isDiff(card) ? byId("by").value : "d";
-  const values = card.planes[by];
-  return by === "d" && byId("absolute").checked ? values.map(Math.abs) : values;
+// What colours the text and orders the list, of the chosen query; softmax has one map for all.
+function rowOf(card) {
+  const by = isDiff(card) ? byId("by").value : "d", { query } = card.chosen;
+  const row = card.planes[by].slice(rowStart(query), rowStart(query + 1));
+  return by === "d" && byId("absolute").checked ? row.map(Math.abs) : row;
 }
 
 function kindsShown(card) {
@@ -145,6 +145,9 @@ async function refresh(card) {
 
 function setLimits(card) {
   const range = byId("range").value, first = firstShown();
+  const now = [card.planesOf, range, first, byId("own-range").checked].join();
+  if (card.limitsOf === now) return;
+  card.limitsOf = now;
   const maps = isDiff(card) ? [card.planes.a1, card.planes.a2] : [card.planes.d];
   const limit = (planes) => (range[0] === "=" ? Number(range.slice(1)) : quantile(planes, Number(range), first));
   const shared = limit(maps);
@@ -170,11 +173,11 @@ function draw(card) {
 
 // The query's row of the map, in the map's own colours.
 function colourText(card) {
-  const { query } = card.chosen, values = plane(card), first = firstShown();
+  const { query } = card.chosen, row = rowOf(card), first = firstShown();
   const kind = isDiff(card) ? byId("by").value : "d";
   card.spans.forEach((span, j) => {
     const seen = j <= query && j >= first;
-    const colour = seen ? colourOf(values[rowStart(query) + j], card.limits[kind]) : null;
+    const colour = seen ? colourOf(row[j], card.limits[kind]) : null;
     span.style.backgroundColor = colour ? css(colour) : "";
     span.style.color = colour ? inkOn(colour) : "";
     span.classList.toggle("query", j === query);
@@ -240,9 +243,9 @@ function line(words, className) {
 }
 
 function describeTop(card) {
-  const { query } = card.chosen, start = rowStart(query), values = plane(card);
+  const { query } = card.chosen, start = rowStart(query), row = rowOf(card);
   const keys = Array.from({ length: query + 1 }, (_, j) => j).slice(firstShown());
-  keys.sort((a, b) => Math.abs(values[start + b]) - Math.abs(values[start + a]) || a - b);
+  keys.sort((a, b) => Math.abs(row[b]) - Math.abs(row[a]) || a - b);
   const kinds = isDiff(card) ? ["a1", "a2", "d"] : ["d"];
   const table = card.find(".top");
   table.caption.textContent = "Where the chosen query looks most";

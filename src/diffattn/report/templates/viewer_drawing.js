@@ -97,29 +97,40 @@ function label(name) {
 function drawMap(canvas, plane, names, view, options) {
   const at = place(canvas, view, names);
   canvas.width = canvas.height = Math.round(at.width * at.ratio);
-  const colours = palette();
-  const cells = document.createElement("canvas");
-  cells.width = cells.height = view.size;
-  const image = new ImageData(view.size, view.size);
-  const unseen = channels(colours.unseen);
-  for (let y = 0; y < view.size; y++) {
-    for (let x = 0; x < view.size; x++) {
-      const query = view.query + y, key = view.key + x;
-      const seen = key <= query && key >= options.first;
-      const value = seen ? plane[rowStart(query) + key] : 0;
-      const colour = seen ? colourOf(options.absolute ? Math.abs(value) : value, options.limit) : unseen;
-      image.data.set([colour[0], colour[1], colour[2], 255], 4 * (y * view.size + x));
-    }
-  }
-  cells.getContext("2d").putImageData(image, 0, 0);
   const context = canvas.getContext("2d");
   context.setTransform(at.ratio, 0, 0, at.ratio, 0, 0);
   context.clearRect(0, 0, at.width, at.width);
   context.imageSmoothingEnabled = at.cell * at.ratio < 1;
   context.imageSmoothingQuality = "high";
-  context.drawImage(cells, at.margin, at.margin, at.width - at.margin, at.width - at.margin);
-  if (at.labelled) drawLabels(context, at, names, view, colours.ink);
-  mark(context, at, view, options, colours);
+  context.drawImage(cellsOf(canvas, plane, view, options), at.margin, at.margin, at.width - at.margin, at.width - at.margin);
+  if (at.labelled) drawLabels(context, at, names, view, palette().ink);
+  mark(context, at, view, options, palette());
+}
+
+// One pixel per cell, kept until something else than the chosen cell changes.
+const keptCells = new WeakMap();
+function cellsOf(canvas, plane, view, options) {
+  const colours = palette(), { limit, first, absolute } = options;
+  const now = [plane, colours, view.size, view.query, view.key, limit, first, absolute];
+  const kept = keptCells.get(canvas);
+  if (kept && kept.of.every((x, i) => x === now[i])) return kept.cells;
+  const cells = document.createElement("canvas");
+  cells.width = cells.height = view.size;
+  const image = new ImageData(view.size, view.size), pixels = new Uint32Array(image.data.buffer);
+  const packed = ([r, g, b]) => (255 << 24) | (b << 16) | (g << 8) | r;
+  const table = Int32Array.from(colours.table, packed), unit = steps / limit;
+  pixels.fill(packed(channels(colours.unseen)));
+  for (let y = 0; y < view.size; y++) {
+    const query = view.query + y, last = Math.min(query, view.key + view.size - 1);
+    for (let key = Math.max(first, view.key); key <= last; key++) {
+      const value = plane[rowStart(query) + key];
+      const step = Math.round(unit * (absolute ? Math.abs(value) : value));
+      pixels[y * view.size + key - view.key] = table[steps + Math.max(-steps, Math.min(steps, step))];
+    }
+  }
+  cells.getContext("2d").putImageData(image, 0, 0);
+  keptCells.set(canvas, { of: now, cells });
+  return cells;
 }
 
 function drawLabels(context, at, names, view, ink) {
