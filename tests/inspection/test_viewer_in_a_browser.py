@@ -174,6 +174,22 @@ def test_pointing_at_a_map_shows_that_cell_and_a_click_keeps_it(page, three, fol
     )
 
 
+def test_a_zoomed_map_names_its_tokens_and_is_pointed_at(page, three):
+    shown(page, three)
+    page.choose("#zoom", "16")
+    page.until("cards[1].view.size === 16")
+    x, y, _, _ = page.box(card(1, "canvas"))
+    at = page.run("place(cards[1].canvases.d.canvas, cards[1].view, cards[1].text.tokens)")
+    view = page.run("cards[1].view")
+    assert at["labelled"]
+    assert at["margin"] > 10
+    place = [start + 1 + at["margin"] + (i + 0.5) * at["cell"] for start, i in ((x, 5), (y, 14))]
+    page.point(*place)
+    wait_for(page, card(1, ".cell caption"), f"({view['query'] + 14})")
+    expected = f"({view['key'] + 5})"
+    assert expected in text_of(page, card(1, ".cell caption"))
+
+
 def test_switches(page, three):
     shown(page, three)
     unseen = pixel(page, 0, "d", 3, 9)  # a later token

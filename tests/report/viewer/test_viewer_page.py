@@ -126,6 +126,12 @@ def test_other_texts_and_left_out_layers_are_said(tmp_path):
     assert "b: 1 of 12 layers are on this page." in page
 
 
+def test_softmax_models_alone_have_no_switches_for_a_difference(tmp_path):
+    alone = page_of(tmp_path / "a.html", made_up_model(maps=1))
+    both = page_of(tmp_path / "b.html", made_up_model(), made_up_model("b", maps=1))
+    assert [page.count("<label hidden>") for page in (alone, both)] == [4, 0]
+
+
 def test_the_largest_error_is_printed(tmp_path):
     model = made_up_model()
     largest = max(layer.error for layer in model.layers)
