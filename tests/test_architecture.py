@@ -47,6 +47,7 @@ WINGS = {
         "evaluation",
         "benchmarks",
         "claims",
+        "papers",
         "viewer",
     },
     "studies": {"text", "recall", "stability", "scaling"},
