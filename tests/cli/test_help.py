@@ -14,7 +14,7 @@ import typer
 
 COMMANDS = (
     "", "reproduce", "train", "plan", "pack", "evaluate", "analyze", "judge", "convert", "generate",
-    "bench", "fit", "report", "list", "check",
+    "inspect", "bench", "fit", "report", "list", "check",
 )  # fmt: skip
 SNAPSHOT = Path(__file__).with_name("help.txt")
 CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"

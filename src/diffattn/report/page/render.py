@@ -33,13 +33,26 @@ def write_page(out: Path, template: str, **values: Any) -> Path:
     return out
 
 
-def render(template: str, **values: Any) -> str:
-    """HTML of a page that needs no network and runs no script but its own."""
+def render(
+    template: str, *, script: str | None = None, style: str | None = None, **values: Any
+) -> str:
+    """HTML of a page that needs no network and runs no script but its own.
+
+    Args:
+        template: Name of a file in ``report/templates``.
+        script: All that runs in the page. Default: :func:`page_script`.
+        style: For templates whose policy names their style sheet. Default: the template's.
+        values: What the template shows.
+    """
     from markupsafe import Markup
 
-    script = page_script()
+    ours = {"script": page_script() if script is None else script, "style": style or ""}
     filled = _environment().get_template(template)
-    page = filled.render(script=Markup(script), script_hash=source_hash(script), **values)
+    page = filled.render(
+        **{name: Markup(text) for name, text in ours.items()},
+        **{f"{name}_hash": source_hash(text) for name, text in ours.items()},
+        **values,
+    )
     # JSON can hold half of a surrogate pair, which no UTF-8 file can.
     return page.encode("utf-8", "replace").decode("utf-8")
 
@@ -48,7 +61,12 @@ def page_script() -> str:
     """All that runs in a page: plotly and ours, in one element."""
     from plotly.offline import get_plotlyjs
 
-    return f"\n{get_plotlyjs()}\n{(_TEMPLATES / 'page.js').read_text(encoding='utf-8')}"
+    return f"\n{get_plotlyjs()}\n{template_text('page.js')}"
+
+
+def template_text(name: str) -> str:
+    """A file of ``report/templates`` as it stands."""
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def source_hash(script: str) -> str:
