@@ -38,8 +38,17 @@ MAY_IMPORT: dict[str, set[str]] = {
 OPTIONAL = {"triton", "lm_eval", "rouge_score", "datasets", "tiktoken", "pytest"}
 WINGS = {
     "evaluation": {"perplexity", "lm_tasks", "long_context", "icl", "hallucination", "judge"},
-    "report": {"study", "recall", "stability", "scaling", "evaluation", "benchmarks", "claims"},
-    "studies": {"text", "recall", "stability", "scaling"},
+    "report": {
+        "study",
+        "recall",
+        "stability",
+        "scaling",
+        "gradient_flow",
+        "evaluation",
+        "benchmarks",
+        "claims",
+    },
+    "studies": {"text", "recall", "stability", "scaling", "gradient_flow"},
 }
 """Folders of one room each: a wing imports no other."""
 OF_THE_ROOT = {"evaluation": {"protocol", "metrics"}, "report": {"page", "paper"}}
