@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.stats.intervals import mean_interval
 from diffattn.studies.gradient_flow.config import (
     BASE,
@@ -240,31 +239,36 @@ def _judgements(
     alike = halved is not None and math.exp(fmean(halved)) < LEVEL
     by_construction = "so are those of the control whose gradients are halved" if alike else ""
     rows_of = [
-        ("level", "DIFF V1's gradients have softmax attention's size (h heads of 2d)",
+        ("level", "DIFF V1's gradients have the size of softmax attention's (h heads of 2d)",
          worst(main, "gradient", MATRICES), LEVEL, ""),
-        ("level-twin", "and the twin's (2h heads of d)",
+        ("level-twin", "DIFF V1's gradients have the size of its twin's (2h heads of d)",
          worst(twin, "gradient", MATRICES), LEVEL, ""),
-        ("level-no-norm", "without head norm and factor (h heads of 2d)",
+        ("level-no-norm", "V1's without head norm and factor have it (h heads of 2d)",
          worst((WITHOUT_NORM, WIDE), "gradient", MATRICES), LEVEL, ""),
-        ("level-large-values", "where values are as large as in models of the papers' width",
+        ("level-large-values", "V1's have it where values are as large as at the papers' width",
          worst(main, "gradient", MATRICES, LARGE_VALUES), LEVEL, ""),
-        ("drift-depth", "the ratio is constant over depth",
+        ("drift-depth", "The ratio is the same over depth",
          drift((depths[0], "diff", start), (depths[-1], "diff", start)), DRIFT, ""),
-        ("drift-width", "over width",
+        ("drift-width", "The ratio is the same over width",
          drift((widths[0], "diff", start), (widths[-1], "diff", start)), DRIFT, ""),
-        ("drift-lambda-init", "over λ_init",
+        ("drift-lambda-init", "The ratio is the same over λ_init",
          drift((BASE, SMALL_LAMBDA, start), (BASE, LARGE_LAMBDA, start)), DRIFT, ""),
-        ("drift-time", "over training",
+        ("drift-time", "The ratio is the same over training",
          drift((BASE, "diff", start), (BASE, "diff", phases[-1])) if phases else None, DRIFT, ""),
         ("updates", "AdamW's updates have the same size",
          worst(main, "update", MATRICES), LEVEL, by_construction),
-        ("slope", "an update takes as much off the loss",
+        ("slope", "An update takes as much off the loss",
          worst(main, SLOPE, ("all",)), LEVEL, ""),
     ]  # fmt: skip
     for key, says, measure, arm in (
         ("head-rms", "‖x‖/√(2d) is 1 − λ_init at the start", "to_factor", BASE),
-        ("norm-gain", "the norm's Jacobian is Θ(1) there", "norm_gain", BASE),
-        ("norm-gain-large-values", "and with such large values", "norm_gain", LARGE_VALUES),
+        ("norm-gain", "The head norm's Jacobian is Θ(1) at the start", "norm_gain", BASE),
+        (
+            "norm-gain-large-values",
+            "It is where values are as large as at the papers' width",
+            "norm_gain",
+            LARGE_VALUES,
+        ),
     ):
         at_start = _head_logs(config, results, rows, arm, "diff", start)[measure]
         factors = [max(abs(x) for x in of_seed) for of_seed in at_start]
@@ -328,12 +332,11 @@ def _faults(config: GradientFlowConfig, sizes: Sizes, start: str, phases: Sequen
 def statement(config: GradientFlowConfig) -> str:
     """What this study can and cannot show, in plain words."""
     size = heads_below(member.config.model for member in config.members())
-    models = ", ".join(ATTENTION_TYPES)
     return (
-        f"{size}What would refute the claims was fixed before the first run. All models of an arm "
-        f"({models} and controls) read the same tokens at the same seed and step, with one "
-        "learning rate. The models are some thousand times smaller than the papers', and values "
-        "of a narrow model are small at the start: the arm large-values starts them at the size "
-        "that they have at the papers' width. That hyperparameters carry over is not "
+        f"{size}What would refute the claims was fixed before the first run. All models of a "
+        "setting read the same tokens at the same seed and step, with one learning rate. The "
+        "models are some thousand times smaller than the papers', and values of a narrow model are "
+        "small at the start: one setting starts them at the size that they have at the papers' "
+        "width. That hyperparameters carry over is not "
         f"tested here. {spread(len(config.seeds))}"
     )
