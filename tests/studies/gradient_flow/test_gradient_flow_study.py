@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -197,28 +198,32 @@ def test_one_seed_has_no_null_and_judges_nothing():
 
 
 @pytest.mark.scheduled
-def test_two_gradient_studies_give_the_same_results(corpus, tmp_path, monkeypatch):
-    """In one process and in two; no weights are kept, and the same call makes nothing again."""
+def test_a_gradient_study_goes_on_in_other_processes_as_if_it_had_not_stopped(
+    corpus, tmp_path, monkeypatch
+):
+    """No weights are kept, and the same call makes nothing again."""
     plan = GRADIENT_FLOW["smoke"]()
     kept = {name: plan.arms[name] for name in ("base", "depth-1", "width-16", "large-values")}
     plan = replace(plan, arms=MappingProxyType(kept))
     monkeypatch.setitem(GRADIENT_FLOW, "smoke", lambda: plan)
     settings = (f"data.source={corpus}", "data.vocab_size=300", "data.validation_fraction=0.2")
-    options = {"settings": settings, "seeds": (0, 1), "on_message": lambda line: None}
-    made = []
-    for workers in (1, 2):
-        out = tmp_path / str(workers)
-        page = reproduce_gradient_flow("smoke", out=out, workers=workers, **options)
-        assert page == out / "report.html"
-        made.append(read_json(out / "results.json"))
-    assert made[0] == made[1]
+    options = {"settings": settings, "on_message": lambda line: None}
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    assert reproduce_gradient_flow("smoke", out=whole, workers=1, **options).parent == whole
+    shutil.copytree(whole, again)
+    for name in ("base-diff-seed0", "depth-1-softmax_wide-seed0"):
+        shutil.rmtree(again / "runs" / name)
+    (again / "results.json").unlink()
+    page = reproduce_gradient_flow("smoke", out=again, workers=2, **options)
+    results = read_json(again / "results.json")
+    assert results == read_json(whole / "results.json")
     assert not list(tmp_path.glob("*/runs/*/model"))
     before = page.read_bytes()
-    assert reproduce_gradient_flow("smoke", out=out, workers=2, **options).read_bytes() == before
+    assert reproduce_gradient_flow("smoke", out=again, workers=2, **options).read_bytes() == before
     halved = [
-        row["mean"] for row in made[0]["ratios"]
+        row["mean"] for row in results["ratios"]
         if (row["type"], row["phase"], row["measure"]) == ("softmax_half", "start", "gradient")
         and row["matrix"] in ("v", "o")
     ]  # fmt: skip
     assert halved == pytest.approx([0.5, 0.5], rel=0.05)
-    assert all(math.isfinite(row["mean"]) for row in made[0]["ratios"])
+    assert all(math.isfinite(row["mean"]) for row in results["ratios"])
