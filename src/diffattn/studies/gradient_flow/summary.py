@@ -211,6 +211,7 @@ def _judgements(
     """By the rules of :mod:`diffattn.studies.gradient_flow.verdict`."""
     start = next(iter(config.phases))
     phases = _quiet(config, sizes, BASE)
+    later = [phase for phase in phases if phase != start]
     why = _faults(config, sizes, start, phases)
 
     def worst(
@@ -254,7 +255,8 @@ def _judgements(
         ("drift-lambda-init", "The ratio is the same over λ_init",
          drift((BASE, SMALL_LAMBDA, start), (BASE, LARGE_LAMBDA, start)), DRIFT, ""),
         ("drift-time", "The ratio is the same over training",
-         drift((BASE, "diff", start), (BASE, "diff", phases[-1])) if phases else None, DRIFT, ""),
+         drift((BASE, "diff", start), (BASE, "diff", later[-1])) if later else None, DRIFT,
+         "" if later else "no later phase is judged"),
         ("updates", "AdamW's updates have the same size",
          worst(main, "update", MATRICES), LEVEL, by_construction),
         ("slope", "An update takes as much off the loss",
@@ -265,7 +267,7 @@ def _judgements(
         ("norm-gain", "The head norm's Jacobian is Θ(1) at the start", "norm_gain", BASE),
         (
             "norm-gain-large-values",
-            "It is where values are as large as at the papers' width",
+            "Its Jacobian is Θ(1) where values are as large as at the papers' width",
             "norm_gain",
             LARGE_VALUES,
         ),
