@@ -45,13 +45,14 @@ WINGS = {
         "recall",
         "stability",
         "scaling",
+        "gradient_flow",
         "evaluation",
         "benchmarks",
         "claims",
         "papers",
         "viewer",
     },
-    "studies": {"text", "recall", "stability", "scaling"},
+    "studies": {"text", "recall", "stability", "scaling", "gradient_flow"},
 }
 """Folders of one room each: a wing imports no other."""
 OF_THE_ROOT = {"evaluation": {"protocol", "metrics"}, "report": {"page", "paper"}}

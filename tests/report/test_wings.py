@@ -12,8 +12,8 @@ import diffattn.report
 
 REPORT = Path(diffattn.report.__file__).parent
 WINGS = {
-    "study", "recall", "stability", "scaling", "evaluation", "benchmarks", "claims", "papers",
-    "viewer",
+    "study", "recall", "stability", "scaling", "gradient_flow", "evaluation", "benchmarks",
+    "claims", "papers", "viewer", "analysis",
 }  # fmt: skip
 FILES = sorted(path.relative_to(REPORT).as_posix() for path in REPORT.rglob("*.py"))
 

@@ -20,6 +20,7 @@ from diffattn.report.build import build_evaluation_report, build_report, markdow
 from diffattn.report.study.published import study_summary
 from recall_records import write_recall_study
 from report.made_up_analysis import write_analysis
+from report.made_up_gradient_flow import write_gradient_flow
 from report.made_up_scaling import write_scaling
 from report.made_up_stability import write_stability
 from report.made_up_study import write_study
@@ -180,6 +181,15 @@ def stability_study(folder: Path) -> Folder:
     return Folder(records, lambda: _study_page(folder))
 
 
+def gradient_flow_study(folder: Path) -> Folder:
+    """Two types over two widths, and the heads of one."""
+    write_gradient_flow(folder)
+    run = folder / "runs" / "base-diff-seed1"
+    of_run = ("run.json", "results.json", "costs.json", "metrics.jsonl")
+    records = (folder / "study.json", folder / "results.json", *(run / name for name in of_run))
+    return Folder(records, lambda: _study_page(folder))
+
+
 def scaling_study(folder: Path) -> Folder:
     """Two types, two sizes and two budgets, a fit and an equivalent refused."""
     write_scaling(folder)
@@ -200,8 +210,9 @@ def claims(folder: Path) -> Folder:
     recall_study(root / "recall")
     stability_study(root / "stability")
     scaling_study(root / "scaling")
+    gradient_flow_study(root / "gradient_flow")
     evaluation(root / "evaluations" / "needle")
-    names = ("text", "recall", "stability", "scaling")
+    names = ("text", "recall", "stability", "scaling", "gradient_flow")
     records = tuple(root / name / "results.json" for name in names)
     return Folder(records, lambda: _page(build_report(folder / "study", claims=folder)))
 
@@ -222,6 +233,7 @@ FOLDERS: dict[str, Callable[[Path], Folder]] = {
     "unfinished text study": lambda folder: text_study(folder, finished=False),
     "recall study": recall_study,
     "stability study": stability_study,
+    "gradient-flow study": gradient_flow_study,
     "scaling study": scaling_study,
     "evaluation": evaluation,
     "analysis": analysis,

@@ -29,6 +29,7 @@ MINIMUM = {
     "unfinished text study": 700,
     "recall study": 1_200,
     "stability study": 900,
+    "gradient-flow study": 900,
     "scaling study": 900,
     "evaluation": 800,
     "analysis": 2_500,

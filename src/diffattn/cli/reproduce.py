@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-STUDIES = ("text", "recall", "stability", "scaling", "ablations", "rank")
+STUDIES = ("text", "recall", "stability", "gradient-flow", "scaling", "ablations", "rank")
 _CONFIGS = {
     **dict.fromkeys(("text", "ablations", "rank"), "ComparisonConfig"),
     "recall": "RecallStudyConfig",
     "stability": "StabilityStudyConfig",
+    "gradient-flow": "GradientFlowConfig",
     "scaling": "ScalingStudyConfig",
 }
 
@@ -22,8 +23,8 @@ def reproduce(
         str,
         typer.Argument(
             help="text (models of real text), recall (values by key, among noise), stability "
-            "(large learning rates), scaling (sizes and tokens), ablations (one part changed) or "
-            "rank (of Shared DIFF)"
+            "(large learning rates), gradient-flow (sizes of gradients), scaling (sizes and "
+            "tokens), ablations (one part changed) or rank (of Shared DIFF)"
         ),
     ] = "text",
     scale: Annotated[
@@ -67,11 +68,12 @@ def reproduce(
     that say whether a difference is one, and writes report.html. The text is your Python's own
     library and documentation unless data.source names yours; recall makes its own sequences and
     counts the seeds that learn; stability counts spikes of loss and gradient at rates up to far too
-    large ones; scaling fits losses over parameters and tokens. For text and recall a learning rate
-    per type is chosen at study scale. ablations trains the rows of the DIFF Transformer paper's
-    Table 6, V2's ablations and Shared DIFF with its norm on the map; rank trains Shared DIFF at
-    other ranks and λ_init: one learning rate, three seeds, every row against what it changes. The
-    same command again continues what was interrupted.
+    large ones; gradient-flow measures gradients and updates of W_Q, W_K, W_V and W_O; scaling fits
+    losses over parameters and tokens. For text and recall a learning rate per type is chosen at
+    study scale. ablations trains the rows of the DIFF Transformer paper's Table 6, V2's ablations
+    and Shared DIFF with its norm on the map; rank trains Shared DIFF at other ranks and λ_init: one
+    learning rate, three seeds, every row against what it changes. The same command again continues
+    what was interrupted.
     """
     from diffattn.cli.options import whole_numbers
     from diffattn.errors import ConfigError
@@ -110,6 +112,14 @@ def reproduce(
         config = stability.stability_study(scale, seeds=numbers, settings=settings, match=match)
         run = partial(stability.reproduce_stability, settings=settings)
         folder = out or Path("runs") / f"stability-{scale}"
+        steps = config.base.train.num_steps
+        total, steps_of = len(config.members()) * steps, lambda run: steps
+    elif study == "gradient-flow":
+        from diffattn.studies.gradient_flow import reproduce as gradients
+
+        config = gradients.gradient_flow_study(scale, seeds=numbers, settings=settings, match=match)
+        run = partial(gradients.reproduce_gradient_flow, settings=settings)
+        folder = out or Path("runs") / f"gradient-flow-{scale}"
         steps = config.base.train.num_steps
         total, steps_of = len(config.members()) * steps, lambda run: steps
     elif study == "scaling":

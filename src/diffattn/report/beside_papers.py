@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from diffattn.errors import CheckpointError
 from diffattn.report.benchmarks.section import bench_section
+from diffattn.report.benchmarks.tables import read_results
 from diffattn.report.claims.folders import SortedFolders, sort_folders
 from diffattn.report.claims.tables import findings_of
+from diffattn.report.gradient_flow.files import read_gradient_flow_study
+from diffattn.report.gradient_flow.page import over_width
+from diffattn.report.gradient_flow.tables import judgement_table
 from diffattn.report.page.charts import Chart
 from diffattn.report.page.render import write_page
 from diffattn.report.page.tables import Table
@@ -29,10 +33,29 @@ _READERS = {
     "recall": read_recall_study,
     "stability": read_stability_study,
     "scaling": read_scaling_study,
+    "gradient-flow": read_gradient_flow_study,
 }
 
 
-def build_papers_report(folders: Sequence[Path], out: Path, root: Path | None = None) -> Path:
+class OwnStage(NamedTuple):
+    """One part of a reproduction that has just run."""
+
+    title: str
+    sentence: str
+    """What it found; may be empty."""
+    link: str
+    """Its own page, as seen from this one."""
+
+
+def build_papers_report(
+    folders: Sequence[Path],
+    out: Path,
+    root: Path | None = None,
+    *,
+    own: Sequence[OwnStage] = (),
+    own_benchmarks: Sequence[Path] = (),
+    scale: str = "",
+) -> Path:
     """Write one HTML file: each table and figure of the papers, with what the records say of it.
 
     The same files give the same bytes. A folder that is damaged or does not fit is named in the
@@ -43,6 +66,9 @@ def build_papers_report(folders: Sequence[Path], out: Path, root: Path | None = 
             bench`` or folders of them.
         out: File to write.
         root: Paths are named from here. Default: as they are.
+        own: What has just run and stands in a chapter of its own.
+        own_benchmarks: Records of ``diffattn bench`` of the same, shown and not judged.
+        scale: Of what has just run.
 
     Returns:
         The file written.
@@ -60,17 +86,13 @@ def build_papers_report(folders: Sequence[Path], out: Path, root: Path | None = 
         found.gaps,
         _provenance(found, studies),
     )
-    measured = [
-        bench_section(result, f"bench-{index}")
-        for index, result in enumerate(found.records.benchmarks)
-    ]
-    chapters = {**CHAPTERS}
-    if measured:
-        last = chapters.popitem()
-        chapters |= {"benchmarks": "Benchmarks", last[0]: last[1]}
+    timed = [*found.records.benchmarks, *read_results(own_benchmarks)]
+    measured = [bench_section(result, f"bench-{index}") for index, result in enumerate(timed)]
+    present = {"own": bool(own), "benchmarks": bool(measured)}
+    chapters = {key: title for key, title in CHAPTERS.items() if present.get(key, True)}
     return write_page(
         Path(out), "papers.html.j2", title=TITLE, chapters=chapters, papers=page,
-        benchmarks=measured,
+        benchmarks=measured, own=[stage._asdict() for stage in own], scale=scale,
     )  # fmt: skip
 
 
@@ -95,6 +117,9 @@ def _own(studies: dict[str, Any]) -> tuple[dict[str, list[Chart]], dict[str, lis
             charts[section] = [over(axes_of(scaling)[axis], axis)]
     if stability is not None and stability.results is not None:
         charts["v2"] = [over_rates(stability, "gradient_spike_share", "chart-gradient-spikes")]
+    flow = studies.get("gradient-flow")
+    if flow is not None and flow.results is not None:
+        charts["gradients"], tables["gradients"] = [over_width(flow)], [judgement_table(flow)]
     if (text := studies.get("text")) is not None and text.results is not None:
         tables["size"] = [verdict_table(text)]
     for kind, section in (("ablations", "ablations"), ("rank", "shared")):

@@ -9,6 +9,10 @@ from diffattn.report.benchmarks.tables import read_results
 from diffattn.report.claims.tables import claims_table
 from diffattn.report.evaluation.files import read_evaluation
 from diffattn.report.evaluation.page import evaluation_page
+from diffattn.report.gradient_flow.files import read_gradient_flow_study
+from diffattn.report.gradient_flow.page import CHAPTERS as GRADIENT_FLOW_CHAPTERS
+from diffattn.report.gradient_flow.page import gradient_flow_page
+from diffattn.report.gradient_flow.tables import gradient_flow_markdown
 from diffattn.report.page.render import write_page
 from diffattn.report.page.runs import study_kind
 from diffattn.report.recall.files import read_recall_study
@@ -43,6 +47,12 @@ _KINDS = {
     "recall": _Kind(read_recall_study, recall_page, RECALL_CHAPTERS, recall_markdown),
     "stability": _Kind(
         read_stability_study, stability_page, STABILITY_CHAPTERS, stability_markdown
+    ),
+    "gradient-flow": _Kind(
+        read_gradient_flow_study,
+        gradient_flow_page,
+        GRADIENT_FLOW_CHAPTERS,
+        gradient_flow_markdown,
     ),
     "scaling": _Kind(read_scaling_study, scaling_page, SCALING_CHAPTERS, scaling_markdown),
 }

@@ -99,6 +99,7 @@ def _train_on_text(order: dict[str, Any], **callbacks: Callable[..., None]) -> N
         engine=EngineConfig(**order["engine"]),
         windows=WindowConfig(**settings.get("windows", {})),
         init=InitConfig(**order["init"]) if order["init"] else None,
+        gradient_steps=tuple(settings.get("gradient_steps", ())),
     )
     data = open_data(Path(order["data"]))
     run = train_stability if records_divergence else train

@@ -168,6 +168,8 @@ class RunConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     init: InitConfig | None = None
     """Default: fresh weights, by ``train.seed``."""
+    gradient_steps: tuple[int, ...] = ()
+    """Steps, counted from 1, whose gradients and updates are written to ``gradients.jsonl``."""
 
     def __post_init__(self) -> None:
         if self.model.vocab_size < self.data.vocab_size:
@@ -180,15 +182,23 @@ class RunConfig:
                 f"RunConfig: model.max_position_embeddings must be at least train.seq_len="
                 f"{self.train.seq_len}, got {self.model.max_position_embeddings}."
             )
+        steps = self.gradient_steps
+        if list(steps) != sorted(set(steps)) or (
+            steps and not 1 <= steps[0] <= steps[-1] <= self.train.num_steps
+        ):
+            raise ConfigError(
+                f"RunConfig: gradient_steps must rise from 1 or more to at most train.num_steps="
+                f"{self.train.num_steps}, got {list(steps)}."
+            )
 
     def resolved(self) -> dict[str, Any]:
         """All settings that shape the result as plain values, for records.
 
-        Windows, the guard's policies and initial weights are named only where they differ from the
-        default, which changes nothing, so that records from before there was a choice still
-        compare.
+        Windows, the guard's policies, initial weights and measured steps are named only where they
+        differ from the default, which changes nothing, so that records from before there was a
+        choice still compare.
         """
-        settings = {
+        settings: dict[str, Any] = {
             "model": self.model.settings(),
             "train": asdict(self.train),
             "data": asdict(self.data),
@@ -199,6 +209,8 @@ class RunConfig:
             settings["guard"] = asdict(self.guard)
         if self.init is not None:
             settings["init"] = {"weights": self.init.weights}
+        if self.gradient_steps:
+            settings["gradient_steps"] = list(self.gradient_steps)
         return settings
 
     def shown(self) -> dict[str, Any]:

@@ -49,6 +49,7 @@ from diffattn.training.engine import EngineConfig
 from diffattn.training.initial import require_same_tokenizer
 from diffattn.training.memory import require_run_memory
 from diffattn.training.monitoring.batch_guard import RolledBack, require_policies
+from diffattn.training.monitoring.gradient_flow import GRADIENTS
 from diffattn.training.monitoring.monitor import Monitor
 from diffattn.training.monitoring.trackers import require_trackers, tracked_in
 from diffattn.training.ordered_trainer import (
@@ -257,6 +258,8 @@ def _train(
         "tokens": config.train.num_steps * config.train.batch_tokens,
         "metrics": log_facts(metrics.path) if is_first() else None,
     }
+    if config.gradient_steps:
+        results["gradients"] = log_facts(folder / GRADIENTS)
     with written_by_all(folder / "model"):
         save_model(model, folder / "model", remote_code=True)
         if is_first():

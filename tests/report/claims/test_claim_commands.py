@@ -58,6 +58,7 @@ def test_every_reproduction_resolves(line):
     from typer.main import get_command
 
     from diffattn.cli.app import app
+    from diffattn.studies.gradient_flow.reproduce import gradient_flow_study
     from diffattn.studies.scaling.reproduce import scaling_study
     from diffattn.studies.stability.reproduce import stability_study
     from diffattn.studies.text.reproduce import comparison
@@ -67,5 +68,6 @@ def test_every_reproduction_resolves(line):
     if values["study"] != "recall":
         kinds = {kind: partial(comparison, kind=kind) for kind in ("text", "ablations", "rank")}
         kinds |= {"stability": stability_study, "scaling": scaling_study}
+        kinds |= {"gradient-flow": gradient_flow_study}
         make = kinds[values["study"]]
         assert make(values["scale"], settings=values["set_"] or []).resolved()

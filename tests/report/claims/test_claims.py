@@ -13,9 +13,9 @@ from diffattn.records.evaluations import EvalResult, Metric
 from diffattn.records.results import BenchResult
 from diffattn.report.build import build_report
 from diffattn.report.claims.catalog import CLAIMS
+from diffattn.report.claims.from_gradients import gradient_factor
 from diffattn.report.claims.from_models import evaluated, evaluated_ratio, time_ratio
 from diffattn.report.claims.from_studies import (
-    gradient_ratio,
     recall_share,
     recall_steps,
     scaling_ratio,
@@ -26,6 +26,7 @@ from diffattn.report.claims.measured import Measured
 from diffattn.report.claims.records import ClaimRecords, read_claim_records
 from diffattn.report.claims.tables import claims_document, claims_table, committed_claims
 from diffattn.report.claims.verdicts import VERDICTS, judged_claims
+from diffattn.stats.paired import paired_t_test
 from record_files import write_record
 
 ROOT = Path(__file__).parents[3]
@@ -254,14 +255,11 @@ def test_recall_that_says_nothing(said, why):
     )
 
 
-def test_stability_and_gradients():
-    rates = [{"learning_rate": rate, "median_gradient_norms": norms}
-             for rate, norms in ((0.1, [9.0, 9.0]), (0.002, [0.5, 0.25]))]  # fmt: skip
-    other = [{"learning_rate": 0.002, "median_gradient_norms": [1.0, 0.25]}]
+def test_stability_over_the_rates_at_which_both_attend():
     entry = {"type": "diff_v2", "baseline": "diff", "metric": "loss_spike_share"}
     found = ClaimRecords(
         stability={
-            "types": {"diff": {"rates": rates}, "softmax": {"rates": other}},
+            "types": {},
             "differences": [
                 entry | {"learning_rate": 0.002, "values": [1.0, 1.0]},
                 entry | {"learning_rate": None, "values": [-0.25, -0.5]},
@@ -275,13 +273,24 @@ def test_stability_and_gradients():
     found.stability["differences"][1]["informative"] = True
     assert not stability_difference("loss_spike_share", "diff_v2", "diff")(found).uninformative
     assert stability_difference("loss", "diff_v2", "diff")(found) is None
-    ratio = gradient_ratio("diff", "softmax", 2.0)(found)
-    assert ratio.effect == pytest.approx(math.sqrt(2))
-    assert not ratio.uninformative
-    found.stability["attending"]["softmax"] = [0.1]
-    assert "without attention" in gradient_ratio("diff", "softmax", 2.0)(found).uninformative
-    rates[1]["median_gradient_norms"] = [0.5, -0.25]  # no norm: left out
-    assert gradient_ratio("diff", "softmax", 2.0)(found).effect == pytest.approx(2.0)
+
+
+def test_gradients_by_the_largest_factor_of_each_seed():
+    rows = [
+        {"id": "level", "values": [8.0, 8.1, 7.9], "why": ""},
+        {"id": "updates", "values": [1.25, 1.25, 1.25], "why": "so are the control's"},
+        {"id": "drift-width", "values": [], "why": "a size is not known"},
+    ]
+    records = ClaimRecords(gradient_flow={"judgements": rows})
+    found = gradient_factor("level", 2.0)(records)
+    assert found.effect == pytest.approx((8.0 * 8.1 * 7.9) ** (1 / 3))
+    assert found.low < found.effect < found.high
+    logs = [math.log(value / 2) for value in (8.0, 8.1, 7.9)]
+    assert found.p == pytest.approx(paired_t_test(logs))
+    assert only(BY_ID["gradients"], records).verdict == "disagrees"
+    assert only(BY_ID["updates"], records).why == "so are the control's"
+    assert only(BY_ID["gradients-constant"], records).verdict == "uninformative"
+    assert only(BY_ID["head-norm-scale"], records).verdict == "not run"
 
 
 def evaluation(label, variant, *metrics):

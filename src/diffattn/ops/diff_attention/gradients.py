@@ -1,4 +1,4 @@
-r"""Gradients of differential attention in closed form: of the operator, and of every weight matrix.
+r"""Gradients of differential attention in closed form: of the operator, and of every weight.
 
 They restate Appendix G of the paper, and are a second oracle beside automatic differentiation.
 """
@@ -19,9 +19,9 @@ class AttentionWeights:
     q: Tensor
     """``[C, H, 2, D]``; axis 2 is the map, so ``q[:, :, 0]`` is W_Q1."""
     k: Tensor
-    """``[C, H, 2, D]``."""
+    """``[C, Hkv, 2, D]``; Hkv divides H, and head i reads key/value head ``i // (H // Hkv)``."""
     v: Tensor
-    """``[C, H, Dv]``."""
+    """``[C, Hkv, Dv]``."""
     o: Tensor
     """``[H, Dv, C]``."""
 
@@ -208,6 +208,37 @@ def softmax_attention_weight_gradients(
     return LayerGradients(weights=of_weights, x=of_x, lam=None, norm_weight=grad_norm)
 
 
+def diff_lambda_gradients(
+    lambda_q1: Tensor, lambda_k1: Tensor, lambda_q2: Tensor, lambda_k2: Tensor, grad_lam: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    r"""Gradients of :math:`\lambda = e^{\lambda_{q1} \cdot \lambda_{k1}} -
+    e^{\lambda_{q2} \cdot \lambda_{k2}} + \lambda_\mathrm{init}` with respect to its vectors.
+
+    .. math::
+        \frac{\partial L}{\partial \lambda_{q1}} = d\lambda\,
+        e^{\lambda_{q1} \cdot \lambda_{k1}} \lambda_{k1},\quad
+        \frac{\partial L}{\partial \lambda_{q2}} = -d\lambda\,
+        e^{\lambda_{q2} \cdot \lambda_{k2}} \lambda_{k2}
+
+    and the same of the keys with the queries in their place. Vectors of zeros get none.
+
+    Source: arXiv:2410.05258v2, Eq. (2).
+
+    Args:
+        lambda_q1: ``[D]``.
+        lambda_k1: ``[D]``.
+        lambda_q2: ``[D]``.
+        lambda_k2: ``[D]``.
+        grad_lam: dλ, scalar ``[]``; ``lam`` of :class:`LayerGradients`.
+
+    Returns:
+        Gradients of the four vectors, ``[D]`` each.
+    """
+    of_1 = grad_lam * (lambda_q1 @ lambda_k1).exp()
+    of_2 = -grad_lam * (lambda_q2 @ lambda_k2).exp()
+    return of_1 * lambda_k1, of_1 * lambda_q1, of_2 * lambda_k2, of_2 * lambda_q2
+
+
 def head_norm_gradients(
     x: Tensor, grad_y: Tensor, norm: HeadNormTerms
 ) -> tuple[Tensor, Tensor | None]:
@@ -239,9 +270,11 @@ def head_norm_gradients(
 
 
 def _project(x: Tensor, weights: AttentionWeights) -> tuple[Tensor, Tensor, Tensor]:
-    """Q and K ``[..., H, 2, N, D]``, V ``[..., H, N, Dv]``."""
+    """Q and K ``[..., H, 2, N, D]``, V ``[..., H, N, Dv]``: heads of a group hold the same keys."""
     q, k = (torch.einsum("...nc,chmd->...hmnd", x, w) for w in (weights.q, weights.k))
-    return q, k, torch.einsum("...nc,chd->...hnd", x, weights.v)
+    v = torch.einsum("...nc,chd->...hnd", x, weights.v)
+    group = q.shape[-4] // k.shape[-4]
+    return q, k.repeat_interleave(group, dim=-4), v.repeat_interleave(group, dim=-3)
 
 
 def _maps(logits: Tensor, causal: bool) -> Tensor:
@@ -273,7 +306,10 @@ def _input_gradients(
     x: Tensor, weights: AttentionWeights, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor,
     grad_o: Tensor,
 ) -> tuple[AttentionWeights, Tensor]:  # fmt: skip
-    """Back through the projections, to the weights and to X."""
+    """Back through the projections, to the weights and to X; what a group shares adds up."""
+    num_kv_heads = weights.k.shape[1]
+    grad_k = grad_k.unflatten(-4, (num_kv_heads, -1)).sum(-4)
+    grad_v = grad_v.unflatten(-3, (num_kv_heads, -1)).sum(-3)
     of_weights = AttentionWeights(
         q=torch.einsum("...nc,...hmnd->chmd", x, grad_q),
         k=torch.einsum("...nc,...hmnd->chmd", x, grad_k),

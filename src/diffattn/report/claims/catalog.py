@@ -5,9 +5,9 @@ from typing import Literal
 
 from diffattn.report.claims import commands
 from diffattn.report.claims.commands import Commands
+from diffattn.report.claims.from_gradients import gradient_factor
 from diffattn.report.claims.from_models import evaluated, evaluated_ratio, time_ratio
 from diffattn.report.claims.from_studies import (
-    gradient_ratio,
     recall_share,
     recall_steps,
     scaling_ratio,
@@ -19,6 +19,7 @@ from diffattn.report.claims.records import (
     ABLATIONS,
     BENCHMARKS,
     EVALUATIONS,
+    GRADIENT_FLOW,
     RANK,
     RECALL,
     SCALING,
@@ -31,6 +32,8 @@ NORM_MARGIN = 0.01
 """Nats within which a head norm, a start of λ or a rank counts as making no difference."""
 SAME_MAGNITUDE = 2.0
 """Factor within which gradients count as alike."""
+CONSTANT = 1.5
+"""Factor within which their ratio counts as the same at another size."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,14 +225,30 @@ CLAIMS: tuple[Claim, ...] = (
         record=EVALUATIONS,
         measure=evaluated("quantized_logits", "change of acc", "diff", where={"bits": 4}),
     ),
-    Claim(
-        id="gradients", expects="below", bound=SAME_MAGNITUDE, source=f"{V1}, Appendix G",
-        says="Gradients have the Transformer's magnitude up to a constant, so its hyperparameters "
-        "carry over.",
-        effect="median gradient norm against the Transformer's at the usual rate, as a factor "
-        "from 1 up",
-        commands=commands.STABILITY, record=STABILITY,
-        measure=gradient_ratio("diff", "softmax", SAME_MAGNITUDE),
+    *(
+        Claim(
+            id=name, expects="below", bound=bound, source=f"{V1}, Appendix G", says=says,
+            effect=f"{what}, as a factor from 1 up", commands=commands.GRADIENT_FLOW,
+            record=GRADIENT_FLOW, measure=gradient_factor(judgement, bound),
+        )
+        for name, judgement, bound, says, what in (
+            ("gradients", "level", SAME_MAGNITUDE,
+             "Gradients have the magnitude of those of softmax attention with h heads of 2d, up to "
+             "a constant, so hyperparameters carry over.",
+             "gradients of W_Q, W_K, W_V or W_O of V1 against softmax attention's, the worst"),
+            ("gradients-constant", "drift-width", CONSTANT,
+             "The ratio of the gradients is a constant.",
+             "change of that ratio from the narrowest to the widest model at the first step, the "
+             "worst matrix"),
+            ("updates", "updates", SAME_MAGNITUDE,
+             "AdamW's updates have the same size, as the gradients have.",
+             "size of AdamW's updates of W_Q, W_K, W_V or W_O of V1 against softmax attention's, "
+             "the worst"),
+            ("head-norm-scale", "head-rms", SAME_MAGNITUDE,
+             "Early in training a head has size ‖x‖/√(2d) ≈ 1 − λ_init, so that its norm's "
+             "Jacobian is Θ(1).",
+             "‖x‖/√(2d) against 1 − λ_init at the first step, the worst layer"),
+        )
     ),
     Claim(
         id="head-norm", expects="above", bound=0.0, source=f"{V1}, Table 6",

@@ -54,6 +54,11 @@ STABILITY = Commands(
     "diffattn reproduce stability --scale study --out runs/stability-gpu "
     f"{_GPU_MODEL} {_GPU_FEW_STEPS}",
 )
+GRADIENT_FLOW = Commands(
+    "diffattn reproduce gradient-flow",
+    "diffattn reproduce gradient-flow --scale study",
+    "diffattn reproduce gradient-flow --scale study --out runs/gradient-flow-gpu",
+)
 JUDGE = "diffattn judge {out} --endpoint https://HOST/v1 --model JUDGE"
 """What an evaluation of hallucination needs besides."""
 

@@ -38,7 +38,9 @@ class SortedFolders:
 
     def name(self, path: Path) -> str:
         """How the page names a path."""
-        return str(path if self.root is None else path.relative_to(self.root))
+        if self.root is not None and path.is_relative_to(self.root):
+            return str(path.relative_to(self.root))
+        return str(path)
 
 
 def committed_folders(root: Path) -> list[Path]:
@@ -97,9 +99,9 @@ def _take_study(folder: Path, found: SortedFolders, of_kind: dict[str, Any]) -> 
         raise CheckpointError(
             f"there must be one study of {kind}, got {found.name(found.studies[kind])}, too."
         )
-    of_kind[kind] = records_of_kind(kind, folder)
+    of_kind[kind.replace("-", "_")] = of = records_of_kind(kind, folder)
     found.studies[kind] = folder
-    if of_kind[kind] is None:
+    if of is None:
         found.gaps.append(
             f"{found.name(folder)} holds no results yet, or those of a protocol without controls."
         )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from diffattn.report.claims.measured import Measure, Measured, explained_by, exponential, paired
+from diffattn.report.claims.measured import Measure, Measured, explained_by, paired
 from diffattn.report.claims.records import ClaimRecords
 from diffattn.stats.intervals import Interval, mean_interval
 from diffattn.stats.proportions import wilson_interval
@@ -111,35 +111,6 @@ def stability_difference(metric: str, variant: str, baseline: str) -> Measure:
                 attend = entry.get("informative", False)
                 return paired(entry["values"], 0.0, uninformative="" if attend else _NO_USE)
         return None
-
-    return measure
-
-
-def gradient_ratio(variant: str, baseline: str, bound: float) -> Measure:
-    """Median gradient norm over the baseline's at the smallest rate, by seed.
-
-    The effect is the size of the logarithm, as a factor from 1 up; tested against ``bound``.
-    """
-
-    def measure(records: ClaimRecords) -> Measured | None:
-        types = {} if records.stability is None else records.stability["types"]
-        if not {variant, baseline} <= set(types):
-            return None
-        sides = [
-            min(types[name]["rates"], key=lambda at: at["learning_rate"])
-            for name in (variant, baseline)
-        ]
-        norms = (side["median_gradient_norms"] for side in sides)
-        pairs = [(a, b) for a, b in zip(*norms, strict=True) if a and b and a > 0 and b > 0]
-        if not pairs:
-            return None
-        attending = (records.stability or {})["attending"] or {}
-        attend = all(
-            side["learning_rate"] in attending.get(name, ())
-            for name, side in zip((variant, baseline), sides, strict=True)
-        )
-        ratios = [abs(math.log(a / b)) for a, b in pairs]
-        return exponential(paired(ratios, math.log(bound), uninformative="" if attend else _NO_USE))
 
     return measure
 

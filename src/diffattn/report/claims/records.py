@@ -19,6 +19,7 @@ RANK = "published/rank"
 RECALL = "published/recall"
 STABILITY = "published/stability"
 SCALING = "published/scaling"
+GRADIENT_FLOW = "published/gradient_flow"
 EVALUATIONS = "published/evaluations"
 """Folders of ``diffattn evaluate``; models are called ``diff-seed0`` and the like."""
 BENCHMARKS = "benchmarks/results"
@@ -117,6 +118,16 @@ class _Stability(TypedDict):
     differences: list[_StabilityDifference]
 
 
+class _GradientJudgement(TypedDict):
+    id: str
+    values: list[Annotated[float, AtLeast(0)]]
+    why: str
+
+
+class _GradientFlow(TypedDict):
+    judgements: list[_GradientJudgement]
+
+
 class _ScalingFit(TypedDict):
     points: int
     parameters: dict[str, Any]
@@ -179,6 +190,7 @@ class ClaimRecords:
     recall: Mapping[str, Any] | None = None
     stability: Mapping[str, Any] | None = None
     scaling: Mapping[str, Any] | None = None
+    gradient_flow: Mapping[str, Any] | None = None
     evaluations: tuple[EvalResult, ...] = ()
     benchmarks: tuple[BenchResult, ...] = ()
 
@@ -200,6 +212,7 @@ def read_claim_records(root: Path) -> ClaimRecords:
         recall=_recall(root / RECALL),
         stability=_stability(root / STABILITY),
         scaling=_scaling(root / SCALING),
+        gradient_flow=_read(root / GRADIENT_FLOW, _GradientFlow),
         evaluations=tuple(
             _evaluations(sorted((root / EVALUATIONS).glob(f"*/{EVALUATION_MARKER}")))
         ),
@@ -317,6 +330,8 @@ _READERS = {
     "recall": _recall,
     "stability": _stability,
     "scaling": _scaling,
+    "gradient-flow": lambda folder: _read(folder, _GradientFlow),
 }
-STUDIES = dict(zip(_READERS, (TEXT, ABLATIONS, RANK, RECALL, STABILITY, SCALING), strict=True))
+_PLACES = (TEXT, ABLATIONS, RANK, RECALL, STABILITY, SCALING, GRADIENT_FLOW)
+STUDIES = dict(zip(_READERS, _PLACES, strict=True))
 """Kinds of studies to where their committed records lie."""

@@ -14,8 +14,10 @@ from diffattn.report.papers.sections import SECTIONS, Section
 
 TITLE = "Differential attention: the papers beside what was measured"
 CHAPTERS = {
+    "own": "This run",
     "glance": "At a glance",
     **{section.id: section.title for section in SECTIONS},
+    "benchmarks": "Benchmarks",
     "provenance": "Provenance",
 }
 VERDICTS = {

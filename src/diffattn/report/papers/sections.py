@@ -126,7 +126,7 @@ SECTIONS: tuple[Section, ...] = (
         id="gradients", title="Gradient flow", source=f"{_DIFF}, Appendix G",
         found="Gradients have the Transformer's magnitude up to a constant factor, so its "
         "hyperparameters carry over.",
-        claims=("gradients",),
+        claims=("gradients", "gradients-constant", "updates", "head-norm-scale"),
     ),
     Section(
         id="mathematics", title="Mathematics", source=f"{_DIFF}, Appendix C, Fig. 9 and 10",

@@ -10,6 +10,7 @@ from diffattn.training.callbacks import DivergenceError, MetricsCallback, OnMess
 from diffattn.training.checkpoints import last_checkpoint
 from diffattn.training.config import RunConfig
 from diffattn.training.monitoring.batch_guard import GUARD, BatchGuard, GuardStop
+from diffattn.training.monitoring.gradient_flow import GradientFlowCallback
 from diffattn.training.monitoring.lambda_policy import LambdaPolicy
 from diffattn.training.monitoring.monitored_trainer import MonitoredTrainer
 from diffattn.training.monitoring.postmortem import POSTMORTEM, write_postmortem
@@ -57,6 +58,10 @@ class Monitor:
             self.guard.trainer = trainer
         if self.config.guard.lam != "report" and self.config.model.attention.lambda_vectors:
             trainer.add_callback(LambdaPolicy(self.folder / GUARD, self.config))
+        if self.config.gradient_steps:
+            trainer.add_callback(
+                GradientFlowCallback(self.folder, self.config, gradient_norm=trainer.gradient_norm)
+            )
         reporter = Reporter(trainer)
         metrics.report = reporter.send
         trainer.add_callback(

@@ -1,0 +1,145 @@
+"""How large the gradients and updates of a model's matrices are, in one step of its training."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+MATRICES = ("q", "k", "v", "o")
+"""W_Q, W_K, W_V, W_O; of Shared DIFF the base that both maps share."""
+MAPS = ("q1", "q2", "k1", "k2")
+"""Parts of W_Q and W_K where each map has its own."""
+FEED_FORWARD = "ffn"
+"""All matrices of the feed-forward layer: no attention type touches them."""
+
+
+class GradientProbe:
+    r"""Measures one optimizer step from inside, without changing it.
+
+    Call :meth:`begin` before the forward pass, :meth:`before_step` when the gradients are there,
+    and :meth:`after_step` when the weights have moved. Per matrix W with gradient g (before
+    clipping) that a step at rate η and decay w turns into W′,
+
+    .. math:: u = \frac{(1 - \eta w) W - W'}{\eta},\quad
+              \mathrm{RMS}(g),\quad \mathrm{RMS}(u),\quad \langle g, u \rangle
+
+    u is what the optimizer makes of the gradient: for AdamW it has size 1 where the gradient keeps
+    its sign over steps, and less where it does not, whatever the gradient's size is. ⟨g, u⟩ is
+    the loss that a step takes off per unit of learning rate, to first order.
+
+    Source: arXiv:2410.05258v2, Appendix G.
+
+    Args:
+        model: A causal language model of ours with attention layers.
+    """
+
+    def __init__(self, model: DiffTransformerForCausalLM) -> None:
+        self.layers: list[Any] = list(model.model.layers)
+        self.heads: list[dict[str, float]] = [{} for _ in self.layers]
+        self.hooks: list[Any] = []
+        self.before: dict[nn.Parameter, Tensor] = {}
+        self.rate = 0.0
+        self.decay: dict[nn.Parameter, float] = {}
+        self.unclipped = 1.0
+
+    def begin(self) -> None:
+        """Listen to what enters the head norms in the next forward pass."""
+        self.end()
+        self.hooks = [
+            layer.self_attn.head_norm.register_forward_hook(_reads_heads(row))
+            for layer, row in zip(self.layers, self.heads, strict=True)
+        ]
+
+    def end(self) -> None:
+        """Stop listening."""
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks = []
+
+    @torch.no_grad()
+    def before_step(self, optimizer: torch.optim.Optimizer, clipped_by: float) -> None:
+        """Keep the weights and the settings of the step to come.
+
+        Args:
+            optimizer: Whose groups have ``lr`` and ``weight_decay``.
+            clipped_by: What the gradients have been multiplied by; above 0.
+        """
+        self.end()
+        self.unclipped = 1.0 / clipped_by
+        self.rate = float(optimizer.param_groups[0]["lr"])
+        groups = optimizer.param_groups
+        self.decay = {p: group["weight_decay"] for group in groups for p in group["params"]}
+        self.before = {
+            p: p.detach().clone()
+            for layer in self.layers
+            for matrices in _matrices(layer).values()
+            for p in matrices
+        }
+
+    @torch.no_grad()
+    def after_step(self) -> list[dict[str, Any]]:
+        """One row per layer: per matrix ``gradient``, ``update`` and ``slope``; of the parts of
+        :data:`MAPS` the first two; and what :meth:`begin` listened to: ``head_rms`` and, where
+        there is a head norm, its ``norm_gain``."""
+        rows = []
+        for layer, heads in zip(self.layers, self.heads, strict=True):
+            row: dict[str, Any] = {}
+            for name, matrices in _matrices(layer).items():
+                g = [self.unclipped * p.grad.double() for p in matrices if p.grad is not None]
+                u = [self._update(p) for p in matrices]
+                row[name] = {"gradient": _rms(g), "update": _rms(u)}
+                row[name]["slope"] = float(sum((a * b).sum() for a, b in zip(g, u, strict=True)))
+                if name in ("q", "k") and _has_two_maps(layer.self_attn, name):
+                    maps = (x[0].view(-1, 2, layer.self_attn.head_dim, x[0].shape[1]).unbind(1)
+                            for x in (g, u))  # fmt: skip
+                    for index, (g_map, u_map) in enumerate(zip(*maps, strict=True), start=1):
+                        row[f"{name}{index}"] = {"gradient": _rms([g_map]), "update": _rms([u_map])}
+            rows.append(row | heads)
+        self.before = {}
+        return rows
+
+    def _update(self, p: nn.Parameter) -> Tensor:
+        """u in float64, in which the small difference of the weights is exact."""
+        kept = (1.0 - self.rate * self.decay[p]) * self.before[p].double()
+        return (kept - p.detach().double()) / self.rate
+
+
+def _matrices(layer: Any) -> dict[str, list[nn.Parameter]]:
+    """Of one block, by the names above."""
+    found = {name: [getattr(layer.self_attn, f"{name}_proj").weight] for name in MATRICES}
+    return found | {FEED_FORWARD: [p for p in layer.mlp.parameters() if p.ndim == 2]}
+
+
+def _has_two_maps(attention: Any, name: str) -> bool:
+    """Whether a projection's rows are those of two maps, ``[heads, 2, D]``."""
+    maps, heads = {
+        "q": (attention.query_maps, attention.num_heads),
+        "k": (attention.key_maps, attention.num_kv_heads),
+    }[name]
+    rows = getattr(attention, f"{name}_proj").weight.shape[0]
+    return maps == 2 and rows == 2 * heads * attention.head_dim
+
+
+def _rms(parts: list[Tensor]) -> float:
+    squares = sum(float(x.square().sum()) for x in parts)
+    return float((squares / sum(x.numel() for x in parts)) ** 0.5)
+
+
+def _reads_heads(row: dict[str, float]) -> Any:
+    """Medians over tokens and heads: a token that sees itself alone has larger heads."""
+
+    def hook(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        row.clear()
+        mean_square = inputs[0].detach().float().square().mean(-1)
+        row["head_rms"] = float(mean_square.sqrt().median())
+        eps = getattr(module, "eps", None)
+        if eps is None:
+            return
+        gain: Any = module.factor / (mean_square + eps).sqrt().median()
+        if module.weight is not None:
+            gain = gain * module.weight.detach().float().square().mean().sqrt()
+        row["norm_gain"] = float(gain)
+
+    return hook
