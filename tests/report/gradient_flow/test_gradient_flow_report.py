@@ -34,7 +34,7 @@ def test_the_page_shows_judgements_ratios_and_heads(study):
         "disagrees 1 and uninformative 1.",
         "Made-up &lt;i&gt;statement&lt;/i&gt;.",
         "Made-up &lt;b&gt;chip&lt;/b&gt;",
-        "Made-up other uninformative — — below 2 so are the control&#39;s",
+        "Made-up other uninformative start — — below 2 so are the control&#39;s",
         "the same magnitude is a factor below 2, a constant one that changes by less than a factor "
         "of 1.5",
         "DIFF V1 over Softmax, half the heads 8.00 4.00 to 16.00",

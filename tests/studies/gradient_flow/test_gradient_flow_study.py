@@ -166,6 +166,8 @@ def test_a_phase_in_which_seeds_differ_as_much_is_not_judged():
 
     found = made_up(gradient)
     assert {tuple(row["phases"]) for row in found["judgements"]} == {("start",)}
+    alike = {row["id"]: row["phases"] for row in made_up(quiet)["judgements"]}
+    assert (alike["level"], alike["drift-width"]) == (["start", "late"], ["start"])
     over_time = next(row for row in found["judgements"] if row["id"] == "drift-time")
     assert (over_time["verdict"], over_time["why"]) == ("uninformative", "no later phase is judged")
     assert verdicts(made_up(quiet))["drift-time"] == "agrees"

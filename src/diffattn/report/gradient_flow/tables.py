@@ -32,6 +32,7 @@ def judgement_table(study: Study) -> Table:
         [
             head_cell(row["says"]),
             word_cell(row["verdict"]),
+            word_cell(", ".join(row["phases"]) or MISSING),
             number_cell(number(row["mean"], 2), note=_ends(row)),
             number_cell(f"below {row['bound']:g}"),
             word_cell(row["why"] or MISSING),
@@ -41,9 +42,9 @@ def judgement_table(study: Study) -> Table:
     caption = (
         "Each row names the largest factor, either way, by which the claim is missed, over the "
         "four matrices (or layers) and the judged phases, per seed; mean over seeds and its "
-        f"interval. Judged phases: {_judged_phases(study)}."
+        "interval."
     )
-    return table(caption, ["Statement", "Verdict", "Factor", "If it holds", "Why"], rows)
+    return table(caption, ["Statement", "Verdict", "Phases", "Factor", "If it holds", "Why"], rows)
 
 
 def ratio_table(study: Study, measure: str, phase: str) -> Table:
@@ -213,11 +214,6 @@ def verdicts(study: Study) -> str:
         if row["id"] in ("level", "level-no-norm")
     )
     return f"{first}Of {len(rows)} statements: {listing(parts)}."
-
-
-def _judged_phases(study: Study) -> str:
-    named = [phase for row in _results(study, "judgements") for phase in row["phases"]]
-    return listing(dict.fromkeys(named)) or "none"
 
 
 def _results(study: Study, key: str) -> list[dict[str, Any]]:

@@ -31,6 +31,11 @@ MEASURES = ("gradient", "update")
 NULL = "other seed"
 """In place of a type: the baseline itself with the next seed."""
 WITH_NORM = ("diff", "shared_diff", SMALL_LAMBDA, LARGE_LAMBDA)
+_AT_START = (
+    "drift-depth", "drift-width", "drift-lambda-init", "head-rms", "norm-gain",
+    "norm-gain-large-values",
+)  # fmt: skip
+"""Judgements of the first step alone."""
 PAIRS = (
     *((name, WIDE) for name in OF_BASE if name not in (WIDE, HALVED)),
     *((name, BASELINE) for name in ("diff", "diff_v2", "shared_diff", WITHOUT_NORM, HALVED)),
@@ -275,8 +280,10 @@ def _judgements(
         at_start = _head_logs(config, results, rows, arm, "diff", start)[measure]
         factors = [max(abs(x) for x in of_seed) for of_seed in at_start]
         rows_of.append((key, says, factors, LEVEL, ""))
+    read_at = {"level-large-values": _quiet(config, sizes, LARGE_VALUES)}
+    read_at |= {key: [start] for key in _AT_START}
     return [
-        _judgement(key, says, logs, bound, why or own, phases)
+        _judgement(key, says, logs, bound, why or own, read_at.get(key, phases))
         for key, says, logs, bound, own in rows_of
     ]
 
