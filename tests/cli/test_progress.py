@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from diffattn.cli import progress
-from diffattn.cli.progress import ItemProgress, PackProgress, RunsProgress, duration
+from diffattn.cli.screen.progress import ItemProgress, PackProgress, RunsProgress, duration
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def bench(
     import torch  # after every name is known to be right
 
     from diffattn.benchmark.session import result_path, run_bench, total_effort
-    from diffattn.cli.progress import RunsProgress
+    from diffattn.cli.screen.progress import RunsProgress
     from diffattn.records.destination import require_file_destination
 
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -88,7 +88,7 @@ def bench(
 
 
 def _show(cases: list[Any], path: Path) -> None:
-    from diffattn.cli.tables import print_table
+    from diffattn.cli.screen.tables import print_table
     from diffattn.report.benchmarks.tables import contender_rows
     from diffattn.report.benchmarks.wording import case_title, targets_in_words
 

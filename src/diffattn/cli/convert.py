@@ -64,7 +64,7 @@ def convert(
     if out.exists() and Path(source).exists() and out.samefile(source):
         raise ConfigError(f"convert: --out must be another folder than SOURCE, got {out}.")
 
-    from diffattn.cli.progress import ByteProgress
+    from diffattn.cli.screen.progress import ByteProgress
     from diffattn.models.conversion.convert import convert as run
 
     with ByteProgress("writing") as progress:

@@ -51,8 +51,8 @@ def evaluate(
     for several models, paired differences with tests. The same command again continues at the
     next item. 'diffattn report OUT' makes a page of it.
     """
-    from diffattn.cli.progress import ItemProgress
-    from diffattn.cli.tables import print_table
+    from diffattn.cli.screen.progress import ItemProgress
+    from diffattn.cli.screen.tables import print_table
     from diffattn.evaluation.registry import parts as chosen_parts
     from diffattn.records.destination import require_folder_destination
 

@@ -72,7 +72,7 @@ def inspect_(
     for path in paths.values():
         checkpoint_folder(path)
 
-    from diffattn.cli.progress import StderrBars  # after everything that needs no model
+    from diffattn.cli.screen.progress import StderrBars  # after everything that needs no model
     from diffattn.inspection.session import inspect_models
 
     page = inspect_models(

@@ -32,7 +32,7 @@ def pack(
 
     The same command again goes on where it was interrupted, with any number of workers.
     """
-    from diffattn.cli.progress import PackProgress
+    from diffattn.cli.screen.progress import PackProgress
     from diffattn.errors import ConfigError
     from diffattn.records.destination import require_folder_destination
     from diffattn.training.config import DataConfig

@@ -1,13 +1,14 @@
 """``diffattn reproduce``."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+WHOLE = "all"
 STUDIES = ("text", "recall", "stability", "gradient-flow", "scaling", "ablations", "rank")
 _CONFIGS = {
     **dict.fromkeys(("text", "ablations", "rank"), "ComparisonConfig"),
@@ -18,25 +19,47 @@ _CONFIGS = {
 }
 
 
+class _Plan(NamedTuple):
+    """One study, ready to run."""
+
+    config: Any
+    run: Callable[..., Path]
+    folder: Path
+    """Where it lies unless said otherwise."""
+    total: int
+    """Steps of all its runs."""
+    steps_of: Callable[[str], int]
+    """Name of a run to its steps."""
+
+
 def reproduce(
     study: Annotated[
         str,
         typer.Argument(
-            help="text (models of real text), recall (values by key, among noise), stability "
-            "(large learning rates), gradient-flow (sizes of gradients), scaling (sizes and "
-            "tokens), ablations (one part changed) or rank (of Shared DIFF)"
+            help="all (what the scale affords, and one page), text (models of real text), recall "
+            "(values by key, among noise), stability (large learning rates), gradient-flow (sizes "
+            "of gradients), scaling (sizes and tokens), ablations (one part changed) or rank (of "
+            "Shared DIFF)"
         ),
-    ] = "text",
+    ] = WHOLE,
     scale: Annotated[
         str,
         typer.Option(
-            help="smoke (a minute), laptop (10 minutes; scaling, ablations and rank hours) or "
-            "study (hours; not scaling)"
+            help="smoke (a minute), laptop (10 minutes, all 15; scaling, ablations and rank "
+            "hours) or study (hours, all days; not scaling)"
         ),
     ] = "laptop",
     out: Annotated[
         Path | None,
-        typer.Option(help="study folder; continued if it exists [runs/SCALE, runs/STUDY-SCALE]"),
+        typer.Option(
+            help="study folder; continued if it exists [runs/STUDY-SCALE, text runs/SCALE]"
+        ),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            help="of all: comma-separated names of studies, analysis (of text's models), throughput"
+        ),
     ] = None,
     seeds: Annotated[
         str | None,
@@ -45,7 +68,9 @@ def reproduce(
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="not recall; e.g. data.source=texts/ (repeatable)"
+            "--set",
+            metavar="KEY=VALUE",
+            help="not all, not recall; e.g. data.source=texts/ (repeatable)",
         ),
     ] = None,
     match: Annotated[
@@ -62,12 +87,16 @@ def reproduce(
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="print results.json at the end")] = False,
 ) -> None:
-    """Compare the four attention types, or what their parts do.
+    """Compare the four attention types, measure what the papers claim, show both on one page.
 
-    Trains matched softmax, DIFF V1, DIFF V2 and Shared DIFF models on the same data, with controls
-    that say whether a difference is one, and writes report.html. The text is your Python's own
-    library and documentation unless data.source names yours; recall makes its own sequences and
-    counts the seeds that learn; stability counts spikes of loss and gradient at rates up to far too
+    Without a study everything that the scale affords runs, one study after another, then an
+    analysis of the models trained on text and timings; report.html sets the papers' tables and
+    figures beside it and beside the committed records. A study by its name runs alone.
+
+    text trains matched softmax, DIFF V1, DIFF V2 and Shared DIFF models on the same data, with
+    controls that say whether a difference is one. The text is your Python's own library and
+    documentation unless data.source names yours; recall makes its own sequences and counts the
+    seeds that learn; stability counts spikes of loss and gradient at rates up to far too
     large ones; gradient-flow measures gradients and updates of W_Q, W_K, W_V and W_O; scaling fits
     losses over parameters and tokens. For text and recall a learning rate per type is chosen at
     study scale. ablations trains the rows of the DIFF Transformer paper's Table 6, V2's ablations
@@ -85,74 +114,115 @@ def reproduce(
     from diffattn.training.settings import read_changes
 
     # Before torch loads, which takes seconds.
-    check_known("reproduce", "study", study, STUDIES)
+    check_known("reproduce", "study", study, (WHOLE, *STUDIES))
     numbers = None if seeds is None else whole_numbers("--seeds", seeds)
     check_known("reproduce", "scale", scale, SCALING_STUDIES if study == "scaling" else SCALES)
-    check_known(_CONFIGS[study], "match", match, MATCHES)
+    check_known(_CONFIGS.get(study, "ComparisonConfig"), "match", match, MATCHES)
     if extrapolate and study != "scaling":
         raise ConfigError(f"reproduce {study}: --extrapolate must be left out, it is of scaling.")
+    if only is not None and study != WHOLE:
+        raise ConfigError(f"reproduce {study}: --only must be left out, it is of all.")
+    if set_ and study in (WHOLE, "recall"):
+        raise ConfigError(f"reproduce {study}: --set must be left out, got {set_[0]!r}.")
     if out is not None:
         require_folder_destination(out)
     settings = set_ or []
-    config: Any
-    run: Callable[..., Path]
-    steps_of: Callable[[str], int]
-    if study != "recall":
-        read_changes(settings)
-    if _CONFIGS[study] == "ComparisonConfig":
-        from diffattn.studies.text import reproduce as text
+    read_changes(settings)
+    if study == WHOLE:
+        from diffattn.cli.whole import reproduce_all
 
-        config = text.comparison(scale, kind=study, seeds=numbers, settings=settings, match=match)
-        run = partial(text.reproduce, kind=study, settings=settings)
-        folder = out or Path("runs") / text.study_name(scale, study)
-        total, steps_of = config.total_steps(), config.steps_of
-    elif study == "stability":
-        from diffattn.studies.stability import reproduce as stability
-
-        config = stability.stability_study(scale, seeds=numbers, settings=settings, match=match)
-        run = partial(stability.reproduce_stability, settings=settings)
-        folder = out or Path("runs") / f"stability-{scale}"
-        steps = config.base.train.num_steps
-        total, steps_of = len(config.members()) * steps, lambda run: steps
-    elif study == "gradient-flow":
-        from diffattn.studies.gradient_flow import reproduce as gradients
-
-        config = gradients.gradient_flow_study(scale, seeds=numbers, settings=settings, match=match)
-        run = partial(gradients.reproduce_gradient_flow, settings=settings)
-        folder = out or Path("runs") / f"gradient-flow-{scale}"
-        steps = config.base.train.num_steps
-        total, steps_of = len(config.members()) * steps, lambda run: steps
-    elif study == "scaling":
-        from diffattn.studies.scaling import reproduce as scaling
-
-        config = scaling.scaling_study(scale, seeds=numbers, settings=settings, match=match)
-        run = partial(scaling.reproduce_scaling, settings=settings, extrapolate=extrapolate)
-        folder = out or Path("runs") / f"scaling-{scale}"
-        steps_by_run = {m.config.name: m.config.train.num_steps for m in config.members()}
-        total, steps_of = sum(steps_by_run.values()), lambda run: steps_by_run.get(run, 0)
-    else:
-        if settings:
-            raise ConfigError(f"reproduce recall: --set must be left out, got {settings[0]!r}.")
-        from diffattn.studies.recall import reproduce as recall
-
-        config = recall.recall_study(scale, seeds=numbers, match=match)
-        run, folder = recall.reproduce_recall, out or Path("runs") / f"recall-{scale}"
-        # A run that solves its task ends early, so the time left is an upper bound.
-        steps = max(task.train.num_steps for task in config.tasks)
-        total, steps_of = config.num_runs() * steps, lambda run: steps
-    if dry_run:
-        typer.echo(json.dumps(config.resolved(), indent=2, ensure_ascii=False))
+        reproduce_all(
+            scale,
+            out or Path("runs") / f"all-{scale}",
+            () if only is None else tuple(name.strip() for name in only.split(",")),
+            plan=partial(_plan, seeds=numbers, match=match),
+            run=partial(run_study, seeds=numbers, match=match, workers=workers),
+            first_seed=numbers is None,
+            dry_run=dry_run,
+            json_=json_,
+        )
         return
-    from diffattn.cli.progress import RunsProgress
+    plan = _plan(
+        study, scale, seeds=numbers, match=match, settings=settings, extrapolate=extrapolate
+    )
+    if dry_run:
+        typer.echo(json.dumps(plan.config.resolved(), indent=2, ensure_ascii=False))
+        return
     from diffattn.report.build import markdown_results
 
-    finished = (path.parent.name for path in (folder / "runs").glob("*/results.json"))
-    with RunsProgress(total, sum(map(steps_of, finished)), steps_of) as progress:
-        report = run(
-            scale, out=folder, seeds=numbers, match=match, workers=workers,
-            on_message=progress.on_message, on_progress=progress.on_progress,
-        )  # fmt: skip
+    folder = out or plan.folder
+    report = run_study(plan, scale, folder, seeds=numbers, match=match, workers=workers)
     if json_:
         typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
     else:
         typer.echo(f"{markdown_results(folder)}\nReport: {report}")
+
+
+def run_study(
+    plan: _Plan,
+    scale: str,
+    folder: Path,
+    *,
+    seeds: tuple[int, ...] | None,
+    match: str,
+    workers: int | None,
+) -> Path:
+    """Run one study, with its progress; the path of its page."""
+    from diffattn.cli.screen.progress import RunsProgress
+
+    finished = (path.parent.name for path in (folder / "runs").glob("*/results.json"))
+    done = sum(map(plan.steps_of, finished))
+    with RunsProgress(plan.total, done, plan.steps_of) as progress:
+        return plan.run(
+            scale, out=folder, seeds=seeds, match=match, workers=workers,
+            on_message=progress.on_message, on_progress=progress.on_progress,
+        )  # fmt: skip
+
+
+def _plan(
+    study: str,
+    scale: str,
+    *,
+    seeds: tuple[int, ...] | None,
+    match: str,
+    settings: Sequence[str] = (),
+    extrapolate: bool = False,
+) -> _Plan:
+    runs = Path("runs")
+    config: Any
+    if _CONFIGS[study] == "ComparisonConfig":
+        from diffattn.studies.text import reproduce as text
+
+        config = text.comparison(scale, kind=study, seeds=seeds, settings=settings, match=match)
+        run = partial(text.reproduce, kind=study, settings=settings)
+        folder = runs / text.study_name(scale, study)
+        return _Plan(config, run, folder, config.total_steps(), config.steps_of)
+    folder = runs / f"{study}-{scale}"
+    if study == "recall":
+        from diffattn.studies.recall import reproduce as recall
+
+        config = recall.recall_study(scale, seeds=seeds, match=match)
+        # A run that solves its task ends early, so the time left is an upper bound.
+        steps = max(task.train.num_steps for task in config.tasks)
+        total = config.num_runs() * steps
+        return _Plan(config, recall.reproduce_recall, folder, total, lambda run: steps)
+    if study == "scaling":
+        from diffattn.studies.scaling import reproduce as scaling
+
+        config = scaling.scaling_study(scale, seeds=seeds, settings=settings, match=match)
+        run = partial(scaling.reproduce_scaling, settings=settings, extrapolate=extrapolate)
+        steps_by_run = {m.config.name: m.config.train.num_steps for m in config.members()}
+        total = sum(steps_by_run.values())
+        return _Plan(config, run, folder, total, lambda run: steps_by_run.get(run, 0))
+    if study == "stability":
+        from diffattn.studies.stability import reproduce as stability
+
+        config = stability.stability_study(scale, seeds=seeds, settings=settings, match=match)
+        run = partial(stability.reproduce_stability, settings=settings)
+    else:
+        from diffattn.studies.gradient_flow import reproduce as gradients
+
+        config = gradients.gradient_flow_study(scale, seeds=seeds, settings=settings, match=match)
+        run = partial(gradients.reproduce_gradient_flow, settings=settings)
+    steps = config.base.train.num_steps
+    return _Plan(config, run, folder, len(config.members()) * steps, lambda run: steps)

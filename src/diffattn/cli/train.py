@@ -47,7 +47,7 @@ def train(
 
     The same command again continues what was interrupted.
     """
-    from diffattn.cli.progress import RunsProgress
+    from diffattn.cli.screen.progress import RunsProgress
     from diffattn.errors import ConfigError
     from diffattn.models.attention_types import attention_facts
     from diffattn.models.checkpoint_folder import checkpoint_folder

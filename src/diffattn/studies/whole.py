@@ -104,6 +104,23 @@ def analyse_models(
     build_analysis_report(out)
 
 
+def time_models(
+    folder: Path, scale: str, *, on_message: Callable[[str], None] = lambda line: None
+) -> None:
+    """Time whole models on one CPU thread, as ``diffattn bench models`` does.
+
+    Args:
+        folder: Of the whole reproduction.
+        scale: At ``"study"`` all cases, else the quick ones.
+        on_message: Given one line per case.
+    """
+    from diffattn.benchmark.config import BenchConfig
+    from diffattn.benchmark.session import result_path, run_bench
+
+    config = BenchConfig(suite="models", scale="full" if scale == "study" else "quick")
+    run_bench(config, result_path(folder / THROUGHPUT, config.device), on_message=on_message)
+
+
 def finish(folder: Path, scale: str, stages: Sequence[str]) -> Path:
     """Write ``results.json`` and the page of everything that has finished.
 

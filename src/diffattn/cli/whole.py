@@ -1,0 +1,66 @@
+"""``diffattn reproduce all``: every study of a scale, then one page."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+
+def reproduce_all(
+    scale: str,
+    folder: Path,
+    only: Sequence[str],
+    *,
+    plan: Callable[..., Any],
+    run: Callable[..., Path],
+    first_seed: bool,
+    dry_run: bool,
+    json_: bool,
+) -> None:
+    """Run what a scale affords, and write the page of all of it.
+
+    Args:
+        scale: ``"smoke"``, ``"laptop"`` or ``"study"``.
+        folder: Holds one folder per stage, ``results.json`` and ``report.html``.
+        only: Names of stages. Default: all.
+        plan: Of a study and its scale, with its seeds.
+        run: Runs a plan at a scale in a folder, with its seeds.
+        first_seed: Whether no seeds were asked for, so that few-minute scales take the first alone.
+        dry_run: Print the resolved configurations and stop.
+        json_: Print ``results.json`` at the end.
+    """
+    from diffattn.cli.screen.progress import ItemProgress, RunsProgress
+    from diffattn.errors import ConfigError
+    from diffattn.studies.whole import ANALYSIS, THROUGHPUT, scale_of, stages_of
+
+    stages = stages_of(scale, only)
+    studies = [name for name in stages if name not in (ANALYSIS, THROUGHPUT)]
+    if ANALYSIS in stages and "text" not in stages and not (folder / "text" / "runs").is_dir():
+        raise ConfigError("reproduce all: --only must hold text, whose models analysis reads.")
+    seeds = {"seeds": (0,)} if first_seed and scale != "study" else {}
+    plans = {name: plan(name, scale_of(name, scale), **seeds) for name in studies}
+    if dry_run:
+        resolved = {name: of.config.resolved() for name, of in plans.items()}
+        typer.echo(json.dumps(resolved, indent=2, ensure_ascii=False))
+        return
+    from diffattn.studies.whole import TITLES, analyse_models, finish, time_models
+
+    for number, name in enumerate(stages, 1):
+        typer.echo(f"{number}/{len(stages)} {name}: {TITLES[name]}", err=True)
+        if name in plans:
+            run(plans[name], scale_of(name, scale), folder / name, **seeds)
+        elif name == ANALYSIS:
+            with ItemProgress(4) as items:
+                analyse_models(
+                    folder, scale, on_start=items.on_start, on_progress=items.on_progress
+                )
+        else:
+            with RunsProgress(1, 0, lambda _: 1) as progress:
+                time_models(folder, scale, on_message=progress.on_message)
+    page = finish(folder, scale, stages)
+    if json_:
+        typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
+    else:
+        typer.echo(f"Report: {page}")
