@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
@@ -155,8 +156,9 @@ def test_paired_differences_leave_out_what_one_has_not_scored(models, tmp_path):
     (one,) = comparison.differences
     assert (one.num_items, one.n, one.num_unpaired) == (4, 3, 1)
     assert one.difference == pytest.approx(0.5)
-    assert one.test == "sign flips of clusters"
-    assert one.p_value == pytest.approx(0.5)  # 2 of the 4 sign patterns of two clusters
+    assert one.test == "Student t over clusters, adjusted"
+    assert one.p_value > 0.05
+    assert one.low < 0 < one.high
     assert comparison.skipped == [
         "counting: three was not compared: three has no result of counting."
     ]
@@ -188,7 +190,8 @@ def test_weighted_scores_compare_over_equal_items(models, tmp_path):
     (one,) = compare(tmp_path, ["one", "two"], ["counting"]).differences
     assert (one.num_items, one.n, one.num_unpaired) == (2, 2, 1)
     assert one.difference == pytest.approx((-3 + 1) / 4)
-    assert one.p_value == 1.0  # every sign pattern of 3 and 1 sums to 2 or more
+    assert one.test == "Student t over clusters"  # without one: 1; without the other: -1
+    assert one.p_value == pytest.approx(1 - 2 / np.pi * np.arctan(0.2**0.5))
 
 
 def test_losses_per_token_of_two_vocabularies_are_not_compared(models, tmp_path):

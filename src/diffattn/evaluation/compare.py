@@ -9,8 +9,7 @@ import numpy as np
 
 from diffattn.records.evaluations import Comparison, EvalResult, PairedDifference, evaluation_marker
 from diffattn.records.lock import sole_writer
-from diffattn.stats.bootstrap import bootstrap_ratio, cluster_sums
-from diffattn.stats.paired import mcnemar_test, sign_flip_test
+from diffattn.stats.contrasts import paired_contrast
 
 _PER_TOKEN = re.compile(r"nll(?!_per_word)|per_token|text loss")
 """Scores whose unit is the tokenizer's: the same text has another number of tokens in another."""
@@ -119,18 +118,14 @@ def _differences(
         x, b = (np.array([side[i]["scores"][name] for i in both], float) for side in (rows, base))
         weights = np.array([_weight(base[i], name) for i in both])
         clusters = [str(base[i].get("cluster", i)) for i in both]
-        interval = bootstrap_ratio(weights * (x - b), weights, clusters)
-        independent = len(set(clusters)) == len(clusters) and len(set(weights)) == 1
-        if independent and set(np.unique([x, b])) <= {0.0, 1.0}:
-            p, test = mcnemar_test(int((x > b).sum()), int((x < b).sum())), "McNemar, exact"
-        else:
-            sums, _ = cluster_sums(weights * (x - b), clusters)
-            p, test = sign_flip_test(sums), "sign flips of clusters"
+        contrast = paired_contrast(x, b, weights, clusters)
+        interval = contrast.interval
         differences.append(
             PairedDifference(
                 variant=variant, score=name, model=model, baseline=baseline,
                 difference=interval.mean, low=interval.low, high=interval.high,
-                level=interval.level, method=interval.method, p_value=p, test=test,
+                level=interval.level, method=interval.method,
+                p_value=contrast.p_value, test=contrast.test,
                 n=interval.n, num_items=len(both),
                 num_unpaired=len(scored | other) - len(both),
             )

@@ -23,7 +23,8 @@ from diffattn.probes.quantized_logits import (
     require_quantizable,
 )
 from diffattn.records.evaluations import Metric
-from diffattn.stats.bootstrap import bootstrap_mean
+from diffattn.stats.clusters import cluster_mean
+from diffattn.stats.contrasts import paired_contrast
 
 _LOSS = "text loss"
 
@@ -155,7 +156,7 @@ class QuantizedLogits(Protocol):
                 ]
             text = [row for row in of_width if _LOSS in row["scores"]]
             if text:
-                interval = bootstrap_mean([row["scores"][_LOSS] for row in text], _clusters(text))
+                interval = cluster_mean([row["scores"][_LOSS] for row in text], _clusters(text))
                 where = {"bits": bits}
                 metrics.append(loss_metric(_LOSS, interval, where))
                 metrics.append(perplexity_metric("perplexity", interval, where, headline=False))
@@ -230,10 +231,12 @@ def _changes(
     for name in sorted({key for row in rows for key in row["scores"]}):
         both = [row for row in rows if name in row["scores"] and name in before.get(row["id"], {})]
         if both:
-            differences = [row["scores"][name] - before[row["id"]][name] for row in both]
+            values = [row["scores"][name] for row in both]
+            others = [before[row["id"]][name] for row in both]
+            contrast = paired_contrast(values, others, clusters=_clusters(both))
             changes.append(
                 metric(
-                    f"change of {name}", bootstrap_mean(differences, _clusters(both)),
+                    f"change of {name}", contrast.interval,
                     where={"bits": bits}, unit="difference",
                     higher_is_better=name != _LOSS,
                 )

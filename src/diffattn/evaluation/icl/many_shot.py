@@ -20,8 +20,7 @@ from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import Prefix
 from diffattn.models.known_names import check_known
 from diffattn.records.evaluations import Metric
-from diffattn.stats.bootstrap import bootstrap_mean
-from diffattn.stats.proportions import wilson_interval
+from diffattn.stats.proportions import share_interval
 
 DECODINGS = ("greedy_trie", "loglik")
 PROMPT_CHOICES = {
@@ -184,9 +183,7 @@ def mean_accuracy(
     name: str, rows: Sequence[Mapping[str, Any]], where: dict[str, Any], *, headline: bool
 ) -> Metric:
     """Mean over rows that ask the same test items again and again."""
-    interval = bootstrap_mean(
+    interval = share_interval(
         [row["scores"][name] for row in rows], [str(row["cluster"]) for row in rows]
     )
-    if interval.mean in (0.0, 1.0):  # no spread to draw from, which does not make it certain
-        interval = wilson_interval(round(interval.mean * interval.n), interval.n)
     return metric(name, interval, where=where, headline=headline)

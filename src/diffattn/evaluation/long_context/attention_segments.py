@@ -23,7 +23,7 @@ from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
 from diffattn.probes.attention_rows import LayerRows, attention_rows, segment_shares, segment_sums
 from diffattn.records.evaluations import Metric
-from diffattn.stats.bootstrap import bootstrap_mean
+from diffattn.stats.clusters import cluster_mean
 
 SEGMENTS = ("bos", "before", "answer", "after", "query")
 """They cover the prompt once, in this order."""
@@ -56,7 +56,7 @@ class AttentionSegments(Protocol):
         "haystack": "as in protocol needle: one text per sample for all depths; 8 needles, one "
         "asked for, as in Figure 5; the paper gives neither number nor length",
         "bos": "EOS where the tokenizer has no BOS",
-        "intervals": "bootstrap over samples",
+        "intervals": "Student t over samples",
     }
     quick = {"length": 512, "num_needles": 3, "samples": 2}
 
@@ -116,9 +116,7 @@ class AttentionSegments(Protocol):
         for depth in self.depths:
             at_depth = [row for row in rows if row["depth"] == depth]
             for normalised, weights, part in _keys(at_depth[0]["shares"]) if at_depth else ():
-                interval = bootstrap_mean(
-                    [r["shares"][normalised][weights][part] for r in at_depth]
-                )
+                interval = cluster_mean([r["shares"][normalised][weights][part] for r in at_depth])
                 where = {"weights": weights, "normalised": normalised, "depth": depth}
                 table.append(
                     {

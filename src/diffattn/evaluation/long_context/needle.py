@@ -54,7 +54,7 @@ class Needle(Protocol):
         "8K is 8,192",
         "haystack": "one text per length and sample, the same for all depths and all (N, R), from "
         "a random sentence on; documents are joined, never repeated",
-        "intervals": "Wilson for a cell; over depths, bootstrap over haystacks",
+        "intervals": "Wilson for a cell; over depths, of the effective number of haystacks",
     }
     quick = {
         "tasks": ((1, 1), (4, 2)), "lengths": (512,), "depths": (0, 50, 100), "samples": 3,

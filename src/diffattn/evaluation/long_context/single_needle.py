@@ -66,7 +66,7 @@ class SingleNeedle(Protocol):
         "depths evenly from 0 to 100",
         "depth": "in tokens of the text, back to the last sentence end",
         "haystack": "one text per length and sample from a random sentence on; never repeated",
-        "intervals": "Wilson for a cell; over several, bootstrap over texts",
+        "intervals": "Wilson for a cell; over several, of the effective number of texts",
     }
     quick = {"lengths": (384, 512), "depths": (0, 50, 100)}
 
