@@ -154,6 +154,7 @@ def test_paired_differences_leave_out_what_one_has_not_scored(models, tmp_path):
     write_items(tmp_path / "two" / "counting", rows)
     comparison = compare(tmp_path, ["one", "two", "three"], ["counting"])
     (one,) = comparison.differences
+    assert (one.value, one.baseline_value) == pytest.approx((1.0, 0.5))
     assert (one.num_items, one.n, one.num_unpaired) == (4, 3, 1)
     assert one.difference == pytest.approx(0.5)
     assert one.test == "Student t over clusters, adjusted"
@@ -210,6 +211,10 @@ def test_losses_per_token_of_two_vocabularies_are_not_compared(models, tmp_path)
     write_record(path, value)
     found = compare(tmp_path, ["one", "two"], ["counting"])
     assert [one.score for one in found.differences] == list(anyway)
+    assert found.notes == [
+        "counting: two has another tokenizer than one: a length in tokens holds another amount of "
+        "text; the records do not say whether their texts are the same."
+    ]
     assert found.skipped == [
         f"counting: {', '.join(per_token)} of two was not compared: its tokenizer has another "
         "vocabulary, and these count per token."

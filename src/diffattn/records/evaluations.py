@@ -117,6 +117,29 @@ class PairedDifference:
     num_items: int
     num_unpaired: int
     """Items that only one of the two has scored: left out, and named."""
+    num_other_text: int = 0
+    """Items that both have scored, but on another text: left out, and named."""
+    where: dict[str, Any] = field(default_factory=dict)
+    """Which part of the protocol, for example ``{"length": 4096}``; empty for all."""
+    primary: bool = False
+    """Whether it is the declared primary score over all items."""
+    over: str = "items"
+    """What is drawn anew in the interval: ``"items"``, of one pair of models, or ``"seeds"``."""
+    higher_is_better: bool | None = None
+    """``None`` if neither, or unknown."""
+    value: float | None = None
+    """Mean of the model over the paired items."""
+    baseline_value: float | None = None
+    p_holm: float | None = None
+    """Of primary scores: adjusted for all of them over the same of items or seeds."""
+    chance: float | None = None
+    """Score of guessing at random; ``None`` if it is not known."""
+    guess_ceiling: float | None = None
+    """Score of the best guess that does not read the question; ``None`` if it is not known."""
+    guess: str = ""
+    """What that guess is."""
+    verdict: str = ""
+    """Of primary scores: what these items show of these models; see ``evaluation/verdicts.py``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
