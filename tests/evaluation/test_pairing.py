@@ -6,6 +6,7 @@ from diffattn.evaluation.catalog import PROTOCOLS
 from diffattn.evaluation.compare import compare_answers
 from diffattn.evaluation.pairing import Answers, partners
 from diffattn.evaluation.primary import PRIMARY, guessing, primary_score
+from diffattn.evaluation.protocol import prompt_facts
 from diffattn.evaluation.verdicts import with_verdicts
 from diffattn.records.evaluations import EvalResult, PairedDifference
 
@@ -173,3 +174,12 @@ def test_what_guessing_scores():
     guess = guessing("ruler", told)
     assert (guess.chance, guess.ceiling) == pytest.approx((0.13, 0.26))
     assert guessing("nll_by_position", [{}]).chance is None
+
+
+def test_a_row_says_what_text_its_item_held():
+    short, long = prompt_facts("a question"), prompt_facts("x" * 900 + "y" * 1_000)
+    assert (short["characters"], short["begins"], "ends" in short) == (10, "a question", False)
+    assert (long["characters"], long["begins"]) == (1_900, "x" * 400)
+    assert long["ends"] == "x" * 200 + "y" * 1_000
+    assert long["sha256"] != prompt_facts("x" * 901 + "y" * 999)["sha256"]
+    assert prompt_facts("half of a pair: \ud83d")["characters"] == 17

@@ -11,7 +11,7 @@ from diffattn.data.gutenberg import strip_gutenberg
 from diffattn.errors import ConfigError
 from diffattn.evaluation.catalog import PROTOCOLS
 from diffattn.evaluation.metrics import loss_metric, metric, perplexity_metric
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.evaluation.registry import parts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.scoring import Continuation
@@ -195,7 +195,11 @@ def _item(asked: _Asked, item: Item) -> Item:
 def _text_row(model: LanguageModel, asked: _Asked) -> dict[str, Any]:
     (score,) = model.score([Continuation(asked.window[:1], asked.window[1:])])
     size = len(score.token_logprobs)
-    return {"tokens": size, "scores": {_LOSS: -score.logprob / size}}
+    return {
+        "tokens": size,
+        "prompt": prompt_facts(model.decode(asked.window)),
+        "scores": {_LOSS: -score.logprob / size},
+    }
 
 
 def _with_bits(name: str, bits: int) -> str:

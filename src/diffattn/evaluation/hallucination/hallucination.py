@@ -19,7 +19,7 @@ from diffattn.evaluation.hallucination.source_overlap import (
 from diffattn.evaluation.hallucination.tasks import TASKS, Task
 from diffattn.evaluation.hallucination.truncation import cut
 from diffattn.evaluation.metrics import metric
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.decoding import Generation
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
@@ -172,7 +172,7 @@ class Hallucination(Protocol):
             "dataset": self.dataset, "kind": self.task.kind, "question": example.question,
             "references": list(example.references), "output": text,
             "finished": output.finished, "prompt_tokens": len(ids), "new_tokens": len(output.ids),
-            "read": list(read), "document": example.document,
+            "read": list(read), "document": example.document, "prompt": prompt_facts(prompt),
         }  # fmt: skip
         scores = {"empty": float(not text)}
         if self.task.kind == "answer":

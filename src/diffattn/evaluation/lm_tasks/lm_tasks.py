@@ -11,7 +11,7 @@ from diffattn.errors import ConfigError
 from diffattn.evaluation.lm_tasks.documents import TASKS, read_task
 from diffattn.evaluation.lm_tasks.harness import Question, continuation, harness_questions
 from diffattn.evaluation.metrics import metric
-from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
 from diffattn.inference.scoring import Score
@@ -133,6 +133,7 @@ class LmTasks(Protocol):
         return {
             "task": asked.task,
             "document": asked.document,
+            "prompt": prompt_facts(question.text()),
             "gold": question.gold,
             "logprobs": logprobs.tolist(),
             "tokens": [len(score.token_logprobs) for score in scores],

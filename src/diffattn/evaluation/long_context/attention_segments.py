@@ -18,7 +18,7 @@ from diffattn.evaluation.long_context.magic_numbers import (
     needle,
 )
 from diffattn.evaluation.metrics import metric
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
 from diffattn.probes.attention_rows import LayerRows, attention_rows, segment_shares, segment_sums
@@ -174,6 +174,7 @@ class AttentionSegments(Protocol):
             "spans": spans,
             "realised": [round(x, 3) for x in prompt.realised],
             "prompt_tokens": len(prompt.ids),
+            "prompt": prompt_facts(model.decode(prompt.ids)),
             "haystack": prompt.haystack,
             "shares": shares,
             # Rows of the signed map sum to 1 − λ, whatever the kind of λ; 1 for softmax.

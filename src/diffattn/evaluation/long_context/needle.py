@@ -17,7 +17,7 @@ from diffattn.evaluation.long_context.magic_numbers import (
     forced_answer,
 )
 from diffattn.evaluation.metrics import score_metric
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError, Prefix
 from diffattn.models.known_names import check_known
@@ -193,6 +193,7 @@ def _row(
         "finished": written.finished,
         "depths": [round(x, 3) for x in prompt.realised],
         "prompt_tokens": len(prompt.ids),
+        "prompt": prompt_facts(model.decode(prompt.ids)),
         "room_tokens": task.room,
         "haystack_tokens": prompt.haystack_tokens,
         "haystack": prompt.haystack,

@@ -15,7 +15,7 @@ from diffattn.evaluation.long_context.haystack import (
 )
 from diffattn.evaluation.long_context.lengths import require_grid
 from diffattn.evaluation.metrics import score_metric
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import Prefix
 from diffattn.inference.scoring import Continuation
@@ -224,6 +224,7 @@ def _row(model: LanguageModel, prompt: SinglePrompt, prefix: Prefix) -> dict[str
         "output": written.text,
         "finished": written.finished,
         "prompt_tokens": len(prompt.ids),
+        "prompt": prompt_facts(model.decode(prompt.ids)),
         "haystack": prompt.haystack,
         "scores": scores,
     }

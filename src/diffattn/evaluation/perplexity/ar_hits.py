@@ -12,7 +12,7 @@ from diffattn.errors import ConfigError
 from diffattn.evaluation.metrics import loss_metric, metric
 from diffattn.evaluation.perplexity.loss_slices import Slices, bin_sums, slice_losses
 from diffattn.evaluation.perplexity.training_tokens import token_splits
-from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.models.numbers import in_float32
 from diffattn.stats.clusters import cluster_ratio
@@ -125,6 +125,7 @@ class ArHits(Protocol):
         losses = model.prefix_losses([item.payload.tokens for item in items], given)
         return [
             self._row(item.payload, np.concatenate([[np.nan] * (not given), nll]), bool(given))
+            | {"prompt": prompt_facts(model.decode(item.payload.tokens))}
             for item, nll in zip(items, losses, strict=True)
         ]
 

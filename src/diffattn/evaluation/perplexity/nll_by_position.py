@@ -9,7 +9,7 @@ import numpy as np
 from diffattn.errors import ConfigError
 from diffattn.evaluation.metrics import loss_metric
 from diffattn.evaluation.perplexity.documents import long_texts, text_bytes
-from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.stats.clusters import cluster_mean, cluster_ratio
 from diffattn.stats.intervals import Interval
@@ -85,6 +85,7 @@ class NllByPosition(Protocol):
         losses = model.prefix_losses([item.payload for item in items], model.start())
         return [
             self._row(row_losses, text_bytes(model, item.payload[-self.length :]))
+            | {"prompt": prompt_facts(model.decode(item.payload))}
             for item, row_losses in zip(items, losses, strict=True)
         ]
 

@@ -7,7 +7,7 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.evaluation.metrics import loss_metric, perplexity_metric
 from diffattn.evaluation.perplexity.documents import long_texts
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.stats.clusters import cluster_mean
 
@@ -77,6 +77,7 @@ class SlidingPerplexity(Protocol):
             loss = float(losses.mean())
             rows.append(
                 {"window": window, "tokens": len(losses), "scores": {f"nll_window_{window}": loss}}
+                | {"prompt": prompt_facts(model.decode(tokens))}
             )
         return rows
 

@@ -9,7 +9,7 @@ import numpy as np
 from diffattn.errors import ConfigError
 from diffattn.evaluation.metrics import loss_metric, perplexity_metric
 from diffattn.evaluation.perplexity.documents import open_texts
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.stats.clusters import cluster_ratio
 
@@ -82,6 +82,7 @@ class WordPerplexity(Protocol):
                     "words": words,
                     "bytes": num_bytes,
                     "nll": total,
+                    "prompt": prompt_facts(item.payload),
                     "scores": {
                         "nll_per_word": total / words,
                         "bits_per_byte": total / np.log(2) / num_bytes,
