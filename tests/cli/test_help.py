@@ -13,7 +13,7 @@ import pytest
 import typer
 
 COMMANDS = (
-    "", "reproduce", "train", "plan", "pack", "evaluate", "judge", "convert", "generate",
+    "", "reproduce", "train", "plan", "pack", "evaluate", "compare", "judge", "convert", "generate",
     "bench", "fit", "report", "list", "check",
 )  # fmt: skip
 SNAPSHOT = Path(__file__).with_name("help.txt")

@@ -13,6 +13,7 @@ from diffattn import __version__
 from diffattn.cli import (
     bench,
     check,
+    compare,
     convert,
     evaluate,
     fit,
@@ -46,6 +47,7 @@ app.command("train")(train.train)
 app.command("plan")(plan.plan)
 app.command("pack")(pack.pack)
 app.command("evaluate")(evaluate.evaluate)
+app.command("compare")(compare.compare)
 app.command("judge")(judge.judge)
 app.command("convert")(convert.convert)
 app.command("generate")(generate.generate)

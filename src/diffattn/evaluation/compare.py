@@ -108,6 +108,8 @@ def _mismatch(a: Answers, b: Answers) -> str | None:
     first, second = a.result, b.result
     if (first.protocol, first.version) != (second.protocol, second.version):
         return "they are of different protocol versions"
+    if first.selection != second.selection:
+        return "not the same items were asked (--limit)"
     return None if first.parameters == second.parameters else "the parameters differ"
 
 

@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from diffattn.evaluation.primary import PARTS, Row, guessing, part_of, primary_score
+from diffattn.evaluation.primary import (
+    PARTS,
+    Row,
+    guessing,
+    part_of,
+    part_score,
+    primary_score,
+)
 from diffattn.records.evaluations import EvalResult, PairedDifference
 from diffattn.stats.contrasts import paired_contrast
 from diffattn.stats.paired import paired_difference, paired_t_test
@@ -92,8 +99,9 @@ def differences(model: Answers, baseline: Answers, pairing: Pairing) -> list[Pai
         one = replace(one, primary=True, higher_is_better=primary[1])
         found.append(_with_guess(one, baseline, pairing.same))
         for where, ids in _parts(baseline.rows, pairing.same):
-            part = _difference(model, baseline, pairing, name, ids)
-            if part is not None:
+            of_part = part_score(name, where, names)
+            part = of_part and _difference(model, baseline, pairing, of_part, ids)
+            if part:
                 part = replace(part, where=where, higher_is_better=primary[1])
                 found.append(_with_guess(part, baseline, ids))
     return found

@@ -86,6 +86,24 @@ def _filled(pattern: str, parameters: Mapping[str, Any]) -> list[str]:
     return [pattern.replace("{decoding}", str(parameters.get("decoding")))]
 
 
+def part_score(name: str, where: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """The score that a part of the primary one is read from; ``None`` if there is none.
+
+    An average over tasks weighs its items, so a task is read from its own score.
+
+    Args:
+        name: Of the primary score.
+        where: Fields of the part.
+        names: Of the scores of all rows.
+    """
+    first, _, bits = name.partition(", ")
+    if first != "average":
+        return name
+    task = str(where.get("task"))
+    own = f"{task} {'acc_norm' if task == 'hellaswag' else 'acc'}" + (f", {bits}" if bits else "")
+    return own if own in names else None
+
+
 def part_of(row: Row, fields: Sequence[str]) -> tuple[tuple[str, Any], ...] | None:
     """Values of some fields of a row; ``None`` if it lacks one, or it is no plain value."""
     values = [(key, row.get(key)) for key in fields]

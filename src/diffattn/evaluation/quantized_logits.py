@@ -189,7 +189,7 @@ class QuantizedLogits(Protocol):
 
 
 def _item(asked: _Asked, item: Item) -> Item:
-    return Item(id=f"{asked.bits}-bits-{item.id}", payload=asked, cluster=item.cluster)
+    return Item(id=f"{asked.bits}-bits-{item.id}", payload=asked, cluster=item.cluster or item.id)
 
 
 def _text_row(model: LanguageModel, asked: _Asked) -> dict[str, Any]:

@@ -63,6 +63,9 @@ class EvalResult:
     """Items that could not be asked or scored; the reasons stand in ``items.jsonl``."""
     items: dict[str, Any]
     """Rows and hash of ``items.jsonl``."""
+    selection: dict[str, Any] = field(default_factory=dict)
+    """``limit`` and ``shard`` ([i, n]), where not all items were asked; empty for all. A share has
+    no metrics."""
 
     def write(self, folder: Path) -> None:
         """Write ``result.json`` into ``folder``."""
@@ -90,6 +93,21 @@ class EvalResult:
             CheckpointError: The file is missing, or not the one that was measured.
         """
         return read_jsonl(Path(folder) / ITEMS, recorded=self.items)
+
+    def unlike(self, first: "EvalResult") -> str:
+        """Why it shares no table with another model's result; empty if it does."""
+        name = first.model.get("label")
+        if (first.protocol, first.version) != (self.protocol, self.version):
+            return (
+                f"it is of {self.protocol}, version {self.version}, where {name} has "
+                f"{first.protocol}, version {first.version}"
+            )
+        if first.selection != self.selection:
+            limits = [of.selection.get("limit", "all") for of in (self, first)]
+            return f"it was asked {limits[0]} items (--limit), {name} {limits[1]}"
+        keys = {**first.parameters, **self.parameters}
+        unequal = [key for key in keys if first.parameters.get(key) != self.parameters.get(key)]
+        return f"{', '.join(unequal)} differ from those of {name}" if unequal else ""
 
     def headline(self) -> list[Metric]:
         """The metrics a table of the paper would print."""

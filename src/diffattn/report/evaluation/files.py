@@ -57,7 +57,7 @@ def read_evaluation(folder: Path) -> EvaluationFolder:
                 continue
             first = results.setdefault(variant, [result])[0]
             if first is not result:
-                if unlike := _unlike(first, result):
+                if unlike := result.unlike(first):
                     gaps.append(f"{label} is left out of {variant}: {unlike}.")
                     continue
                 results[variant].append(result)
@@ -89,17 +89,3 @@ def _read_part(part: Path, label: str, variant: str) -> EvalResult:
             f"{short(result.model.get('label'))} and {short(result.variant)}."
         )
     return result
-
-
-def _unlike(first: EvalResult, other: EvalResult) -> str:
-    """Why two results share no table; empty if they do."""
-    if (first.protocol, first.version) != (other.protocol, other.version):
-        return (
-            f"it is of {other.protocol}, version {other.version}, where "
-            f"{first.model.get('label')} has {first.protocol}, version {first.version}"
-        )
-    keys = {**first.parameters, **other.parameters}
-    unequal = [key for key in keys if first.parameters.get(key) != other.parameters.get(key)]
-    if not unequal:
-        return ""
-    return f"{', '.join(unequal)} differ from those of {first.model.get('label')}"

@@ -15,29 +15,30 @@ if TYPE_CHECKING:
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
-def write_page(out: Path, template: str, **values: Any) -> Path:
+def write_page(out: Path, template: str, *, own_script: str | None = None, **values: Any) -> Path:
     """Fill a template and write the page; an existing file is left as it was on failure.
 
     Args:
         out: File to write; its folder is made if missing.
         template: Name of a file in ``report/templates``.
+        own_script: All that runs in the page. Default: :func:`page_script`.
         values: What the template shows. Every text in them is plain and escaped by the template.
 
     Raises:
         ConfigError: ``out`` is no file and cannot become one.
     """
     require_file_destination(out)
-    page = render(template, **values)
+    page = render(template, own_script=own_script, **values)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, page)
     return out
 
 
-def render(template: str, **values: Any) -> str:
+def render(template: str, *, own_script: str | None = None, **values: Any) -> str:
     """HTML of a page that needs no network and runs no script but its own."""
     from markupsafe import Markup
 
-    script = page_script()
+    script = page_script() if own_script is None else f"\n{own_script}"
     filled = _environment().get_template(template)
     page = filled.render(script=Markup(script), script_hash=source_hash(script), **values)
     # JSON can hold half of a surrogate pair, which no UTF-8 file can.
