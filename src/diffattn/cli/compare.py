@@ -98,5 +98,6 @@ def compare(
         }
         typer.echo(write_answers(answers, rows, found.labels))
     left_out = [*comparison.skipped, *comparison.notes] if comparison is not None else []
-    for sentence in dict.fromkeys([*found.gaps, *left_out]):
+    new = [sentence for sentence in left_out if not sentence.endswith(tuple(found.gaps))]
+    for sentence in dict.fromkeys([*found.gaps, *new]):
         typer.echo(sentence, err=True)

@@ -70,7 +70,7 @@ def gather(folders: Sequence[Path], baseline: str | None = None) -> Gathered:
             for variant in marker["variants"]:
                 paths = _finished(folder / label / variant)
                 if not paths:
-                    found.gaps.append(f"{label} has no result of {variant} in {folder}.")
+                    found.gaps.append(f"{label} has no result of {variant}.")
                 for path in paths:
                     try:
                         result = EvalResult.read(path)

@@ -205,6 +205,9 @@ def over_seeds(items: Sequence[PairedDifference]) -> list[PairedDifference]:
     for (_, _, model, baseline), of in groups.items():
         values = [one.difference for one in of]
         interval = paired_difference(values, [0.0] * len(values))
+        if interval.low == interval.high:  # seeds that are all alike do not tell their spread
+            none = "none: no seed differs from another"
+            interval = replace(interval, low=None, high=None, method=none)
         levels = [one.value for one in of if one.value is not None]
         bases = [one.baseline_value for one in of if one.baseline_value is not None]
         found.append(

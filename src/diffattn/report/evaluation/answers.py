@@ -14,6 +14,8 @@ _MOST_ITEMS = 5_000
 """Per protocol."""
 _TEXT = 2_000
 """Characters of one text."""
+_NUMBERS = 300
+"""Characters of a list or the like."""
 _APART = ("id", "cluster", "scores", "weights", "prompt", "error", "row")
 
 
@@ -139,7 +141,8 @@ def _prompt(prompt: Mapping[str, Any]) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     """A value as text, cut where it is long, and said so."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if len(text) <= _TEXT:
-        return text
-    return f"{text[:_TEXT]} … ({len(text) - _TEXT:,} more characters)"
+    if isinstance(value, str):
+        text, most = value, _TEXT
+    else:
+        text, most = json.dumps(value, ensure_ascii=False), _NUMBERS
+    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} more characters)"

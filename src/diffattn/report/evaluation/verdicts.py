@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diffattn.records.evaluations import PairedDifference
-from diffattn.report.page.tables import Table, head_cell, number_cell, table, word_cell
+from diffattn.report.page.tables import Cell, Table, head_cell, number_cell, table, word_cell
 from diffattn.report.page.wording import MISSING, count, number
 
 ONE_SEED = (
@@ -18,8 +18,8 @@ SEVERAL_SEEDS = (
     "run would bring. The others are over items, of one pair of weights each."
 )
 _HEADERS = (
-    "Protocol", "Primary score", "Models", "Model", "Baseline", "Difference", "95 % interval",
-    "p, Holm", "n", "Chance", "Guessing ceiling", "Published", "Verdict on these models",
+    "Protocol", "Models", "Verdict on these models", "Difference", "95 % interval", "p, Holm", "n",
+    "Model / baseline", "Chance / best guess", "Published",
 )  # fmt: skip
 
 
@@ -44,16 +44,16 @@ def verdict_section(
         "One declared score per protocol. p-values are adjusted by Holm for all rows over the same "
         "thing; with 0.05, one family of rows in twenty has any wrong one."
     )
+    by_seed = {one.variant for one in primary if one.over == "seeds"}
+    told = [one for one in primary if one.over == "seeds" or one.variant not in by_seed]
     return {
-        "sentences": [_sentence(one) for one in primary],
-        "informative": any(one.verdict in ("higher", "lower") for one in primary),
+        "sentences": [_sentence(one) for one in told],
+        "informative": any(one.verdict in ("higher", "lower") for one in told),
         "means": SEVERAL_SEEDS if seeds else ONE_SEED,
         "table": table(caption, _HEADERS, rows),
         "guesses": list(
             dict.fromkeys(
-                f"{one.variant}: the guessing ceiling is {one.guess}."
-                for one in primary
-                if one.guess
+                f"{one.variant}: the best guess is {one.guess}." for one in primary if one.guess
             )
         ),
     }
@@ -70,24 +70,26 @@ def _sentence(one: PairedDifference) -> str:
     )
 
 
-def _row(one: PairedDifference, published: str) -> list[Any]:
+def _row(one: PairedDifference, published: str) -> list[Cell]:
+    over = ", over seeds" if one.over == "seeds" else ""
     return [
         head_cell(one.variant),
-        word_cell(one.score),
-        word_cell(
-            f"{one.model} − {one.baseline}" + (", over seeds" if one.over == "seeds" else "")
-        ),
-        number_cell(number(one.value, 3)),
-        number_cell(number(one.baseline_value, 3)),
+        Cell(text=f"{one.model} − {one.baseline}{over}", note=one.score),
+        word_cell(one.verdict),
         number_cell(number(one.difference, 3, signed=True)),
         number_cell(interval_text(one)),
         number_cell(MISSING if one.p_holm is None else number(one.p_holm, 3)),
-        number_cell(f"{count(one.n)} {one.over}" if one.over == "seeds" else count(one.n)),
-        number_cell(number(one.chance, 3)),
-        number_cell(number(one.guess_ceiling, 3)),
+        number_cell(f"{count(one.n)} seeds" if one.over == "seeds" else count(one.n)),
+        number_cell(_both(one.value, one.baseline_value)),
+        number_cell(_both(one.chance, one.guess_ceiling)),
         word_cell(published),
-        word_cell(one.verdict),
     ]
+
+
+def _both(first: float | None, second: float | None) -> str:
+    return (
+        MISSING if first is None and second is None else f"{number(first, 3)} / {number(second, 3)}"
+    )
 
 
 def interval_text(one: PairedDifference, digits: int = 3) -> str:
@@ -123,7 +125,7 @@ def parts_table(differences: Sequence[PairedDifference]) -> Table | None:
     ]
     headers = (
         "Part", "Models", "Model", "Baseline", "Difference", "95 % interval", "p", "n",
-        "Guessing ceiling",
+        "Best guess",
     )  # fmt: skip
     caption = (
         f"{parts[0].score}, part by part. p-values as they are: with {len(parts)} rows, "
