@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from diffattn.evaluation.pairing import seed_of
 from diffattn.records.evaluations import PairedDifference
 from diffattn.stats.multiple import holm
 from diffattn.stats.proportions import wilson_interval
@@ -32,22 +33,46 @@ def with_verdicts(differences: Sequence[PairedDifference]) -> list[PairedDiffere
         adjusted = holm([p for i in family if (p := kept[i].p_value) is not None])
         for i, p in zip(family, adjusted, strict=True):
             kept[i] = replace(kept[i], p_holm=p)
-    return [replace(one, verdict=_verdict(one)) if one.primary else one for one in kept]
+    return [replace(one, verdict=_verdict(one, kept)) if one.primary else one for one in kept]
 
 
-def _verdict(one: PairedDifference) -> str:
-    values = [value for value in (one.value, one.baseline_value) if value is not None]
-    is_share = one.guess_ceiling is not None
-    if is_share and values and min(values) >= CEILING:
-        return "uninformative: both have everything right"
-    if one.guess_ceiling is not None and one.n and values:
-        # As if every cluster were one item: wide, so that guessing is not taken for a skill.
-        least = [wilson_interval(round(value * one.n), one.n).low for value in values]
-        floor = one.guess_ceiling + ABOVE
-        if not any(low is not None and low > floor for low in least):
-            return "uninformative: neither is above guessing"
+def _verdict(one: PairedDifference, every: Sequence[PairedDifference]) -> str:
+    of = [one]
+    if one.over == "seeds":  # uninformative if every seed is: their number says nothing of a floor
+        of = [
+            seed for seed in every
+            if seed.primary and seed.over == "items" and _key(seed) == (
+                one.variant, one.score, one.model, one.baseline
+            )
+        ]  # fmt: skip
+    reasons = [_uninformative(seed) for seed in of]
+    if reasons and all(reasons):
+        return f"uninformative: {reasons[0]}"
     if one.p_holm is None:
         return "inconclusive: no test"
     if one.p_holm > 0.05:
         return "inconclusive"
     return "higher" if one.difference > 0 else "lower"
+
+
+def _key(one: PairedDifference) -> tuple[str, str, str, str]:
+    """What a difference over seeds is called that this one is of."""
+    model, baseline = seed_of(one.model), seed_of(one.baseline)
+    stems = [label if seed is None else seed[0]
+             for label, seed in ((one.model, model), (one.baseline, baseline))]  # fmt: skip
+    return one.variant, one.score, stems[0], stems[1]
+
+
+def _uninformative(one: PairedDifference) -> str:
+    """Why the items tell nothing of a difference; empty if they can."""
+    values = [value for value in (one.value, one.baseline_value) if value is not None]
+    is_share = one.guess_ceiling is not None
+    if is_share and values and min(values) >= CEILING:
+        return "both have everything right"
+    if one.guess_ceiling is not None and one.n and values:
+        # As if every cluster were one item: wide, so that guessing is not taken for a skill.
+        least = [wilson_interval(round(value * one.n), one.n).low for value in values]
+        floor = one.guess_ceiling + ABOVE
+        if not any(low is not None and low > floor for low in least):
+            return "neither is above guessing"
+    return ""

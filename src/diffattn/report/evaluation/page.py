@@ -51,7 +51,8 @@ def evaluation_page(
     ]
     lead = (
         f"{plural(len(labels), 'model')}, {plural(len(folder.results), 'protocol')}. Values "
-        "with their intervals; every answer stands in the items.jsonl beside each result."
+        "with their intervals; every answer stands in the items.jsonl beside each result, and "
+        "'diffattn compare FOLDER --answers FILE.html' makes a page to read them in."
     )
     titles = {protocol["key"]: protocol["variant"] for protocol in protocols}
     of_variant = {variant: results[0].protocol for variant, results in folder.results.items()}

@@ -87,9 +87,8 @@ def _row(one: PairedDifference, published: str) -> list[Cell]:
 
 
 def _both(first: float | None, second: float | None) -> str:
-    return (
-        MISSING if first is None and second is None else f"{number(first, 3)} / {number(second, 3)}"
-    )
+    values = (first, second)
+    return MISSING if values == (None, None) else " / ".join(number(x, 3) for x in values)
 
 
 def interval_text(one: PairedDifference, digits: int = 3) -> str:
