@@ -48,7 +48,7 @@ def bench(
     again skips what the result file holds from the same code, versions, machine and settings.
     """
     from diffattn.benchmark.config import BenchConfig, check_names
-    from diffattn.cli.numbers import whole_numbers
+    from diffattn.cli.options import whole_numbers
 
     lengths = () if length is None else whole_numbers("--length", length)
     check_names(suite, scale, device, attention, _words(dtype), _words(only))

@@ -73,7 +73,7 @@ def reproduce(
     other ranks and λ_init: one learning rate, three seeds, every row against what it changes. The
     same command again continues what was interrupted.
     """
-    from diffattn.cli.numbers import whole_numbers
+    from diffattn.cli.options import whole_numbers
     from diffattn.errors import ConfigError
     from diffattn.models.known_names import check_known
     from diffattn.models.twins import MATCHES
