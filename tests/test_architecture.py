@@ -38,7 +38,17 @@ MAY_IMPORT: dict[str, set[str]] = {
 OPTIONAL = {"triton", "lm_eval", "rouge_score", "datasets", "tiktoken", "pytest"}
 WINGS = {
     "evaluation": {"perplexity", "lm_tasks", "long_context", "icl", "hallucination", "judge"},
-    "report": {"study", "recall", "stability", "scaling", "evaluation", "benchmarks", "claims"},
+    "report": {
+        "analysis",
+        "study",
+        "recall",
+        "stability",
+        "scaling",
+        "evaluation",
+        "benchmarks",
+        "claims",
+        "papers",
+    },
     "studies": {"text", "recall", "stability", "scaling"},
 }
 """Folders of one room each: a wing imports no other."""

@@ -13,7 +13,8 @@ import pytest
 import typer
 
 COMMANDS = (
-    "", "reproduce", "train", "plan", "pack", "evaluate", "compare", "judge", "convert", "generate",
+    "", "reproduce", "train", "plan", "pack", "evaluate", "compare", "analyze", "judge", "convert",
+    "generate",
     "bench", "fit", "report", "list", "check",
 )  # fmt: skip
 SNAPSHOT = Path(__file__).with_name("help.txt")

@@ -82,6 +82,10 @@ def test_listings_and_help_load_nothing_heavy(arguments):
         ("judge {out}", "--model or --requests must be given"),
         ("judge {out} --model m --replies a --endpoint b", "got both"),
         ("judge {out} --model m --set worker=2", "Did you mean 'workers'?"),
+        ("analyze {out} --out {out}", "one of --text, --file and --data must be given, got none"),
+        ("analyze {out} --out {out} --text a --data b", "got --text and --data"),
+        ("analyze {out} --out {out} --file {out}", "must be a file of text, got none"),
+        ("analyze {out} --out {out} --text a --dtype float31", "Did you mean 'float32'?"),
         ("report {out} --markdown --out {out}", "--markdown prints and --out writes"),
     ],
 )

@@ -119,6 +119,36 @@ def test_head_norm_defaults_are_the_papers(kind):
     assert isinstance(layer.head_norm, HeadNorm) == (kind in ("diff", "shared_diff"))
 
 
+@pytest.mark.parametrize("kind", [name for name in LAYERS if name != "shared_diff"])
+def test_biases_and_norms_come_before_the_rotation(kind, formulas, assert_matches_formula):
+    """Every map has biases of its own; one scale for queries and one for keys serve all heads and
+    both maps. (Shared DIFF is compared with its folded layer.)"""
+    layer = make(kind, qkv_bias=True, qk_norm_eps=0.1)
+    for norm in (layer.q_norm, layer.k_norm):
+        nn.init.uniform_(norm.weight, 0.5, 2.0)
+
+    def formula(layer, x, rotary):
+        def projected(name, maps, norm):
+            projection = getattr(layer, f"{name}_proj")
+            heads = (x @ projection.weight.T + projection.bias).split(DIM, dim=-1)
+            heads = [formulas.rms_norm(head, norm.weight, 0.1, 1.0) for head in heads]
+            y = torch.stack([formulas.rotate(head, rotary) for head in heads], dim=2)
+            return y if maps == 1 else y.unflatten(2, (-1, maps))
+
+        q, k = (
+            projected("q", layer.query_maps, layer.q_norm),
+            projected("k", layer.key_maps, layer.k_norm),
+        )
+        v = (x @ layer.v_proj.weight.T + layer.v_proj.bias).unflatten(-1, (2, -1))
+        out = operator(kind)(q, k, v, *layer.lambdas(x))
+        if kind == "diff":
+            norm = layer.head_norm
+            out = formulas.rms_norm(out, norm.weight, norm.eps, norm.factor)
+        return out.flatten(2) @ layer.o_proj.weight.T
+
+    assert_matches_formula(layer, formula, rotary_embedding(torch.arange(6), DIM))
+
+
 @every_layer
 def test_bfloat16_module_keeps_lambda_in_float32(kind, device):
     layer, heard = make(kind).to(device, torch.bfloat16), {}

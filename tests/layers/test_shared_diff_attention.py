@@ -107,13 +107,16 @@ def test_updates_start_as_large_as_the_base():
 @pytest.mark.parametrize(
     "options",
     [{}, {"head_norm_affine": False}, {"head_norm": False}, {"head_norm_eps": 0.1},
-     {"lambda_init": 0.9}, {"layer_idx": 3}],
+     {"lambda_init": 0.9}, {"layer_idx": 3}, {"qkv_bias": True, "qk_norm_eps": 0.1}],
     ids=str,
 )  # fmt: skip
 def test_folded_equals_unfolded(kv_heads, options, assert_matches_formula):
     layer = make(num_kv_heads=kv_heads, **options)
     if options.get("head_norm_affine", True) and options.get("head_norm", True):
         torch.nn.init.uniform_(layer.head_norm.weight, 0.5, 2.0)
+    if "qk_norm_eps" in options:
+        torch.nn.init.uniform_(layer.q_norm.weight, 0.5, 2.0)
+        torch.nn.init.uniform_(layer.k_norm.weight, 0.5, 2.0)
     assert type(layer.fold()) is DiffAttention
     assert layer.fold().layer_idx == layer.layer_idx
     tables = rotary_embedding(torch.arange(LENGTH), DIM)

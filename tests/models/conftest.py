@@ -73,7 +73,7 @@ def build() -> Callable[..., DiffTransformerForCausalLM]:
         model = DiffTransformerForCausalLM(config)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if ".lambda_" in name and parameter.ndim == 1:
+                if (".lambda_" in name and parameter.ndim == 1) or name.endswith(".bias"):
                     parameter.normal_(0.0, 0.5)  # λ differs clearly from λ_init
                 elif parameter.ndim == 1:
                     parameter.normal_(1.0, 0.2)  # norms

@@ -6,6 +6,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from diffattn.models.accounting import flops_per_token, parameter_count
+from diffattn.models.attention_types import CONTROL_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 NUM_TOKENS = 16
@@ -16,6 +17,8 @@ OPTIONS = [
     {"head_norm": False},
     {"head_norm": True, "head_norm_affine": False},
     {"tie_word_embeddings": False},
+    {"qkv_bias": True},
+    {"qk_norm": True},
 ]
 
 
@@ -40,6 +43,12 @@ def test_parameter_count_with_a_bias_on_lambda(make_config):
     config = make_config("diff_v2", lambda_bias=True)
     assert parameter_count(config) == built_parameters(config)
     assert parameter_count(config) - parameter_count(make_config("diff_v2")) == 2 * 4
+
+
+@pytest.mark.parametrize("kind", CONTROL_TYPES)
+def test_parameter_count_of_a_control_with_biases_and_norms(kind, make_config):
+    config = make_config(kind, qkv_bias=True, qk_norm=True)
+    assert parameter_count(config) == built_parameters(config)
 
 
 @pytest.mark.parametrize("rank", [1, 4, 8])
@@ -113,7 +122,7 @@ def test_flops_count_the_visible_pairs_only(config):
 
 @pytest.mark.parametrize(
     ("kind", "option"),
-    [("diff_v2", {"lambda_bias": True}), ("diff_v2", {"head_norm": True})]
+    [("diff_v2", {name: True}) for name in ("lambda_bias", "head_norm", "qkv_bias", "qk_norm")]
     + [(kind, {"head_norm": False}) for kind in ("diff", "shared_diff")],
 )
 def test_what_is_no_matrix_product_costs_no_flops(make_config, kind, option):

@@ -7,6 +7,7 @@ from transformers import AutoConfig
 
 from diffattn.errors import ConfigError
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.settings import OPTIONS
 from diffattn.ops.lambda_param import lambda_init
 
 # Heads of the one attention call under Hugging Face's kernels, in units of num_heads and
@@ -108,6 +109,21 @@ def test_lambda_init_round_trip(make_config, tmp_path, value, per_layer):
     assert [loaded.layer_lambda_init(layer) for layer in range(2)] == per_layer
 
 
+def test_options_of_other_families_are_named_only_where_they_are_on(make_config, tmp_path):
+    """Settings of runs go into the hashes of their records, and folders to older versions."""
+    plain = make_config("diff_v2")
+    plain.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    for names in (plain.settings(), plain.to_dict(), written):
+        assert not {*OPTIONS} & names.keys()
+    assert AutoConfig.from_pretrained(tmp_path).settings() == plain.settings()
+    config = make_config("diff_v2", qkv_bias=True, qk_norm=True)
+    assert config.settings() == plain.settings() | {"qkv_bias": True, "qk_norm": True}
+    assert config.twin("softmax").config.settings().items() >= {"qk_norm": True}.items()
+    config.save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path).settings() == config.settings()
+
+
 def test_other_settings_round_trip(make_config, tmp_path):
     config = make_config(
         "diff_v2",
@@ -133,6 +149,8 @@ def test_other_settings_round_trip(make_config, tmp_path):
         ({"attention_type": "zzz"}, "must be in {softmax, diff, diff_v2, shared_diff, none, "),
         ({"attention_backend": "refrence"}, "Did you mean 'reference'\\?"),
         ({"vocab_sise": 10}, "unknown field 'vocab_sise'. Did you mean 'vocab_size'\\?"),
+        ({"qkv_bais": True}, "unknown field 'qkv_bais'. Did you mean 'qkv_bias'\\?"),
+        ({"qk_norm": 1e-6}, "'qk_norm' expected bool, got float"),
         ({"hidden_size": "64"}, "'hidden_size' expected int, got str"),
         ({"lambda_init": "0.8"}, "'lambda_init'"),
         ({"num_heads": 0}, "num_heads must be 1 or more, got 0"),

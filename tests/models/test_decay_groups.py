@@ -11,7 +11,9 @@ from diffattn.training.schedule import parameter_groups
 @pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
 def test_a_stock_trainer_groups_as_ours(attention_type, make_config, tmp_path):
     bias = attention_type == "diff_v2"
-    config = make_config(attention_type, head_norm=True, lambda_bias=bias)
+    config = make_config(
+        attention_type, head_norm=True, lambda_bias=bias, qkv_bias=True, qk_norm=True
+    )
     model = DiffTransformerForCausalLM(config)
     arguments = TrainingArguments(
         output_dir=str(tmp_path), weight_decay=0.1, use_cpu=True, report_to=[]

@@ -11,10 +11,10 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.training.distributed import joined
 
 
-def saved_model(attention_type, folder, num_kv_heads):
+def saved_model(attention_type, folder, num_kv_heads, **options):
     base = DiffTransformerConfig(
         attention_type="softmax", vocab_size=60, hidden_size=32, num_hidden_layers=2, num_heads=8,
-        num_kv_heads=num_kv_heads, head_dim=4, max_position_embeddings=32,
+        num_kv_heads=num_kv_heads, head_dim=4, max_position_embeddings=32, **options,
     )  # fmt: skip
     model = DiffTransformerForCausalLM(base.twin(attention_type).config)
     with torch.no_grad():
@@ -58,9 +58,10 @@ def test_logits_and_generated_tokens_are_those_of_one_device(
 
 
 @pytest.mark.scheduled
+@pytest.mark.parametrize("options", [{}, {"qkv_bias": True, "qk_norm": True}], ids=["", "options"])
 @pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
-def test_gradients_are_those_of_one_device(attention_type, tmp_path):
-    whole = saved_model(attention_type, tmp_path / "model", 8)
+def test_gradients_are_those_of_one_device(attention_type, options, tmp_path):
+    whole = saved_model(attention_type, tmp_path / "model", 8, **options)
     ids = torch.randint(60, (2, 16))
 
     def run():
@@ -118,7 +119,7 @@ def test_equal_shares_of_the_rows_are_whole_heads(attention_type):
 def test_every_rule_names_something(attention_type):
     config = DiffTransformerConfig(
         attention_type="softmax", vocab_size=60, hidden_size=32, num_hidden_layers=1, num_heads=8,
-        head_dim=4,
+        head_dim=4, qkv_bias=True, qk_norm=True,
     ).twin(attention_type).config  # fmt: skip
     with torch.device("meta"):
         model = DiffTransformerForCausalLM(config).model

@@ -14,10 +14,12 @@ from diffattn.records.evaluations import (
     PairedDifference,
 )
 from diffattn.records.run import RunRecord
+from diffattn.report.analysis.page import build_analysis_report
 from diffattn.report.benchmarks.tables import markdown, read_results
 from diffattn.report.build import build_evaluation_report, build_report, markdown_results
 from diffattn.report.study.published import study_summary
 from recall_records import write_recall_study
+from report.made_up_analysis import write_analysis
 from report.made_up_scaling import write_scaling
 from report.made_up_stability import write_stability
 from report.made_up_study import write_study
@@ -131,6 +133,12 @@ def eval_result(label: str, kind: str) -> EvalResult:
     )  # fmt: skip
 
 
+def analysis(folder: Path) -> Folder:
+    """Two models and a run without weights."""
+    write_analysis(folder)
+    return Folder((folder / "analysis.json",), lambda: _page(build_analysis_report(folder)))
+
+
 def benchmarks(folder: Path) -> Folder:
     """Two lengths of one shape, a decode shape and a model, in two runs."""
     record = read(BENCHMARKS)
@@ -216,6 +224,7 @@ FOLDERS: dict[str, Callable[[Path], Folder]] = {
     "stability study": stability_study,
     "scaling study": scaling_study,
     "evaluation": evaluation,
+    "analysis": analysis,
     "claims": claims,
     "benchmarks": benchmarks,
     "published study": published,

@@ -91,6 +91,7 @@ def commands(study: Path, asked: Path) -> dict[str, tuple[str, tuple[object, ...
         "train --resume": (FOLDER, ("train", "smoke", "--resume", "--out")),
         "pack": (FOLDER, ("pack", "/no/such/text", "--out")),
         "evaluate": (FOLDER, ("evaluate", "needle", "--model", "none", "--out")),
+        "analyze": (FOLDER, ("analyze", "none", "--text", "a", "--out")),
         "reproduce": (FOLDER, ("reproduce", "--scale", "smoke", "--dry-run", "--out")),
         "reproduce recall": (FOLDER, ("reproduce", "recall", "--dry-run", "--out")),
         "bench": (FOLDER, ("bench", "ops", "--scale", "quick", "--out")),

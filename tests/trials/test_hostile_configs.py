@@ -6,6 +6,7 @@ import math
 import pytest
 
 from children import in_child
+from diffattn.models.settings import OPTIONS
 from hostile_folders import damaged, edited, fault, use
 from tally import sample, trial
 
@@ -17,7 +18,14 @@ COUNTS = (
     "num_kv_heads", "head_dim", "shared_rank",
 )  # fmt: skip
 EPS = ("head_norm_eps", "rms_norm_eps")
-FLAGS = ("head_norm", "head_norm_affine", "lambda_bias", "tie_word_embeddings", "use_cache")
+FLAGS = (
+    "head_norm",
+    "head_norm_affine",
+    "lambda_bias",
+    "tie_word_embeddings",
+    "use_cache",
+    *OPTIONS,
+)
 IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 ROPE_KINDS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "axial")
 

@@ -31,6 +31,7 @@ MINIMUM = {
     "stability study": 900,
     "scaling study": 900,
     "evaluation": 800,
+    "analysis": 2_500,
     "claims": 4_000,
     "benchmarks": 3_000,
     "published study": 2_600,

@@ -89,7 +89,7 @@ RUN: dict[str, tuple[str, ...]] = {
     "model.head_dim": (*OPTIONAL, "0", "1", "3", str(10**12)),
     "model.shared_rank": (*OPTIONAL, "0", "1", str(10**12)),
     "model.head_norm": SWITCH[:-1],
-    "model.head_norm_affine": SWITCH,
+    **dict.fromkeys(("model.head_norm_affine", "model.qkv_bias", "model.qk_norm"), SWITCH),
     "model.head_norm_eps": (*REAL, "0", "1e38"),
     "model.lambda_init": (*REAL[:6], "1", "0.5", "[0.1]", *NOT_FINITE, *NO_FLOAT32),  # softmax
     "model.lambda_bias": (*SWITCH, "true"),

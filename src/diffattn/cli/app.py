@@ -11,6 +11,7 @@ import typer
 
 from diffattn import __version__
 from diffattn.cli import (
+    analyze,
     bench,
     check,
     compare,
@@ -48,6 +49,7 @@ app.command("plan")(plan.plan)
 app.command("pack")(pack.pack)
 app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(compare.compare)
+app.command("analyze")(analyze.analyze)
 app.command("judge")(judge.judge)
 app.command("convert")(convert.convert)
 app.command("generate")(generate.generate)

@@ -40,7 +40,8 @@ def convert(
     """Write a model in another layout, or a softmax model as a differential one.
 
     Layouts: this package's, Hugging Face DiffLlama, the original code's V1 and V2, Motif. Softmax
-    models: Llama, Mistral and ours. Logits on random tokens are compared before anything is kept.
+    models: Llama, Mistral, Qwen2, Qwen3 and ours. Logits on random tokens are compared before
+    anything is kept.
 
     A softmax model becomes diff_v2 without a change of its output, and trains on with
     'diffattn train RECIPE --init-from OUT --same-model'. V1 and Shared DIFF normalise heads, which

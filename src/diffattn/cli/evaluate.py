@@ -71,7 +71,8 @@ def evaluate(
     selection = Selection.read(shard, limit)
     chosen = chosen_parts(protocols, set_ or [], quick=quick)  # before PyTorch is loaded
     require_folder_destination(out)
-    from diffattn.evaluation.session import labelled, run_evaluation
+    from diffattn.evaluation.session import run_evaluation
+    from diffattn.inference.labels import labelled
     from diffattn.report.evaluation.tables import difference_rows, metric_rows, results_json
 
     models = labelled(model)

@@ -7,10 +7,18 @@ import typer
 
 
 def report(
-    study: Annotated[
-        Path, typer.Argument(help="folder written by 'diffattn reproduce' or 'diffattn evaluate'")
-    ],
-    out: Annotated[Path | None, typer.Option(help="file to write [STUDY/report.html]")] = None,
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FOLDER]...",
+            help="written by 'diffattn reproduce', 'evaluate' or 'analyze'; beside others also "
+            "files of 'diffattn bench' [all that this checkout has committed]",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="file to write [FOLDER/report.html; of several report.html]"),
+    ] = None,
     bench: Annotated[
         list[Path] | None,
         typer.Option(
@@ -23,14 +31,27 @@ def report(
         bool, typer.Option("--markdown", help="print the results table as Markdown instead")
     ] = False,
 ) -> None:
-    """Build the page of a study or an evaluation from its records."""
+    """Build a page from records: of one study or evaluation, or, from several or none, the papers'
+    tables and figures beside what was measured."""
     from diffattn.errors import CheckpointError, ConfigError
+    from diffattn.report.analysis.page import build_analysis_report, is_analysis_folder
     from diffattn.report.build import build_evaluation_report, build_report, markdown_results
     from diffattn.report.evaluation.files import is_evaluation_folder
     from diffattn.report.page.runs import study_kind
 
     if markdown and out is not None:
         raise ConfigError("report: --markdown prints and --out writes the page, got both.")
+    if folders is None or len(folders) != 1:
+        if markdown or bench is not None:
+            raise ConfigError("report: --markdown and --bench need one study, got several or none.")
+        _beside_papers(folders or [], out)
+        return
+    (study,) = folders
+    if is_analysis_folder(study):
+        if markdown or bench is not None:
+            raise ConfigError("report: --markdown and --bench are for studies, got an analysis.")
+        typer.echo(build_analysis_report(study, out))
+        return
     if is_evaluation_folder(study):
         if markdown or bench is not None:
             raise ConfigError("report: --markdown and --bench are for studies, got an evaluation.")
@@ -56,3 +77,21 @@ def report(
             claims=committed_claims(),
         )
     )
+
+
+def _beside_papers(folders: list[Path], out: Path | None) -> None:
+    from diffattn.errors import CheckpointError, ConfigError
+    from diffattn.report.beside_papers import build_papers_report
+    from diffattn.report.claims.folders import committed_folders
+    from diffattn.report.claims.tables import committed_claims
+
+    root = None
+    if not folders:
+        root = committed_claims()
+        if root is None:
+            raise ConfigError("report: FOLDER must be given outside of a checkout, got none.")
+        folders = committed_folders(root)
+    for folder in folders:
+        if not folder.exists():
+            raise CheckpointError(f"{folder}: must be a folder or file of records, got none.")
+    typer.echo(build_papers_report(folders, Path("report.html") if out is None else out, root))

@@ -75,6 +75,12 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
         summary="average loss up to each position of long documents, and its power law",
         source="arXiv:2410.05258v2, section 3.3, Fig. 4; Gemini 1.5, arXiv:2403.05530, 5.2.1.1",
     ),
+    "outliers": ProtocolFacts(
+        path="outliers:Outliers",
+        version=1,
+        summary="largest and median attention logits and hidden states over many tokens (Table 5)",
+        source="arXiv:2410.05258v2, Table 5",
+    ),
     "quantized_logits": ProtocolFacts(
         path="quantized_logits:QuantizedLogits",
         version=2,
@@ -130,6 +136,7 @@ _ICL = ("trec", "trec_fine", "banking77", "clinic150")
 # Preset -> folder name -> protocol and its parameters.
 PRESETS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "fig4": {"nll_by_position": ("nll_by_position", {})},
+    "table5": {"outliers": ("outliers", {})},
     "table6": {"ar_hits": ("ar_hits", {})},
     "table4": {
         name: ("hallucination", {"dataset": name})

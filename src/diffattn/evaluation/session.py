@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
+from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.evaluation.compare import compare_folder
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.runner import evaluate
@@ -15,29 +15,6 @@ from diffattn.inference.language_model import LanguageModel
 from diffattn.records.claim import is_claimed
 from diffattn.records.evaluations import EVALUATION_MARKER, Comparison, EvalResult, register
 from diffattn.records.lock import BusyError
-
-
-def labelled(models: Sequence[str]) -> dict[str, str]:
-    """``[LABEL=]PATH`` to paths by label; a label is by default the last part of the path.
-
-    Raises:
-        ConfigError: A label is missing, given twice, or no folder name.
-    """
-    paths: dict[str, str] = {}
-    for text in models:
-        label, separator, path = text.partition("=")
-        if not separator or Path(text).exists():
-            label, path = Path(text).name, text
-        if not label or not path or label.startswith(".") or "/" in label:
-            raise ConfigError(f"--model: must be [LABEL=]PATH, LABEL a folder name, got {text!r}.")
-        if label in paths:
-            raise ConfigError(
-                f"--model: labels must differ, got {label!r} twice. Name them: LABEL=PATH."
-            )
-        paths[label] = path
-    if not paths:
-        raise ConfigError("--model: one model or more is needed, got none.")
-    return paths
 
 
 def run_evaluation(

@@ -16,6 +16,13 @@ class AttentionLayer(nn.Module):
 
     A subclass says how many maps its queries and keys have and how wide its values are, in units
     of ``head_dim``, names its operator, and adds what makes λ.
+
+    Two options of every layer are those of other families, the papers' have neither: ``qkv_bias``
+    gives queries, keys and values biases (Qwen2), ``qk_norm_eps`` an RMSNorm over the channels of
+    every query and key before rotation, with this number added to the mean square (Qwen3). The
+    norm has one scale ``[D]`` for queries and one for keys, as there, shared by all heads and by
+    both maps: to the projections a second map is a further head. So no map can make its queries
+    larger than the other's; they differ by where they point.
     """
 
     query_maps = 1
@@ -25,7 +32,8 @@ class AttentionLayer(nn.Module):
 
     def __init__(
         self, hidden_size: int, num_heads: int, head_dim: int, num_kv_heads: int | None,
-        layer_idx: int, lambda_bias: nn.Module | None = None,
+        layer_idx: int, lambda_bias: nn.Module | None = None, *, qkv_bias: bool = False,
+        qk_norm_eps: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         if lambda_bias is not None:
@@ -48,14 +56,19 @@ class AttentionLayer(nn.Module):
         self.head_dim = head_dim
         self.layer_idx = layer_idx
         self.value_dim = self.value_width * head_dim
+        self.qkv_bias = qkv_bias
         self._make_query_key_projections()
-        self.v_proj = nn.Linear(hidden_size, num_kv_heads * self.value_dim, bias=False)
+        self.v_proj = nn.Linear(hidden_size, num_kv_heads * self.value_dim, bias=qkv_bias)
+        self.q_norm, self.k_norm = (
+            nn.Identity() if qk_norm_eps is None else HeadNorm(head_dim, eps=qk_norm_eps)
+            for _ in range(2)
+        )
 
     def _make_query_key_projections(self) -> None:
         queries = self.num_heads * self.query_maps * self.head_dim
         keys = self.num_kv_heads * self.key_maps * self.head_dim
-        self.q_proj = nn.Linear(self.hidden_size, queries, bias=False)
-        self.k_proj = nn.Linear(self.hidden_size, keys, bias=False)
+        self.q_proj = nn.Linear(self.hidden_size, queries, bias=self.qkv_bias)
+        self.k_proj = nn.Linear(self.hidden_size, keys, bias=self.qkv_bias)
 
     def _make_output(self) -> None:
         self.o_proj = nn.Linear(self.num_heads * self.value_dim, self.hidden_size, bias=False)
@@ -78,7 +91,7 @@ class AttentionLayer(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def queries_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys before rotation, ``[B, T, heads, D]``; several maps are axis 3."""
+        """Queries and keys before norm and rotation, ``[B, T, heads, D]``; several maps: axis 3."""
         pairs = ((self.q_proj(x), self.query_maps), (self.k_proj(x), self.key_maps))
         q, k = (
             y.unflatten(-1, (-1, self.head_dim) if maps == 1 else (-1, maps, self.head_dim))
@@ -113,6 +126,7 @@ class AttentionLayer(nn.Module):
             ``[B, T, hidden_size]``, dtype of ``x`` (of the products under autocast).
         """
         q, k = self.queries_keys(x)
+        q, k = self.q_norm(q), self.k_norm(k)
         v = self.v_proj(x).unflatten(-1, (-1, self.value_dim))
         if position_embeddings is not None:
             q, k = apply_rotary(q, *position_embeddings), apply_rotary(k, *position_embeddings)

@@ -237,8 +237,9 @@ class TokenLambdaAttention(AttentionLayer):
         head_norm: bool = True,
         head_norm_affine: bool = True,
         head_norm_eps: float = 1e-5,
+        **options: Any,
     ) -> None:
-        super().__init__(hidden_size, num_heads, head_dim, num_kv_heads, layer_idx)
+        super().__init__(hidden_size, num_heads, head_dim, num_kv_heads, layer_idx, **options)
         self.lambda_proj = nn.Linear(hidden_size, num_heads, bias=lambda_bias)
         self._make_output()
         factor = 1.0 - scheduled_lambda_init(layer_idx)

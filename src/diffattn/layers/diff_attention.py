@@ -1,6 +1,7 @@
 """Differential attention as in the DIFF Transformer (V1)."""
 
 from operator import attrgetter
+from typing import Any
 
 from torch import Tensor
 
@@ -32,6 +33,8 @@ class DiffAttention(AttentionLayer):
         head_norm: RMSNorm per head with factor 1 − λ_init; False drops both.
         head_norm_affine: Learn the norm's scale ``[2D]``.
         head_norm_eps: Added to the mean square.
+        **options: ``qkv_bias`` and ``qk_norm_eps``, see
+            :class:`~diffattn.layers.attention.AttentionLayer`.
 
     Raises:
         ConfigError: Head counts below 1 or not divisible.
@@ -60,10 +63,12 @@ class DiffAttention(AttentionLayer):
         head_norm: bool = True,
         head_norm_affine: bool = True,
         head_norm_eps: float = 1e-5,
+        **options: Any,
     ) -> None:
         super().__init__(
-            hidden_size, num_heads, head_dim, num_kv_heads, layer_idx, LambdaVectors(head_dim)
-        )
+            hidden_size, num_heads, head_dim, num_kv_heads, layer_idx, LambdaVectors(head_dim),
+            **options,
+        )  # fmt: skip
         self.lambda_init = scheduled_lambda_init(layer_idx) if lambda_init is None else lambda_init
         self._make_output()
         self.lambda_bias.reset_parameters()

@@ -30,6 +30,8 @@ class DiffAttentionV2(AttentionLayer):
         head_norm: RMSNorm per head with factor 1; the authors use none.
         head_norm_affine: Learn the norm's scale ``[D]``.
         head_norm_eps: Added to the mean square.
+        **options: ``qkv_bias`` and ``qk_norm_eps``, see
+            :class:`~diffattn.layers.attention.AttentionLayer`.
 
     Raises:
         ConfigError: Head counts below 1 or not divisible.
@@ -52,8 +54,9 @@ class DiffAttentionV2(AttentionLayer):
         head_norm: bool = False,
         head_norm_affine: bool = True,
         head_norm_eps: float = 1e-5,
+        **options: Any,
     ) -> None:
-        super().__init__(hidden_size, num_heads, head_dim, num_kv_heads, layer_idx)
+        super().__init__(hidden_size, num_heads, head_dim, num_kv_heads, layer_idx, **options)
         self.lambda_proj = nn.Linear(hidden_size, num_heads, bias=lambda_bias)
         self._make_output()
         self._make_head_norm(head_norm, head_norm_affine, head_norm_eps)

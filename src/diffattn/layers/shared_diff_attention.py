@@ -58,7 +58,8 @@ class SharedDiffAttention(DiffAttention):
     def _make_query_key_projections(self) -> None:
         rank, width = self.shared_rank, self.head_dim
         for name, heads in (("q", self.num_heads), ("k", self.num_kv_heads)):
-            self.add_module(f"{name}_proj", nn.Linear(self.hidden_size, heads * width, bias=False))
+            base = nn.Linear(self.hidden_size, heads * width, bias=self.qkv_bias)
+            self.add_module(f"{name}_proj", base)
             down = nn.Linear(self.hidden_size, heads * 2 * rank, bias=False)
             self.add_module(f"{name}_down_proj", down)  # U of both maps
             up = torch.normal(0.0, rank**-0.5, (heads, 2, width, rank))
@@ -95,18 +96,21 @@ class SharedDiffAttention(DiffAttention):
             head_norm=not isinstance(self.head_norm, nn.Identity),
             head_norm_affine=getattr(self.head_norm, "weight", None) is not None,
             head_norm_eps=getattr(self.head_norm, "eps", 1e-5),
+            qkv_bias=self.qkv_bias,
+            qk_norm_eps=getattr(self.q_norm, "eps", None),
         ).to(device=self.v_proj.weight.device)
         state = {
             name: value.clone()
             for name, value in self.state_dict().items()
-            if not name.startswith(("q_", "k_"))
+            if not name.startswith(("q_", "k_")) or "norm" in name
         }
-        state["q_proj.weight"] = folded_weight(
-            self.q_proj.weight, self.q_down_proj.weight, self.q_up
-        )
-        state["k_proj.weight"] = folded_weight(
-            self.k_proj.weight, self.k_down_proj.weight, self.k_up
-        )
+        for name, base, down, up in (
+            ("q_proj", self.q_proj, self.q_down_proj, self.q_up),
+            ("k_proj", self.k_proj, self.k_down_proj, self.k_up),
+        ):
+            state[f"{name}.weight"] = folded_weight(base.weight, down.weight, up)
+            if self.qkv_bias:
+                state[f"{name}.bias"] = for_both_maps(base.bias, up.shape[0])
         folded.load_state_dict(state, assign=True)
         return folded.train(self.training)
 
@@ -128,3 +132,17 @@ def folded_weight(base: Tensor, down: Tensor, up: Tensor) -> Tensor:
     low = down.unflatten(0, (heads, maps, rank))
     update = torch.einsum("hmdr,hmrx->hmdx", up, low)
     return (base.unflatten(0, (heads, 1, width)) + update).flatten(0, 2)
+
+
+def for_both_maps(x: Tensor, heads: int) -> Tensor:
+    """Rows of every head, of a weight or a bias, for both of its maps.
+
+    Args:
+        x: ``[heads * D, ...]``.
+        heads: Heads of the operator.
+
+    Returns:
+        ``[heads * 2 * D, ...]``.
+    """
+    rows = x.unflatten(0, (heads, 1, -1))
+    return rows.expand(-1, 2, *rows.shape[2:]).flatten(0, 2)

@@ -27,9 +27,15 @@ def _matrix_parameters(config: ModelSettings) -> int:
 
 
 def _other_parameters(config: ModelSettings) -> int:
-    """λ's vectors and bias, and the scale of the head norm: no matrix product reads them."""
+    """λ's vectors, biases, and the scales of norms of heads: no matrix product reads them."""
     facts = config.attention
     count = 4 * config.head_dim if facts.lambda_vectors else 0
+    if config.qkv_bias and facts.query_projections:
+        queries, keys = (1, 1) if facts.low_rank_maps else (facts.query_projections, facts.key_maps)
+        keys_values = config.num_kv_heads * (keys + facts.value_width)
+        count += config.head_dim * (config.num_heads * queries + keys_values)
+    if config.qk_norm and facts.query_projections:
+        count += 2 * config.head_dim
     count += config.num_heads if config.lambda_bias else 0
     if config.uses_head_norm and config.head_norm_affine:
         count += facts.value_width * config.head_dim

@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 
 from diffattn.errors import ConfigError
 from diffattn.models.remote_code.saving import NamesItsCode
-from diffattn.models.settings import ModelSettings
+from diffattn.models.settings import OPTIONS, ModelSettings
 from diffattn.models.twins import Twin
 from diffattn.models.twins import twin as matched_twin
 from diffattn.ops.lambda_param import lambda_init as scheduled_lambda_init
@@ -48,8 +48,8 @@ def _one_line_errors(cls: type) -> type:
 class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
     r"""Settings of a decoder with softmax or differential attention.
 
-    LLaMA-style: pre-RMSNorm, no biases, rotary positions, SwiGLU. Types are checked on
-    construction and on assignment, the rest on construction and on saving.
+    LLaMA-style: pre-RMSNorm, rotary positions, SwiGLU, and no biases unless asked for. Types are
+    checked on construction and on assignment, the rest on construction and on saving.
 
     Source: arXiv:2410.05258v2, section 2 (architecture), Appendices D and E (sizes).
 
@@ -85,6 +85,9 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         attention_backend: Backend of :attr:`attention_op` under
             ``attn_implementation="diffattn"``.
         use_cache: Return a key/value cache.
+        qkv_bias: Give the projections of queries, keys and values biases, as in Qwen2.
+        qk_norm: RMSNorm with ``rms_norm_eps`` over every query and key before rotation, as in
+            Qwen3; both maps share its scales (:class:`~diffattn.layers.attention.AttentionLayer`).
 
     Raises:
         ConfigError: Settings of the wrong type or that contradict each other; unknown
@@ -93,6 +96,8 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
 
     model_type = "diff_transformer"
     keys_to_ignore_at_inference = ["past_key_values"]
+    qkv_bias: bool = False
+    qk_norm: bool = False
     base_model_pp_plan = {
         "embed_tokens": (["input_ids"], ["inputs_embeds"]),
         "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
@@ -115,8 +120,12 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
                 raise self._error(f"{must} num_kv_heads", value)
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings, with the two head counts that other libraries read there."""
-        return super().to_dict() | {name: getattr(self, name) for name in _DERIVED_HEADS}
+        """All settings, with the two head counts that other libraries read there.
+
+        Options are named where they are on: older versions refuse names that they do not know.
+        """
+        named = {k: x for k, x in super().to_dict().items() if k not in OPTIONS or x}
+        return named | {name: getattr(self, name) for name in _DERIVED_HEADS}
 
     __repr__ = PreTrainedConfig.__repr__  # Hugging Face's, with everything it adds
 
@@ -125,9 +134,9 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
 
         Rows of every projection lie head by head, both maps of a head beside each other, so equal
         shares of the rows are whole heads if the devices divide ``num_kv_heads``; otherwise a
-        forward pass fails. λ vectors and the scale of the head norm stay whole, and their
-        gradients are summed over the devices. Pairs across groups of heads lie on several
-        devices: there the feed-forward layers alone are split.
+        forward pass fails. Biases go with their rows. λ vectors and the scales of norms stay
+        whole, and their gradients are summed over the devices. Pairs across groups of heads lie
+        on several devices: there the feed-forward layers alone are split.
         """
         plan = dict(_TENSOR_PARALLEL)
         if self.attention.subtracts_outputs:
@@ -136,6 +145,9 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
             plan["layers.*.self_attn.lambda_proj"] = "colwise"
         if self.uses_head_norm:
             plan["layers.*.self_attn.head_norm"] = "replicated_with_grad_allreduce"
+        if self.qk_norm:
+            for name in ("q_norm", "k_norm"):
+                plan[f"layers.*.self_attn.{name}"] = "replicated_with_grad_allreduce"
         if self.attention.lambda_vectors:
             plan["layers.*.self_attn.lambda_bias"] = "replicated_with_grad_allreduce"
         if self.attention.low_rank_maps:
@@ -150,7 +162,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         for name in kwargs:
             if name in _DERIVED_HEADS:
                 continue
-            near = get_close_matches(name, self.settings(), n=1, cutoff=0.85)
+            near = get_close_matches(name, {*self.settings(), *OPTIONS}, n=1, cutoff=0.85)
             if near:
                 raise ConfigError(
                     f"DiffTransformerConfig: unknown field {name!r}. Did you mean {near[0]!r}?"

@@ -26,6 +26,8 @@ def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:
         "head_norm": config.uses_head_norm,
         "head_norm_affine": config.head_norm_affine,
         "head_norm_eps": config.head_norm_eps,
+        "qkv_bias": config.qkv_bias,
+        "qk_norm_eps": config.rms_norm_eps if config.qk_norm else None,
     }
     if facts.lambda_vectors:
         options["lambda_init"] = config.layer_lambda_init(layer_idx)

@@ -87,12 +87,14 @@ class DiffTransformerPreTrainedModel(SavesItsCode, PreTrainedModel):
         """Our operator unless another implementation is asked for."""
         requested = requested_attention or cached_attention.IMPLEMENTATION
         if "/" not in requested:  # else a kernel of the hub
-            known = [
+            known = (
                 cached_attention.IMPLEMENTATION,
                 "eager",
                 *ALL_ATTENTION_FUNCTIONS.valid_keys(),
-            ]
-            check_known("DiffTransformer", "attn_implementation", requested, dict.fromkeys(known))
+            )
+            # transformers' own words first: programs look for them.
+            where = f'Specified `attn_implementation="{requested}"` is not supported'
+            check_known(where, "attn_implementation", requested, dict.fromkeys(known))
         return super().get_correct_attn_implementation(requested, is_init_check)
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:

@@ -25,6 +25,9 @@ _RANGES = {  # without an epsilon, a vector of zeros has no norm
     "embedding_multiplier": (1e-30, 1e6),
 }  # fmt: skip
 _LARGEST_LAMBDA_INIT = 100.0
+OPTIONS = ("qkv_bias", "qk_norm")
+"""What other families have and no model of the papers: off, unless a configuration of a model says
+otherwise. No recipe has them, so its settings, and the hashes of its records, name none."""
 
 
 @dataclass(kw_only=True)
@@ -63,6 +66,9 @@ class ModelSettings:
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
+    # OPTIONS: without types they are no fields here.
+    qkv_bias = False
+    qk_norm = False
 
     def __post_init__(self) -> None:
         facts = attention_facts(type(self).__name__, self.attention_type)
@@ -142,8 +148,10 @@ class ModelSettings:
             )
 
     def settings(self) -> dict[str, Any]:
-        """The fields above as plain values, without what Hugging Face adds."""
-        return {field.name: getattr(self, field.name) for field in fields(ModelSettings)}
+        """The fields above as plain values, and options that are on; nothing of Hugging Face's."""
+        on = [name for name in OPTIONS if getattr(self, name)]
+        names = [*(field.name for field in fields(ModelSettings)), *on]
+        return {name: getattr(self, name) for name in names}
 
     @property
     def attention(self) -> AttentionType:

@@ -1,6 +1,7 @@
 """Published numbers that a report shows beside measured ones."""
 
 import json
+from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -100,6 +101,30 @@ def scaling_curves() -> dict[str, ScalingCurves]:
     """
     recorded = _published("scaling.json")
     return {axis: ScalingCurves(**recorded[axis]) for axis in ("parameters", "tokens")}
+
+
+class PublishedTable(NamedTuple):
+    """Numbers as printed, or as read from a figure."""
+
+    source: str
+    """Paper and table or figure."""
+    caption: str
+    """What the numbers are, with their unit."""
+    digits: int
+    """Decimals as printed."""
+    columns: list[str]
+    """The first stands over the names of the rows."""
+    rows: list[list[Any]]
+    """A name and then numbers."""
+
+
+@cache
+def published_tables() -> dict[str, PublishedTable]:
+    """Tables and figures of the first paper that no other function here gives, by our names.
+
+    Source: arXiv:2410.05258v2; figures read from its vector graphics.
+    """
+    return {name: PublishedTable(**of) for name, of in _published("tables.json").items()}
 
 
 def _in_context_learning() -> dict[str, Any]:

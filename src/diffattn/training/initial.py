@@ -15,6 +15,7 @@ from diffattn.models.checkpoint_folder import checkpoint_folder
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.folder_check import check_folder, read_object
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.models.settings import OPTIONS
 from diffattn.models.weight_files import weight_files
 from diffattn.records.checksum import file_hash
 from diffattn.records.manifest import MANIFEST, verify_manifest
@@ -49,11 +50,12 @@ def initial_weights(
         verify_manifest(place)
     _require_ours(folder, place)
     check_folder(str(folder), str(place), lambda name: _file(place, name))
-    ours, theirs = model.settings(), DiffTransformerConfig.from_pretrained(place).settings()
-    for key, value in ours.items():
-        if key not in _FREE and value != theirs[key]:
+    theirs = DiffTransformerConfig.from_pretrained(place)
+    for key in (*model.settings(), *OPTIONS):
+        value, must = getattr(model, key), getattr(theirs, key)
+        if key not in _FREE and value != must:
             raise ConfigError(
-                f"train: model.{key} must be {theirs[key]!r} to start from the weights in "
+                f"train: model.{key} must be {must!r} to start from the weights in "
                 f"{folder}, got {value!r}."
             )
     files = _weight_files(folder)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any, get_args
 
 from diffattn.errors import ConfigError
-from diffattn.models.settings import ModelSettings
+from diffattn.models.settings import OPTIONS, ModelSettings
 from diffattn.records.settings import parse_value, read_settings
 from diffattn.training.config import DataConfig, RunConfig, TrainConfig
 from diffattn.training.engine import EngineConfig
@@ -83,7 +83,7 @@ def read_changes(settings: Iterable[str]) -> dict[str, Any]:
         f"{section}.{field.name}": get_args(field.type) or (field.type,)
         for section, kind in _SECTIONS.items()
         for field in dataclasses.fields(kind)
-    }
+    } | {f"model.{name}": (bool,) for name in OPTIONS}
     given = read_settings(settings, list(known))
     return {key: _value(key, text, known[key]) for key, text in given.items()}
 
@@ -98,7 +98,8 @@ def _value(key: str, text: str, kinds: tuple[Any, ...]) -> Any:
 
 
 def _is_default(model: dict[str, Any], field: str) -> bool:
-    return ModelSettings(**model | {field: None}).settings()[field] == model[field]
+    known = {key: value for key, value in model.items() if key not in OPTIONS}
+    return ModelSettings(**known | {field: None}).settings()[field] == model[field]
 
 
 def _build(section: str, kind: type, values: dict[str, Any]) -> Any:

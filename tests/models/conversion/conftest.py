@@ -26,7 +26,7 @@ def _no_bars():
 
 
 def randomize(model, seed=0):
-    """Norms near 1, λ far from its start, attention far from uniform."""
+    """Norms near 1, λ and biases far from their start, attention far from uniform."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -36,7 +36,7 @@ def randomize(model, seed=0):
 
 def value_for(name, like, generator):
     noise = torch.randn(like.shape, generator=generator)
-    if "lambda_" in name and like.ndim == 1:
+    if ("lambda_" in name and like.ndim == 1) or name.endswith(".bias"):
         return 0.5 * noise
     if like.ndim == 1:
         return 1 + 0.2 * noise

@@ -25,6 +25,7 @@ def model(kind="shared_diff", **settings):
         {"num_kv_heads": 2},
         {"shared_rank": 1, "head_norm": False},
         {"tie_word_embeddings": False},
+        {"qkv_bias": True, "qk_norm": True},
     ],
 )
 def test_the_same_logits_and_tokens(settings):

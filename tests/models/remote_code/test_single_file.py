@@ -15,9 +15,10 @@ from diffattn.ops import backends
 
 GREEDY = {"max_new_tokens": 8, "do_sample": False}
 TYPES = [
-    pytest.param(name, marks=[] if name == "diff" else [pytest.mark.scheduled])
+    pytest.param(name, {}, marks=[] if name == "diff" else [pytest.mark.scheduled], id=name)
     for name in ATTENTION
 ]
+OPTIONAL = {"qkv_bias": True, "qk_norm": True}
 
 
 def results(model, ids, mask):
@@ -39,11 +40,14 @@ def results(model, ids, mask):
     return tokens, [x.numpy() for x in logits]
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [*TYPES, pytest.param("diff_v2", OPTIONAL, marks=pytest.mark.scheduled, id="options")],
+)
 def test_it_computes_what_the_package_computes(
-    name, make_config, build, ids, tmp_path, without_diffattn
+    name, options, make_config, build, ids, tmp_path, without_diffattn
 ):
-    model = build(make_config(name, pad_token_id=0, max_position_embeddings=256))
+    model = build(make_config(name, pad_token_id=0, max_position_embeddings=256, **options))
     model.save_pretrained(tmp_path / "folder")
     mask = torch.ones_like(ids)
     mask[0, :4] = 0

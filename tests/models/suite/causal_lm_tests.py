@@ -9,13 +9,18 @@ import unittest
 from types import SimpleNamespace
 
 from our_classes import (
+    ConfigOfProcess,
     DiffTransformerConfig,
     DiffTransformerForCausalLM,
     DiffTransformerForSequenceClassification,
     DiffTransformerModel,
 )
 
+from ... import test_fsdp_mixin
 from ...causal_lm_tester import CausalLMModelTest, CausalLMModelTester
+
+# Their list of the few models that are also trained sharded, on two processes.
+test_fsdp_mixin.FSDP_DISTRIBUTED_TEST_MODEL_TYPES.add(DiffTransformerConfig.model_type)
 
 
 class ModelTester(CausalLMModelTester):
@@ -39,6 +44,13 @@ class ModelTester(CausalLMModelTester):
 class DiffTransformerTest(CausalLMModelTest, unittest.TestCase):
     model_tester_class = ModelTester
     _torch_compile_train_cls = DiffTransformerForCausalLM
+
+    def _get_tiny_config(self):
+        """As theirs, which sets counts of heads that ours derives."""
+        config = self.model_tester.get_config()
+        config.vocab_size, config.hidden_size, config.intermediate_size = 256, 64, 128
+        config.num_heads = config.num_kv_heads = 4
+        return ConfigOfProcess, config.to_diff_dict()
 
     def _check_attentions_for_generate(
         self, batch_size, attentions, prompt_length, output_length, config, decoder_past_key_values

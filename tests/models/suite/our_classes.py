@@ -19,3 +19,9 @@ for names, model_class in (
     ),
 ):
     names[DiffTransformerConfig.model_type] = model_class.__name__
+
+
+class ConfigOfProcess:
+    """The configuration for a process started anew, which finds our models by importing this."""
+
+    from_dict = DiffTransformerConfig.from_dict

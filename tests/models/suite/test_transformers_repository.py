@@ -24,8 +24,6 @@ pytestmark = [
     ),
 ]
 EXCEPTIONS = {
-    "test_can_set_attention_dynamically": "an unknown implementation is refused in other words: "
-    "our message lists the known ones",
     "test_sdpa_can_dispatch_non_composite_models": "expects sdpa by default; our default is our "
     "own operator",
 }
@@ -35,17 +33,9 @@ EXCEPTIONS_WITHOUT_RENAMED_WEIGHTS = {
 }
 
 SKIPPED = {
-    **dict.fromkeys(
-        (
-            "test_fsdp2_plan_vs_ddp_0_untied", "test_fsdp2_plan_vs_ddp_1_tied",
-            "test_fsdp2_save_load", "test_fsdp2_save_load_dcp",
-            "test_fsdp2_sharding_structure_0_untied", "test_fsdp2_sharding_structure_1_tied",
-        ),
-        "the configuration declares no plan for transformers' own FSDP; ours is accelerate's",
-    ),
     "test_question_answering_model": "no such head",
     "test_token_classification_model": "no such head",
-}  # fmt: skip
+}
 """What is skipped here and not for Llama."""
 
 

@@ -22,8 +22,6 @@ pytestmark = pytest.mark.scheduled
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[2] / "src"
 EXCEPTIONS = {
-    "test_can_set_attention_dynamically": "an unknown implementation is refused in other words: "
-    "our message lists the known ones",
     "test_generation_tester_mixin_inheritance": "asks for the tests of generation, which the "
     "source distribution lacks",
     "test_sdpa_can_dispatch_non_composite_models": "expects sdpa by default; our default is our "

@@ -13,7 +13,7 @@ from diffattn.records.evaluations import EvalResult, Metric
 from diffattn.records.results import BenchResult
 from diffattn.report.build import build_report
 from diffattn.report.claims.catalog import CLAIMS
-from diffattn.report.claims.from_models import evaluated, time_ratio
+from diffattn.report.claims.from_models import evaluated, evaluated_ratio, time_ratio
 from diffattn.report.claims.from_studies import (
     gradient_ratio,
     recall_share,
@@ -106,7 +106,8 @@ def test_a_clear_difference_agrees_and_its_opposite_disagrees():
 def test_one_seed_and_wide_intervals_are_inconclusive():
     one = text({"softmax": [3.5], "diff": [2.5]})
     found = only(BY_ID["loss"], ClaimRecords(text=one))
-    assert (found.verdict, found.why, found.measured.p) == ("inconclusive", "one seed", None)
+    assert (found.verdict, found.measured.p) == ("inconclusive", None)
+    assert found.why == "1 of the 3 seeds that it takes"
     wide = text({"softmax": [3.5, 3.6, 3.7], "diff": [3.3, 3.7, 3.5]})
     assert only(BY_ID["loss"], ClaimRecords(text=wide)).verdict == "inconclusive"
 
@@ -311,6 +312,20 @@ def test_evaluations_are_paired_by_the_seed_of_the_models():
     assert evaluated("needle", "recall", "diff")(found).effect == (0.0 + 0.5) / 2
     assert evaluated("needle", "recall", "diff", where={"depth": 50})(found).effect == 0
     assert evaluated("ruler", "recall", "diff")(found) is None
+
+
+def test_ratios_are_geometric_means_over_seeds():
+    values = {"softmax-seed0": 8.0, "diff-seed0": 2.0, "softmax-seed1": 3.0, "diff-seed1": 3.0}
+    found = ClaimRecords(
+        evaluations=tuple(
+            evaluation(label, "a", Metric(name="recall", value=value, n=9, headline=True))
+            for label, value in values.items()
+        )
+    )
+    of = evaluated_ratio("needle", "recall", "diff")(found)
+    assert (of.effect, of.n) == (pytest.approx(0.5), 2)  # a quarter and one
+    assert of.low < 0.5 < of.high
+    assert evaluated_ratio("needle", "recall", "diff_v2")(found) is None
 
 
 def test_times_of_a_cpu_say_nothing_about_gpus(bench_result):

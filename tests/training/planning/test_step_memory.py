@@ -41,9 +41,14 @@ def really_alive(model_config, sequences):
     return sum(live.peaks["step"].values())
 
 
-def test_estimate_is_what_a_real_step_holds():
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"qkv_bias": True, "qk_norm": True}, marks=pytest.mark.scheduled)],
+    ids=str,
+)
+def test_estimate_is_what_a_real_step_holds(options):
     """The backend holds its maps, so that no memory of its own is added."""
-    model = config(attention_backend="reference")
+    model = config(attention_backend="reference", **options)
     step = step_memory(model, TRAIN, sequences=4, accumulates=False, device="cpu")
     assert step.backend == "reference"
     assert sum(step.peak.values()) == pytest.approx(really_alive(model, 4), rel=1e-3)

@@ -24,6 +24,8 @@ OUR_ENDINGS = {
     "subln": "subln.weight", "lambda_proj": "lambda_proj.weight",
     "lambda_bias": "lambda_proj.bias", "q_down": "q_down_proj.weight",
     "k_down": "k_down_proj.weight", "q_up": "q_up", "k_up": "k_up",
+    "q_bias": "q_proj.bias", "k_bias": "k_proj.bias", "v_bias": "v_proj.bias",
+    "q_norm": "q_norm.weight", "k_norm": "k_norm.weight",
     "gate": "gate_proj.weight", "up": "up_proj.weight", "down": "down_proj.weight",
     "input_norm": "input_layernorm.weight", "post_norm": "post_attention_layernorm.weight",
     "embed": "embed_tokens.weight", "norm": "model.norm.weight", "head": "lm_head.weight",
@@ -46,6 +48,8 @@ _UNILM = {  # its decoder-only models; w1 is the gate
 _V1 = ("q", "k", "v", "o", *LAMBDAS, "subln")
 _V2 = ("q", "k", "v", "o", "lambda_proj")
 _SOFTMAX = ("q", "k", "v", "o")
+_QWEN = ("q_bias", "k_bias", "v_bias", "q_norm", "k_norm")
+"""Of queries, keys and values: biases in Qwen2, norms in Qwen3."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,7 +141,8 @@ LAYOUTS = {
         Layout(
             name="llama", title="softmax model of the Llama family", attention_type="softmax",
             model_types=("llama", "mistral", "qwen2", "qwen3"),
-            names=(_HUGGING_FACE | _attention(_SELF, _SOFTMAX),),
+            names=(_HUGGING_FACE | _attention(_SELF, (*_SOFTMAX, *_QWEN)),),
+            optional=("head", *_QWEN),
         ),
     )
 }  # fmt: skip

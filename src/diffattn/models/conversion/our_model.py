@@ -11,7 +11,7 @@ from torch import Tensor
 
 from diffattn.errors import CheckpointError
 from diffattn.layers.saved_names import saved_name
-from diffattn.layers.shared_diff_attention import folded_weight
+from diffattn.layers.shared_diff_attention import folded_weight, for_both_maps
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.heads import Pairs, rows_from_ours, rows_to_ours
 from diffattn.models.conversion.layouts import LAMBDAS, OUR_ENDINGS, Layout
@@ -164,8 +164,15 @@ def folded(model: OurModel) -> OurModel:
     weights = {key: tensor for key, tensor in model.weights.items() if key[0] not in _LOW_RANK}
     for layer in model.layers:
         for role in ("q", "k"):
-            parts = (model.weights[name, layer] for name in (role, f"{role}_down", f"{role}_up"))
-            weights[role, layer] = derived(folded_weight, *parts)
+            *parts, up = (
+                model.weights[name, layer] for name in (role, f"{role}_down", f"{role}_up")
+            )
+            weights[role, layer] = derived(folded_weight, *parts, up)
+            if model.config.qkv_bias:
+                bias = model.weights[f"{role}_bias", layer]
+                weights[f"{role}_bias", layer] = derived(
+                    partial(for_both_maps, heads=up.shape[0]), bias
+                )
     settings = model.config.settings() | {"attention_type": "diff", "shared_rank": None}
     return replace(model, config=like(model.config, settings), weights=weights)
 

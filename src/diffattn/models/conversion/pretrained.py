@@ -12,6 +12,10 @@ preserved, for it divides every head by its size, which depends on the token. Wi
 the closest that weights alone give: the output projection is scaled by the size that a head's
 values have for inputs of unit size. Without it (``head_norm=False``) the output is preserved.
 
+Biases on queries and keys (Qwen2) are copied like the rows they belong to. Norms on them (Qwen3)
+stay as they are: a scale of one head's width, shared by all heads and so by both maps. Equal
+queries give equal normalised ones, whose gradients are again opposite in sign.
+
 After training parts of it: with ``peft``, ``target_modules=["q_proj", "o_proj"]`` adapts what
 tells the maps apart, and ``modules_to_save=["lambda_proj"]`` trains V2's λ in full (a low-rank
 update of a narrow projection saves nothing).
@@ -26,6 +30,7 @@ from torch import Tensor
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.layers.lambda_vectors import LAMBDA_STD
+from diffattn.layers.shared_diff_attention import for_both_maps
 from diffattn.models.attention_types import ATTENTION
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.layouts import LAMBDAS
@@ -68,7 +73,7 @@ def _from_v2(weights: Weights, config: DiffTransformerConfig, layer: int) -> Non
     """λ from a projection that is 0 at first."""
     dtype = weights["q", layer].dtype
     if config.attention.query_projections == 2:
-        weights["q", layer] = derived(partial(_twice, heads=config.num_heads), weights["q", layer])
+        _double(weights, "q", layer, config.num_heads)
     weights["o", layer] = scaled(weights["o", layer], 2.0)
     shape = (config.num_heads, config.hidden_size)
     weights["lambda_proj", layer] = made(partial(torch.zeros, shape, dtype=dtype))
@@ -79,7 +84,7 @@ def _from_v2(weights: Weights, config: DiffTransformerConfig, layer: int) -> Non
 
 def _from_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
     """λ from vectors that leave it at λ_init, and wide values."""
-    q, k, v, o = (weights[role, layer] for role in "qkvo")
+    o = weights["o", layer]
     heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
     factor = 1.0 - config.layer_lambda_init(layer)
     if abs(factor) * _LARGEST_FACTOR < 1:
@@ -89,20 +94,27 @@ def _from_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> Non
     if config.attention.low_rank_maps:
         _add_low_rank(weights, config, layer)
     else:
-        weights["q", layer] = derived(partial(_twice, heads=heads), q)
-        weights["k", layer] = derived(partial(_twice, heads=kv_heads), k)
-    weights["v", layer] = derived(partial(_widened, heads=kv_heads), v)
+        _double(weights, "q", layer, heads)
+        _double(weights, "k", layer, kv_heads)
+    for role in ("v", "v_bias") if config.qkv_bias else ("v",):
+        weights[role, layer] = derived(partial(_widened, heads=kv_heads), weights[role, layer])
     if config.uses_head_norm:
-        norm = weights["input_norm", layer]
-        weights["o", layer] = derived(
-            partial(_sized, heads=heads, factor=factor), o, weights["v", layer], norm
-        )
+        values = [weights[role, layer] for role in ("v", "input_norm")]
+        values += [weights["v_bias", layer]] if config.qkv_bias else []
+        weights["o", layer] = derived(partial(_sized, heads=heads, factor=factor), o, *values)
         if config.head_norm_affine:
             weights["subln", layer] = made(partial(torch.ones, 2 * width, dtype=o.dtype))
     else:
         weights["o", layer] = derived(partial(_padded, heads=heads, factor=factor), o)
     for role in LAMBDAS:  # q1 = q2 and k1 = k2: the exponentials cancel, their gradients do not
         weights[role, layer] = made(partial(_normal, 2 * layer + (role[7] == "k"), width))
+
+
+def _double(weights: Weights, role: str, layer: int, heads: int) -> None:
+    """Rows, and biases, of every head for both of its maps."""
+    for key in ((role, layer), (f"{role}_bias", layer)):
+        if key in weights:
+            weights[key] = derived(partial(for_both_maps, heads=heads), weights[key])
 
 
 def _add_low_rank(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
@@ -124,12 +136,6 @@ def _normal(
     return torch.normal(0.0, std, shape, generator=generator).to(dtype)
 
 
-def _twice(x: Tensor, heads: int) -> Tensor:
-    """Every head's rows for both of its maps."""
-    rows = x.unflatten(0, (heads, 1, -1))
-    return rows.expand(-1, 2, *rows.shape[2:]).flatten(0, 2)
-
-
 def _widened(v: Tensor, heads: int) -> Tensor:
     """Every value head followed by the next one, as one of twice the width."""
     rows = v.unflatten(0, (heads, -1))
@@ -142,11 +148,15 @@ def _padded(o: Tensor, heads: int, factor: float) -> Tensor:
     return torch.cat((first, torch.zeros_like(first)), 2).flatten(1)
 
 
-def _sized(o: Tensor, v: Tensor, norm: Tensor, heads: int, factor: float) -> Tensor:
+def _sized(
+    o: Tensor, v: Tensor, norm: Tensor, bias: Tensor | None = None, *, heads: int, factor: float
+) -> Tensor:
     """As :func:`_padded`, times the size of each head's values for inputs of unit size."""
     width = 2 * (o.shape[1] // heads)
-    rows = (v.float() * norm.float()).square().sum(1).unflatten(0, (-1, width))
-    sizes = rows.mean(1).sqrt()  # [kv_heads]
+    squares = (v.float() * norm.float()).square().sum(1)
+    if bias is not None:
+        squares = squares + bias.float().square()
+    sizes = squares.unflatten(0, (-1, width)).mean(1).sqrt()  # [kv_heads]
     sizes = sizes.repeat_interleave(heads // sizes.shape[0])
     columns = o.unflatten(1, (heads, -1)).float() * sizes[:, None]
     return _padded(columns.flatten(1), heads, factor).to(o.dtype)

@@ -109,19 +109,20 @@ def _llama(source: Source) -> dict[str, Any]:
     config = _config(source)
     kind = config.model_type
     _require(source, "hidden_act", config.hidden_act, "silu")
-    for name in ("attention_bias", "mlp_bias"):
-        _require(source, name, getattr(config, name, False), False)
-    biases = [name for name in source.tensors if name.endswith(".bias")]
-    if biases:
+    for name, what in (("attention_bias", "output"), ("mlp_bias", "feed-forward")):
+        if getattr(config, name, False):
+            raise CheckpointError(
+                f"{source.name}: {name} must be False, for a DIFF Transformer has no biases on its "
+                f"{what} projections, got True."
+            )
+    window = getattr(config, "sliding_window", None)
+    windowed = set() if window is None else {"sliding_attention"}
+    kinds = set(getattr(config, "layer_types", None) or windowed)
+    others = kinds - windowed - {"full_attention"}
+    if others:
         raise CheckpointError(
-            f"{source.name}: must have no biases, which a DIFF Transformer lacks, "
-            f"got {short(biases[0])} ({len(biases)} such tensors; model_type {kind!r})."
-        )
-    norms = [name for name in source.tensors if name.endswith(("q_norm.weight", "k_norm.weight"))]
-    if norms:
-        raise CheckpointError(
-            f"{source.name}: must have no norms on queries and keys, which a DIFF Transformer "
-            f"lacks, got {short(norms[0])} ({len(norms)} such tensors; model_type {kind!r})."
+            f"{source.name}: layer_types must be full_attention, or sliding_attention with a "
+            f"sliding_window, got {short(min(others))}."
         )
     if config.attention_dropout:
         warnings.warn(
@@ -135,9 +136,11 @@ def _llama(source: Source) -> dict[str, Any]:
         "num_kv_heads": config.num_key_value_heads,
         "head_dim": getattr(config, "head_dim", None)
         or config.hidden_size // config.num_attention_heads,
+        "qkv_bias": kind == "qwen2",
+        "qk_norm": kind == "qwen3",
     }
-    if isinstance(getattr(config, "sliding_window", None), int):
-        settings[_WINDOW] = config.sliding_window
+    if kinds & windowed:
+        settings[_WINDOW] = window
     return settings
 
 

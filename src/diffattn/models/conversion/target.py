@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import DiffLlamaConfig
 
 from diffattn.errors import ConfigError
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.layouts import LAMBDAS, LAYOUTS, Layout
 from diffattn.models.conversion.lazy import LazyTensor, derived
 from diffattn.models.conversion.our_model import (
@@ -21,6 +22,7 @@ from diffattn.models.conversion.our_model import (
     our_names,
     scaled,
 )
+from diffattn.models.settings import OPTIONS
 
 _ORIGINAL_EPS = 1e-5
 
@@ -54,6 +56,7 @@ def as_diffllama(model: OurModel) -> Written:
     """
     model, rounded = _v1(model, "diffllama")
     config = model.config
+    _require_no_options("diffllama", config)
     _require("diffllama", "head_norm_eps", config.head_norm_eps, config.rms_norm_eps)
     layout = LAYOUTS["diffllama"]
     weights = dict(model.weights)
@@ -92,6 +95,7 @@ def as_original(model: OurModel) -> Written:
         ConfigError: Settings that the published code has not.
     """
     config, rounded = model.config, False
+    _require_no_options("original", config)
     if config.attention_type == "diff_v2":
         name = "original_v2"
         _require(name, "lambda_bias", config.lambda_bias, False)
@@ -140,6 +144,11 @@ def _require(target: str, field: str, value: Any, must: Any) -> None:
         raise ConfigError(
             f"convert: {field} of a model for {target} must be {must!r}, got {value!r}."
         )
+
+
+def _require_no_options(target: str, config: DiffTransformerConfig) -> None:
+    for name in OPTIONS:
+        _require(target, name, getattr(config, name), False)
 
 
 def _named(model: OurModel, names: Mapping[str, str], layout: Layout) -> dict[str, LazyTensor]:

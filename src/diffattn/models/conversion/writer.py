@@ -17,9 +17,9 @@ SHARD_BYTES = 2**30
 CARRIED = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model",
-    "chat_template.jinja", "chat_template.json",
+    "chat_template.jinja", "chat_template.json", "generation_config.json",
 )  # fmt: skip
-"""Files of a tokenizer, which go where the weights go."""
+"""Files of a tokenizer and of generation, which go where the weights go."""
 _ROOM = 2**20
 """Bytes for settings and headers."""
 
@@ -89,7 +89,7 @@ def write_weights(
 
 
 def carry(source: Path, folder: Path) -> None:
-    """Copy the tokenizer, if there is one."""
+    """Copy the tokenizer and how to generate, as far as they are there."""
     for name in CARRIED:
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)

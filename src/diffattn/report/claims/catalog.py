@@ -5,7 +5,7 @@ from typing import Literal
 
 from diffattn.report.claims import commands
 from diffattn.report.claims.commands import Commands
-from diffattn.report.claims.from_models import evaluated, time_ratio
+from diffattn.report.claims.from_models import evaluated, evaluated_ratio, time_ratio
 from diffattn.report.claims.from_studies import (
     gradient_ratio,
     recall_share,
@@ -14,7 +14,7 @@ from diffattn.report.claims.from_studies import (
     stability_difference,
 )
 from diffattn.report.claims.from_text import loss_difference
-from diffattn.report.claims.measured import Measure, Measured
+from diffattn.report.claims.measured import Measure
 from diffattn.report.claims.records import (
     ABLATIONS,
     BENCHMARKS,
@@ -24,7 +24,6 @@ from diffattn.report.claims.records import (
     SCALING,
     STABILITY,
     TEXT,
-    ClaimRecords,
 )
 
 V1, SHARED, V2 = "arXiv:2410.05258v2", "arXiv:2501.17900", "DIFF V2 note, January 2026"
@@ -55,16 +54,14 @@ class Claim:
     measure: Measure
 
 
-def _none(records: ClaimRecords) -> Measured | None:
-    """No command measures it yet, so no record can hold it."""
-    return None
-
-
 _TABLE3 = commands.evaluation(
     "table3", "attention_segments",
     small=("attention_segments.length=256", "attention_segments.num_needles=2"),
     whole=("attention_segments.haystack=BOOKS",),
 )  # fmt: skip
+_TABLE5 = commands.evaluation(
+    "table5", "outliers", small=("outliers.window_tokens=256",), whole=("outliers.texts=BOOKS",)
+)
 _LOSS = "validation loss minus the Transformer's, equal parameters, best rates, nats per token"
 _SCORE = "minus the Transformer's, over seeds of the models"
 
@@ -200,11 +197,19 @@ CLAIMS: tuple[Claim, ...] = (
             "hallucination_judge", "accuracy", "diff", parts=("qasper", "hotpotqa", "2wikimqa")
         ),
     ),
-    Claim(
-        id="outliers", expects="below", bound=1.0, source=f"{V1}, Table 5",
-        says="Largest attention logit 38.8 against 318.0, largest hidden state 1688 against 3609.",
-        effect="largest activation over the Transformer's", commands=commands.NONE,
-        record="none yet", measure=_none,
+    *(
+        Claim(
+            id=name, expects="below", bound=1.0, source=f"{V1}, Table 5", says=says,
+            effect=f"{metric} over the Transformer's, geometric mean over seeds of the models",
+            commands=_TABLE5, record=EVALUATIONS,
+            measure=evaluated_ratio("outliers", metric, "diff"),
+        )
+        for name, metric, says in (
+            ("outliers", "largest attention logit",
+             "Largest attention logit 38.8 against 318.0 (0.4M tokens)."),
+            ("outliers-hidden", "largest hidden state",
+             "Largest hidden state 1688 against 3609 (0.4M tokens)."),
+        )
     ),
     Claim(
         id="quantised-logits", expects="above", bound=0.0, source=f"{V1}, Fig. 8",

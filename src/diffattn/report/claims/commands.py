@@ -54,7 +54,6 @@ STABILITY = Commands(
     "diffattn reproduce stability --scale study --out runs/stability-gpu "
     f"{_GPU_MODEL} {_GPU_FEW_STEPS}",
 )
-NONE = Commands(None, None, None)
 JUDGE = "diffattn judge {out} --endpoint https://HOST/v1 --model JUDGE"
 """What an evaluation of hallucination needs besides."""
 

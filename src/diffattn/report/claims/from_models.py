@@ -1,11 +1,12 @@
 """Effects from evaluations and benchmarks of models. Pure; ``None`` without a record."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
 from diffattn.records.results import BenchCase
-from diffattn.report.claims.measured import Measure, Measured, paired
+from diffattn.report.claims.measured import Measure, Measured, exponential, paired
 from diffattn.report.claims.records import ClaimRecords
 
 
@@ -29,36 +30,71 @@ def evaluated(
         where: What the metric's place must say. Default: headline metrics.
     """
 
-    def score(records: ClaimRecords) -> dict[str, float]:
-        found: dict[str, list[float]] = {}
-        for result in records.evaluations:
-            if result.protocol != protocol:
-                continue
-            if parts and not result.variant.startswith(tuple(parts)):
-                continue
-            found.setdefault(str(result.model.get("label")), []).extend(
-                entry.value
-                for entry in result.metrics
-                if entry.name.startswith(metric)
-                and (
-                    entry.headline
-                    if where is None
-                    else all(entry.where.get(key) == value for key, value in where.items())
-                )
-            )
-        return {label: fmean(values) for label, values in found.items() if values}
-
     def measure(records: ClaimRecords) -> Measured | None:
-        scores = score(records)
-        values = [
-            value - scores[other]
-            for label, value in scores.items()
-            if label.startswith(f"{variant}-seed")
-            and (other := label.replace(variant, baseline, 1)) in scores
-        ]
+        scores = _scores(records, protocol, metric, parts, where)
+        values = [score - base for score, base in _pairs(scores, variant, baseline)]
         return paired(values, 0.0) if values else None
 
     return measure
+
+
+def evaluated_ratio(protocol: str, metric: str, variant: str, baseline: str = "softmax") -> Measure:
+    """A headline metric over the baseline's, by seed of the models: their geometric mean.
+
+    Args:
+        protocol: Its name.
+        metric: Its name, or how it begins; positive.
+        variant: Its models are called ``diff-seed0`` and the like.
+        baseline: The same; models of one seed are paired.
+    """
+
+    def measure(records: ClaimRecords) -> Measured | None:
+        scores = _scores(records, protocol, metric, (), None)
+        values = [
+            math.log(score / base)
+            for score, base in _pairs(scores, variant, baseline)
+            if score > 0 and base > 0
+        ]
+        return exponential(paired(values, 0.0)) if values else None
+
+    return measure
+
+
+def _scores(
+    records: ClaimRecords,
+    protocol: str,
+    metric: str,
+    parts: Sequence[str],
+    where: Mapping[str, Any] | None,
+) -> dict[str, float]:
+    """The mean of the metrics wanted, by label of the model."""
+    found: dict[str, list[float]] = {}
+    for result in records.evaluations:
+        if result.protocol != protocol:
+            continue
+        if parts and not result.variant.startswith(tuple(parts)):
+            continue
+        found.setdefault(str(result.model.get("label")), []).extend(
+            entry.value
+            for entry in result.metrics
+            if entry.name.startswith(metric)
+            and (
+                entry.headline
+                if where is None
+                else all(entry.where.get(key) == value for key, value in where.items())
+            )
+        )
+    return {label: fmean(values) for label, values in found.items() if values}
+
+
+def _pairs(
+    scores: Mapping[str, float], variant: str, baseline: str
+) -> Iterator[tuple[float, float]]:
+    """Scores of a variant and of the baseline, seed by seed."""
+    for label, value in scores.items():
+        other = label.replace(variant, baseline, 1)
+        if label.startswith(f"{variant}-seed") and other in scores:
+            yield value, scores[other]
 
 
 def time_ratio(

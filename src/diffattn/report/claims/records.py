@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
-from diffattn.records.evaluations import EvalResult, evaluation_marker
+from diffattn.records.evaluations import EVALUATION_MARKER, EvalResult, evaluation_marker
 from diffattn.records.fields import AtLeast, Probability, checked, short
 from diffattn.records.io import read_json
 from diffattn.records.results import BenchResult
@@ -200,9 +200,33 @@ def read_claim_records(root: Path) -> ClaimRecords:
         recall=_recall(root / RECALL),
         stability=_stability(root / STABILITY),
         scaling=_scaling(root / SCALING),
-        evaluations=tuple(_evaluations(sorted((root / EVALUATIONS).glob("*/evaluation.json")))),
+        evaluations=tuple(
+            _evaluations(sorted((root / EVALUATIONS).glob(f"*/{EVALUATION_MARKER}")))
+        ),
         benchmarks=tuple(map(BenchResult.read, sorted((root / BENCHMARKS).glob("*.json")))),
     )
+
+
+def records_of_kind(kind: str, folder: Path) -> Mapping[str, Any] | None:
+    """What claims read of one study; ``None`` if it has not finished or is too old.
+
+    Args:
+        kind: A key of :data:`STUDIES`.
+        folder: Study folder.
+
+    Raises:
+        CheckpointError: A file is damaged, of another kind or of another schema version.
+    """
+    return _READERS[kind](folder)
+
+
+def read_evaluations(folder: Path) -> list[EvalResult]:
+    """Every finished result of one evaluation folder.
+
+    Raises:
+        CheckpointError: A file is damaged, of another kind or of another schema version.
+    """
+    return list(_evaluations([folder / EVALUATION_MARKER]))
 
 
 def _read(folder: Path, kind: Any) -> dict[str, Any] | None:
@@ -284,3 +308,15 @@ def _evaluations(markers: Iterable[Path]) -> Iterable[EvalResult]:
             for variant in names["variants"]:
                 if (folder / label / variant / "result.json").exists():
                     yield EvalResult.read(folder / label / variant)
+
+
+_READERS = {
+    "text": _text,
+    "ablations": _text,
+    "rank": _text,
+    "recall": _recall,
+    "stability": _stability,
+    "scaling": _scaling,
+}
+STUDIES = dict(zip(_READERS, (TEXT, ABLATIONS, RANK, RECALL, STABILITY, SCALING), strict=True))
+"""Kinds of studies to where their committed records lie."""

@@ -6,13 +6,15 @@ checkout that holds it.
 
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from diffattn.records.io import write_text
 from diffattn.report.claims.catalog import Claim
 from diffattn.report.claims.measured import Measured
-from diffattn.report.claims.records import read_claim_records
+from diffattn.report.claims.records import ClaimRecords, read_claim_records
 from diffattn.report.claims.verdicts import VERDICTS, JudgedClaim, judged_claims
+from diffattn.report.page.findings import Finding
 from diffattn.report.page.tables import Table, head_cell, number_cell, table, word_cell
 from diffattn.report.page.wording import MISSING, listing, markdown_row, number, plural
 
@@ -27,6 +29,30 @@ def committed_claims() -> Path | None:
     """The checkout that runs, if it is one: an installed package carries no records."""
     root = Path(__file__).parents[4]
     return root if (root / "published").is_dir() else None
+
+
+def findings_of(records: ClaimRecords, lies_at: Mapping[str, str]) -> list[Finding]:
+    """Every claim with its verdict, for a page beside the papers.
+
+    Args:
+        records: What has been measured.
+        lies_at: Folder of a record under the repository to where it lies.
+    """
+    return [
+        Finding(
+            claim=row.claim.id,
+            says=row.claim.says,
+            source=row.claim.source,
+            effect=row.claim.effect,
+            holds=_holds(row.claim),
+            numbers=_numbers(row.measured, row.p_holm),
+            verdict=row.verdict,
+            why=row.why,
+            record=lies_at.get(row.claim.record, row.claim.record),
+            commands=tuple(_command_lines(row.claim)),
+        )
+        for row in judged_claims(records)
+    ]
 
 
 def claims_table(root: Path) -> Table:
@@ -76,7 +102,7 @@ def claims_document(root: Path) -> str:
         "change those, or the catalog in `src/diffattn/report/claims/catalog.py`, not this file. "
         "Every page of a study of text shows the first table.",
         "",
-        f"{summary(judged)} *Agrees* and *disagrees* need two seeds or more and a p-value that "
+        f"{summary(judged)} *Agrees* and *disagrees* need three seeds or more and a p-value that "
         "stays at or below 0.05 after Holm's adjustment over all claims that have one; times and "
         "counts are not tested: there the whole range must lie on one side. *Inconclusive* is "
         "anything in between. *Uninformative* means that the record itself says so, that it holds "
@@ -101,26 +127,31 @@ def claims_document(root: Path) -> str:
 
 
 def _cells(row: JudgedClaim) -> list[str]:
-    claim, of = row.claim, row.measured
-    holds = f"{claim.expects} {number(claim.bound, 2).removesuffix('.00')}"
+    claim = row.claim
     verdict = row.verdict + (f": {row.why}" if row.why else "")
     return [
         claim.id,
         f"{claim.says} ({claim.source})",
         claim.effect,
-        holds,
-        *(_numbers(of, row.p_holm) if of else [MISSING] * 5),
+        _holds(claim),
+        *_numbers(row.measured, row.p_holm),
         verdict,
         claim.record,
     ]
 
 
-def _numbers(of: Measured, p_holm: float | None) -> list[str]:
+def _holds(claim: Claim) -> str:
+    return f"{claim.expects} {number(claim.bound, 2).removesuffix('.00')}"
+
+
+def _numbers(of: Measured | None, p_holm: float | None) -> tuple[str, str, str, str, str]:
+    if of is None:
+        return (MISSING,) * 5
     ends = MISSING
     if of.low is not None and of.high is not None and of.low < of.high:
         ends = f"{number(of.low, 3)} to {number(of.high, 3)}"
     count = f"{of.n} {of.of}" + (f" ({of.note})" if of.note else "")
-    return [number(of.effect, 3), ends, count, _p(of.p), _p(p_holm)]
+    return number(of.effect, 3), ends, count, _p(of.p), _p(p_holm)
 
 
 def _p(p: float | None) -> str:
@@ -131,17 +162,19 @@ def _p(p: float | None) -> str:
 
 def _commands(claim: Claim) -> list[str]:
     lines = [f"**{claim.id}**", ""]
-    shown = [
-        (scale, line) for scale, line in zip(claim.commands._fields, claim.commands, strict=True)
-    ]
-    if not any(line for _, line in shown):
+    shown = _command_lines(claim)
+    if not shown:
         return [*lines, "No command measures it yet.", ""]
     lines.append("```bash")
     for scale, line in shown:
-        lines.append(f"# {scale}" if line else f"# {scale}: none")
-        if line:
-            lines.append(line)
+        lines += [f"# {scale}", line]
     return [*lines, "```", ""]
+
+
+def _command_lines(claim: Claim) -> list[tuple[str, str]]:
+    """The scales at which it can be tested, with their commands."""
+    lines = zip(claim.commands._fields, claim.commands, strict=True)
+    return [(scale, line) for scale, line in lines if line]
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from diffattn.stats.multiple import holm
 
 LEVEL = 0.05
 """Adjusted p-values up to it count."""
+FEWEST = 3
+"""Seeds, or whatever is paired, from which an effect can be judged."""
 VERDICTS = ("agrees", "disagrees", "inconclusive", "uninformative", "not run")
 
 
@@ -32,8 +34,8 @@ def judged_claims(records: ClaimRecords, claims: Sequence[Claim] = CLAIMS) -> li
 
     - *not run*: no record.
     - *uninformative*: the record says that it shows nothing of it, or a control explains it.
-    - *inconclusive*: one seed, or an adjusted p-value above 0.05; for times and counts, which are
-      not tested, a range with the bound inside.
+    - *inconclusive*: fewer than three seeds, or an adjusted p-value above 0.05; for times and
+      counts, which are not tested, a range with the bound inside.
     - *agrees*, *disagrees*: the effect lies on the side of the bound that the claim says, or on
       the other.
     """
@@ -62,8 +64,8 @@ def _verdict(claim: Claim, of: Measured, p_holm: float | None) -> tuple[str, str
         assert of.high is not None
         inside = of.low < claim.bound <= of.high
         return ("inconclusive", "the bound lies within the range") if inside else (side, "")
-    if of.n < 2:
-        return "inconclusive", "one seed"
+    if of.n < FEWEST:
+        return "inconclusive", f"{of.n} of the {FEWEST} {of.of} that it takes"
     if p_holm is None or p_holm > LEVEL:
         return "inconclusive", ""
     return side, ""

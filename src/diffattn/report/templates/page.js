@@ -4,7 +4,11 @@ const chartConfig = {
   displaylogo: false,
   displayModeBar: "hover",
   // Named one by one: the default bar holds a button that uploads the figure.
-  modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
+  modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage", {
+    name: "Download plot as an SVG",
+    icon: Plotly.Icons.disk,
+    click: function (place) { Plotly.downloadImage(place, { format: "svg", filename: place.id }); },
+  }]],
 };
 
 function squareHeight(place) {

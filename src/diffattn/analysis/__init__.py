@@ -1,0 +1,1 @@
+"""What models attend to, how large their activations are, and their λ."""

@@ -1,0 +1,104 @@
+r"""Do the heads of a layer do the same? Cosine of their maps, and CKA of what they give.
+
+Two heads may attend alike and yet read other values; their features say whether what they give is
+the same up to a rotation and a factor.
+"""
+
+import torch
+from torch import Tensor
+
+NOISE = 1e-6
+"""Share of a sum of squares below which what a difference leaves is its rounding."""
+
+
+class MapGram:
+    r"""Products of the maps of all pairs of heads, summed over rows.
+
+    Cosine of heads g and h: :math:`\sum_{ij} A^g_{ij} A^h_{ij} / (\lVert A^g \rVert \lVert A^h
+    \rVert)` over visible pairs of all texts, without first queries. Any two causal maps have much
+    in common, as early queries see few keys, so the correlation is given beside: the same of
+    every row minus its mean over the keys it sees. Two uniform maps have cosine 1 and no
+    correlation.
+
+    Args:
+        num_heads: H.
+    """
+
+    def __init__(self, num_heads: int) -> None:
+        self.products = torch.zeros(num_heads, num_heads, dtype=torch.float64)
+        self.means = torch.zeros(num_heads, num_heads, dtype=torch.float64)
+
+    def add(self, maps: Tensor, seen: Tensor) -> None:
+        """Add rows ``[H, R, S]``, hidden keys 0, of queries that see ``seen`` ``[R]`` keys."""
+        flat = maps.flatten(1)
+        self.products += (flat @ flat.T).double().cpu()
+        sums = maps.sum(-1).double()  # [H, R]
+        self.means += ((sums / seen.double()) @ sums.T).cpu()
+
+    def mean_cosine(self) -> float | None:
+        """Mean over pairs of different heads; ``None`` with one head or without rows."""
+        return _mean_normalised(self.products)
+
+    def mean_correlation(self) -> float | None:
+        """The same of maps minus their row means; ``None`` also where a map is uniform."""
+        centred = self.products - self.means
+        uniform = centred.diagonal() <= NOISE * self.products.diagonal()
+        return None if bool(uniform.any()) else _mean_normalised(centred)
+
+
+class HeadCka:
+    r"""Linear CKA of the features of all pairs of heads, without bias from few tokens.
+
+    The features of head h are what attention gives it, :math:`X_h \in \mathbb{R}^{n \times D_v}`,
+    before head norm and projection. With :math:`K = X_g X_g^\top, L = X_h X_h^\top`,
+    :math:`\tilde K` being K with a zero diagonal,
+
+    .. math:: \mathrm{HSIC}_1(K, L) = \frac{1}{n (n - 3)} \Bigl[\mathrm{tr}(\tilde K \tilde L)
+        + \frac{1^\top \tilde K 1\, 1^\top \tilde L 1}{(n - 1)(n - 2)}
+        - \frac{2}{n - 2} 1^\top \tilde K \tilde L 1\Bigr]
+
+    is summed over texts of four tokens or more, and CKA is :math:`\mathrm{HSIC}_1(K, L) /
+    \sqrt{\mathrm{HSIC}_1(K, K)\,\mathrm{HSIC}_1(L, L)}` of the sums: 1 for features that agree
+    up to rotation and factor, around 0 for independent ones (the usual estimator gives these
+    :math:`D_v / (D_v + n)`). Computed from features: no n by n matrix is made.
+
+    Source: arXiv:2010.15327, Eq. (2) and (3); arXiv:1905.00414 for linear CKA.
+
+    Args:
+        num_heads: H.
+    """
+
+    def __init__(self, num_heads: int) -> None:
+        self.hsic = torch.zeros(num_heads, num_heads, dtype=torch.float64)
+
+    def add(self, features: Tensor) -> None:
+        """Add one text, ``[H, n, Dv]``; fewer than four tokens say nothing."""
+        num_heads, n, _ = features.shape
+        if n < 4:
+            return
+        x = features.double()
+        diagonal = x.square().sum(-1)  # [H, n]
+        row_sums = (x @ x.sum(1)[..., None])[..., 0] - diagonal  # of K without diagonal
+        totals = row_sums.sum(-1)
+        traces = torch.stack(
+            # [H, Dv, Dv] at a time: head g with all others
+            [(x[g].T @ x).square().sum((-1, -2)) for g in range(num_heads)]
+        )
+        traces = traces - diagonal @ diagonal.T
+        together = totals[:, None] * totals / ((n - 1) * (n - 2))
+        mixed = 2 / (n - 2) * (row_sums @ row_sums.T)
+        self.hsic += ((traces + together - mixed) / (n * (n - 3))).cpu()
+
+    def mean(self) -> float | None:
+        """Mean over pairs of different heads; ``None`` with one head, or too few tokens."""
+        return _mean_normalised(self.hsic)
+
+
+def _mean_normalised(products: Tensor) -> float | None:
+    """Mean of x_gh / sqrt(x_gg x_hh) over g < h."""
+    size = products.diagonal()
+    if len(size) < 2 or not bool((size > 0).all()):
+        return None
+    normalised = products / (size[:, None] * size).sqrt()
+    above = torch.ones_like(normalised, dtype=torch.bool).triu(1)
+    return float(normalised[above].mean())

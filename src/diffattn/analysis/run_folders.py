@@ -1,0 +1,16 @@
+"""Run directories that hold a log, with weights or without. Needs no torch."""
+
+from pathlib import Path
+
+
+def has_log(path: str) -> bool:
+    """Whether ``path`` is a run directory with a log of its training."""
+    folder = Path(path)
+    return (folder / "run.json").is_file() and (folder / "metrics.jsonl").is_file()
+
+
+def is_log_alone(path: str) -> bool:
+    """Whether ``path`` is such a directory without a model, as committed records are."""
+    folder = Path(path)
+    model = (folder / "model" / "config.json", folder / "config.json")
+    return has_log(path) and not any(file.exists() for file in model)

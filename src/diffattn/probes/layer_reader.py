@@ -1,0 +1,313 @@
+"""What attention is given in every layer and what every block writes, one sequence at a time.
+
+Nothing here is as large as the square of the length: attention logits are made from the queries and
+keys of a layer, some rows at a time.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flash_attention_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from diffattn.errors import ConfigError, ShapeError
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.ops.lambda_param import diff_lambda
+from diffattn.probes.attention_rows import attention_implementation
+from diffattn.probes.finite import require_finite_logits
+
+BLOCK_ENTRIES = 2**22
+"""Attention logits of all heads and maps of one layer that are held at a time."""
+_OTHER_ATTENTION = ("softcap", "s_aux", "sinks", "position_bias")
+"""Options by which a layer asks for more than softmax(QK^T scale + mask) V."""
+_NAME = "diffattn_layer_reader"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionInputs:
+    """What one layer's attention is given for ``T`` tokens of one sequence, after RoPE."""
+
+    q: Tensor
+    """``[T, H, maps, D]``; two maps for differential attention, else one."""
+    k: Tensor
+    """``[T, Hkv, maps, D]``, or ``[T, Hkv, 1, D]`` where both maps share their keys."""
+    v: Tensor
+    """``[T, Hkv, Dv]``."""
+    lam: Tensor | None
+    """λ ``[T, H]``, float32 or wider; ``None`` with one map."""
+    scale: float
+    """Factor of the logits."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogitRows:
+    """Attention logits of neighbouring queries of one layer."""
+
+    start: int
+    """The first query."""
+    logits: Tensor
+    """``[H, maps, R, S]``, scaled; float32 or float64. The last of R queries sees all S keys."""
+    visible: Tensor
+    """bool ``[R, S]``: key j of query i where j <= i. The other logits mean nothing."""
+
+
+OnAttention = Callable[[int, AttentionInputs], None]
+"""Given the layer, counted from 0, and what its attention is given."""
+OnHidden = Callable[[int, Tensor], None]
+"""Given the layer and the residual stream after it, ``[T, hidden_size]``."""
+
+
+@torch.no_grad()
+def read_layers(
+    network: Any,
+    input_ids: Tensor,
+    on_attention: OnAttention,
+    on_hidden: OnHidden = lambda layer, x: None,
+) -> None:
+    """Run one sequence, and hand over what flows through each layer while it is there.
+
+    Models of ours hand it over themselves; others run by an attention function of transformers'
+    interface that is ours, and DiffLlama, which calls it once for each half of its values, is put
+    together to one differential attention with H heads: head i and head i + H are its two maps.
+
+    Args:
+        network: A causal language model that :func:`require_readable` accepts, in evaluation mode.
+        input_ids: int64 ``[1, T]``.
+        on_attention: Called for every layer in their order.
+        on_hidden: Called after every block.
+
+    Raises:
+        ShapeError: ``input_ids`` is not one row of one token or more.
+        ConfigError: A layer does not see all tokens before (a sliding window), or has another
+            attention; the model's type is named.
+        DiffAttnError: The model is broken: its logits are not finite.
+    """
+    if input_ids.ndim != 2 or len(input_ids) != 1 or not input_ids.numel():
+        raise ShapeError(f"read_layers: input_ids must be [1, T], got {list(input_ids.shape)}.")
+    with ExitStack() as hooks:
+        for layer, block in enumerate(_blocks(network)):
+            hooks.callback(block.register_forward_hook(_stream(layer, on_hidden)).remove)
+        if isinstance(network, DiffTransformerForCausalLM):
+            for layer, block in enumerate(network.model.layers):
+                hook = _attend_of_ours(layer, on_attention)
+                attention: Any = block.self_attn
+                handle = attention.register_forward_pre_hook(hook, with_kwargs=True)
+                hooks.callback(handle.remove)
+        else:
+            hooks.enter_context(_interface(network, _Interface(network, on_attention)))
+        output = network(input_ids=input_ids.to(network.device), use_cache=False, logits_to_keep=1)
+    require_finite_logits(str(network.config.model_type), output.logits, network)
+
+
+@torch.no_grad()
+def require_readable(network: Any, num_tokens: int) -> None:
+    """Refuse a model whose attention maps cannot be made from what its layers are given.
+
+    A short input is run once as the model is and once by :func:`read_layers`: every layer must
+    have handed over its attention, and the logits must agree within rounding.
+
+    Args:
+        network: A causal language model, in evaluation mode.
+        num_tokens: Longest sequence that will be read: no sliding window may be shorter.
+
+    Raises:
+        ConfigError: They do not, or one is; the model's type is named.
+        DiffAttnError: The model is broken: its logits are not finite.
+    """
+    config = network.config
+    kind = _kind(network)
+    if isinstance(network, DiffTransformerForCausalLM):
+        facts = config.attention
+        if facts.map_norm or not facts.attention_units:
+            raise ConfigError(
+                f"analysis: {kind} must have attention maps A1 − λ A2 that act as they are, got "
+                f"{facts.control}."
+            )
+    for name in ("sliding_window", "attention_chunk_size"):
+        _require_whole(kind, getattr(config, name, None), num_tokens)
+    called: set[int] = set()
+    ids = torch.arange(min(8, config.vocab_size), device=network.device)[None]
+    expected = network(input_ids=ids, use_cache=False, logits_to_keep=1).logits
+    require_finite_logits(kind, expected, network)
+    seen: list[Tensor] = []
+    handle = network.get_output_embeddings().register_forward_hook(
+        lambda module, inputs, output: seen.append(output)
+    )
+    try:
+        read_layers(network, ids, lambda layer, inputs: called.add(layer))
+    finally:
+        handle.remove()
+    if len(called) != config.num_hidden_layers:
+        raise ConfigError(
+            f"analysis: every layer of {kind} must hand over its queries and keys, got "
+            f"{len(called)} of {config.num_hidden_layers}."
+        )
+    # Each layer rounds a sum over the hidden size once more or less.
+    budget = torch.finfo(network.dtype).eps * config.num_hidden_layers * config.hidden_size**0.5
+    finite = expected.isfinite()  # some models suppress a token by −inf
+    found = seen[-1][:, -1:].reshape(expected.shape)
+    size = float(expected[finite].abs().max()) or 1.0
+    error = float((found - expected)[finite].abs().max()) / size
+    if not error <= budget:
+        raise ConfigError(
+            f"analysis: attention of {kind} must be softmax(QK^T scale) V over all tokens before, "
+            f"got logits that differ by {error:.1e}."
+        )
+
+
+def logit_rows(inputs: AttentionInputs, entries: int = BLOCK_ENTRIES) -> Iterator[LogitRows]:
+    r"""Logits :math:`s\,q_i \cdot k_j` of one layer, as many rows at a time as ``entries`` allows.
+
+    The largest tensor made has ``max(entries, H * maps * T)`` numbers: at least one row of every
+    head. In float32 (float64 for float64 queries), from queries and keys as the layer has them.
+
+    Args:
+        inputs: Of one layer.
+        entries: Logits held at a time.
+    """
+    num_tokens, num_heads, maps, _ = inputs.q.shape
+    queries = _wide(inputs.q) * inputs.scale
+    keys = _wide(inputs.k).repeat_interleave(num_heads // inputs.k.shape[1], dim=1)
+    keys = keys.permute(1, 2, 3, 0)  # [H, maps or 1, D, T]
+    places = torch.arange(num_tokens, device=queries.device)
+    rows = max(1, entries // (num_heads * maps * num_tokens))
+    for start in range(0, num_tokens, rows):
+        stop = min(start + rows, num_tokens)
+        logits = queries[start:stop].permute(1, 2, 0, 3) @ keys[..., :stop]
+        visible = places[:stop] <= places[start:stop, None]
+        yield LogitRows(start=start, logits=logits, visible=visible)
+
+
+def _attend_of_ours(layer: int, on_attention: OnAttention) -> Callable[..., Any]:
+    """What a layer of ours is given in place of its operator also hands over its arguments."""
+
+    def hook(
+        module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        operator = options["attend"]
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, *lam: Tensor) -> Tensor:
+            one_map = q.ndim == 4
+            given = AttentionInputs(
+                q=q[0, :, :, None] if one_map else q[0],
+                k=k[0, :, :, None] if k.ndim == 4 else k[0],
+                v=v[0],
+                lam=None if one_map else lam[0].expand(q.shape[:3])[0],
+                scale=q.shape[-1] ** -0.5,
+            )
+            on_attention(layer, given)
+            out: Tensor = operator(q, k, v, *lam)
+            return out
+
+        return inputs, {**options, "attend": attend}
+
+    return hook
+
+
+class _Interface:
+    """An attention function of transformers' interface that hands over its arguments."""
+
+    def __init__(self, network: Any, on_attention: OnAttention) -> None:
+        self.kind = _kind(network)
+        self.is_diffllama = network.config.model_type == "diffllama"
+        self.on_attention = on_attention
+        self.layers: dict[int, int] = {}
+        self.half: Tensor | None = None
+
+    def __call__(
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None = None,
+        **options: Any,
+    ) -> tuple[Tensor, None]:
+        """Softmax attention over ``[B, heads, T, D]``, every token and those before it."""
+        other = [name for name in _OTHER_ATTENTION if options.get(name) is not None]
+        if other or attention_mask is not None or not getattr(module, "is_causal", True):
+            what = ", ".join(other) or "a mask of its own"
+            raise ConfigError(
+                f"analysis: attention of {self.kind} must be plain causal softmax, got {what}."
+            )
+        _require_whole(self.kind, options.get("sliding_window"), query.shape[2])
+        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+        layer = self.layers.setdefault(id(module), len(self.layers))
+        if not self.is_diffllama:
+            q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+            given = AttentionInputs(q=q[:, :, None], k=k[:, :, None], v=v, lam=None, scale=scale)
+            self.on_attention(layer, given)
+        elif self.half is None:  # the first of two calls: the left halves of the values
+            self.half = value
+        else:
+            values, self.half = torch.cat([self.half, value], dim=-1), None
+            self.on_attention(layer, _diffllama(module, query, key, values, scale))
+        groups = query.shape[1] // key.shape[1]
+        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
+        return out.transpose(1, 2).contiguous(), None
+
+
+def _diffllama(
+    layer: Any, query: Tensor, key: Tensor, value: Tensor, scale: float
+) -> AttentionInputs:
+    """Heads i and i + H as the two maps of head i; both halves of the values side by side."""
+    q = torch.stack(query[0].chunk(2, dim=0), dim=2)  # [H, T, 2, D]
+    k = torch.stack(key[0].chunk(2, dim=0), dim=2)
+    v = value[0].chunk(2, dim=0)[0]  # the same values are given to both maps
+    lam = diff_lambda(
+        layer.lambda_q1, layer.lambda_k1, layer.lambda_q2, layer.lambda_k2, layer.lambda_init
+    )
+    return AttentionInputs(
+        q=q.transpose(0, 1), k=k.transpose(0, 1), v=v.transpose(0, 1),
+        lam=lam.expand(q.shape[1], q.shape[0]), scale=scale,
+    )  # fmt: skip
+
+
+@contextmanager
+def _interface(network: Any, attention: _Interface) -> Iterator[None]:
+    """The model with this attention function and without masks, which would be T by T."""
+    ALL_ATTENTION_FUNCTIONS.register(_NAME, attention)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(_NAME, flash_attention_mask)
+    with attention_implementation(network, _NAME):
+        yield
+
+
+def _blocks(network: Any) -> list[nn.Module]:
+    """The decoder blocks: the list of as many modules as there are layers."""
+    number = network.config.num_hidden_layers
+    for module in network.base_model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == number:
+            return list(module)
+    raise ConfigError(f"analysis: {_kind(network)} must have a list of {number} blocks, got none.")
+
+
+def _stream(layer: int, on_hidden: OnHidden) -> Callable[..., None]:
+    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+        on_hidden(layer, (output[0] if isinstance(output, tuple) else output)[0])
+
+    return hook
+
+
+def _require_whole(kind: str, window: int | None, num_tokens: int) -> None:
+    if window is not None and window < num_tokens:
+        raise ConfigError(
+            f"analysis: {kind} must attend to all tokens before, got a sliding window of {window} "
+            f"in a text of {num_tokens}."
+        )
+
+
+def _kind(network: Any) -> str:
+    config = network.config
+    return repr(getattr(config, "attention_type", None) or str(config.model_type))
+
+
+def _wide(x: Tensor) -> Tensor:
+    """float32, or float64 as it is."""
+    return x if x.dtype == torch.float64 else x.float()

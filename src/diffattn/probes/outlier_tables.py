@@ -1,0 +1,139 @@
+"""What an outlier scan says: Table 5's rows, the places of the largest, one row per layer."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from diffattn.probes.outliers import (
+    HIDDEN_PLACE,
+    LOGIT_PLACE,
+    OutlierScan,
+    Parts,
+    Tally,
+    merged,
+)
+
+RANKS = (1, 2, 3, 10, 100)
+"""Of Table 5."""
+WITH, WITHOUT = "all positions", "without position 0"
+LOGITS, MAP_1, MAP_2, HIDDEN = "attention logits", "logits of A1", "logits of A2", "hidden states"
+_NAMED = 10
+"""Largest values of which the place is written out."""
+TokenText = Callable[[int], str]
+
+
+def pooled(scan: OutlierScan) -> dict[str, Parts]:
+    """Over all layers: logits of each map under :data:`MAP_1` and :data:`MAP_2`, hidden states."""
+    groups: dict[str, list[Parts]] = {}
+    for (_, number), parts in scan.logits.items():
+        groups.setdefault((MAP_1, MAP_2)[number], []).append(parts)
+    groups[HIDDEN] = list(scan.hidden.values())
+    return {name: _together(every) for name, every in sorted(groups.items()) if every}
+
+
+def common_scale(scales: Sequence[float]) -> float | None:
+    """The factor of all logits; ``None`` where layers differ, so that none undoes it for all."""
+    return scales[0] if scales and len(set(scales)) == 1 else None
+
+
+def outlier_summary(
+    groups: Mapping[str, Parts], scale: float | None, token_text: TokenText
+) -> dict[str, Any]:
+    """Top-k, median, kurtosis and massive activations, with and without position 0.
+
+    Source: arXiv:2410.05258v2, Table 5.
+
+    Args:
+        groups: Of :func:`pooled`, of one scan or several merged ones.
+        scale: Factor of the logits, which is undone beside; see :func:`common_scale`.
+        token_text: A token's id to its text.
+
+    Returns:
+        By kind of activation (logits also of both maps together, and ``... before scaling``) and
+        by :data:`WITH` and :data:`WITHOUT`: ``count``, ``top`` by rank, ``median``, ``kurtosis``,
+        ``massive``, and ``largest``: the places of the largest.
+    """
+    named = dict(groups)
+    of_maps = [groups[name] for name in (MAP_1, MAP_2) if name in groups]
+    if len(of_maps) == 1:
+        named = {LOGITS: named.pop(MAP_1), **named}
+    elif of_maps:
+        named = {LOGITS: _together(of_maps), **named}
+    rows: dict[str, Any] = {}
+    for name, parts in named.items():
+        is_logits = name != HIDDEN
+        place = LOGIT_PLACE if is_logits else HIDDEN_PLACE
+        rows[name] = {
+            which: _row(tally, place, token_text) for which, tally in _with_and_without(parts)
+        }
+        if is_logits and scale:
+            rows[f"{name} before scaling"] = {
+                which: _unscaled(row, scale) for which, row in rows[name].items()
+            }
+    return rows
+
+
+def layer_rows(scan: OutlierScan) -> list[dict[str, Any]]:
+    """Per layer: largest, median and kurtosis of logits (per map, scaled) and hidden states."""
+    rows = []
+    for layer in sorted(scan.hidden):
+        maps = {
+            (MAP_1, MAP_2)[number]: parts
+            for (of, number), parts in sorted(scan.logits.items())
+            if of == layer
+        }
+        groups = {LOGITS: _together(list(maps.values()))} if maps else {}
+        if len(maps) > 1:
+            groups |= maps
+        groups[HIDDEN] = scan.hidden[layer]
+        rows.append(
+            {
+                name: {
+                    which: {
+                        "largest": tally.largest,
+                        "median": tally.median,
+                        "kurtosis": tally.kurtosis,
+                    }
+                    for which, tally in _with_and_without(parts)
+                }
+                for name, parts in groups.items()
+            }
+        )
+    return rows
+
+
+def _row(tally: Tally, place: Sequence[str], token_text: TokenText) -> dict[str, Any]:
+    values = tally.values.tolist()
+    return {
+        "count": tally.count,
+        "top": {str(rank): values[rank - 1] for rank in RANKS if rank <= len(values)},
+        "median": tally.median,
+        "kurtosis": tally.kurtosis,
+        "massive": tally.massive,
+        "largest": [
+            {"value": value, **_place(place, numbers, token_text)}
+            for value, numbers in zip(values[:_NAMED], tally.places.tolist(), strict=False)
+        ],
+    }
+
+
+def _place(names: Sequence[str], numbers: Sequence[int], token_text: TokenText) -> dict[str, Any]:
+    """Layers, heads, channels and positions are counted from 0, maps from 1."""
+    entry: dict[str, Any] = {}
+    for name, value in zip(names, numbers, strict=True):
+        is_token = name.endswith("token")
+        entry[name] = token_text(value) if is_token else value + (name == "map")
+    return entry
+
+
+def _unscaled(row: dict[str, Any], scale: float) -> dict[str, Any]:
+    """The same without the factor: only massive activations change, and are left to the others."""
+    kept = {"count": row["count"], "kurtosis": row["kurtosis"], "median": row["median"] / scale}
+    return kept | {"top": {rank: value / scale for rank, value in row["top"].items()}}
+
+
+def _with_and_without(parts: Parts) -> list[tuple[str, Tally]]:
+    return [(WITH, merged([parts[True], parts[False]])), (WITHOUT, parts[False])]
+
+
+def _together(every: Sequence[Parts]) -> Parts:
+    return {of_first: merged([parts[of_first] for parts in every]) for of_first in (True, False)}

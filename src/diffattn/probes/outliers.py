@@ -1,0 +1,284 @@
+"""The largest and the middle of any number of activations, in one pass and fixed memory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffattn.errors import DiffAttnError
+from diffattn.probes.layer_reader import AttentionInputs, LogitRows
+
+TOP = 100
+"""Largest values that are kept with their places."""
+MEDIAN_ERROR = 2**-8
+"""Largest relative error of a median, 0.4 %: half the width of a bin."""
+MASSIVE = (100.0, 1000.0)
+"""A massive activation is larger than the first, and than the second times the median."""
+_BINS = (1 << 15) - (1 << 7)  # the finite bfloat16 numbers from 0 up
+
+
+class Tally:
+    r"""Numbers seen so far: the largest, a histogram of absolute values, sums of powers.
+
+    Bins are the bfloat16 numbers from 0 up: 128 to each power of two, so that
+    :math:`|x| \in [b, b (1 + 2^{-7}))` and the middle of a bin is off by at most
+    :data:`MEDIAN_ERROR`, down to 1e-38. Memory is the same after any number of values: 256 KiB.
+
+    Source: arXiv:2410.05258v2, Table 5 (which says neither corpus nor estimator).
+
+    Args:
+        width: Numbers that name the place of a value.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.count = 0
+        self.powers = torch.zeros(4, dtype=torch.float64)
+        """Sums of x, x², x³ and x⁴."""
+        self.histogram = torch.zeros(_BINS, dtype=torch.int64)
+        self.values = torch.zeros(0, dtype=torch.float64)
+        """The largest absolute values, at most :data:`TOP`, largest first."""
+        self.places = torch.zeros(0, width, dtype=torch.int64)
+
+    def add(self, x: Tensor, place_of: Callable[[Tensor], Tensor]) -> None:
+        """Count some numbers.
+
+        Args:
+            x: ``[n]``, float32 or wider.
+            place_of: Indices into ``x``, int64 ``[m]``, to places, int64 ``[m, width]``.
+        """
+        if not x.numel():
+            return
+        sizes = x.abs()
+        self.count += x.numel()
+        squares = x.double().square()
+        self.powers += torch.stack(
+            [x.sum(dtype=torch.float64), squares.sum(), (squares * x).sum(), squares.square().sum()]
+        ).cpu()
+        # The upper half of a float32 is the bfloat16 below it.
+        patterns = sizes.float().view(torch.int32) >> 16
+        self.histogram += torch.bincount(patterns, minlength=_BINS).cpu()
+        full = len(self.values) == TOP
+        wanted = (sizes > float(self.values[-1])).nonzero()[:, 0] if full else None
+        candidates = sizes if wanted is None else sizes[wanted]
+        values, order = candidates.topk(min(TOP, len(candidates)))
+        indices = order if wanted is None else wanted[order]
+        self._keep(values.double().cpu(), place_of(indices).cpu())
+
+    def merge(self, other: "Tally") -> None:
+        """Count all that another tally has counted."""
+        self.count += other.count
+        self.powers += other.powers
+        self.histogram += other.histogram
+        self._keep(other.values, other.places)
+
+    def _keep(self, values: Tensor, places: Tensor) -> None:
+        values, places = torch.cat([self.values, values]), torch.cat([self.places, places])
+        order = values.argsort(descending=True, stable=True)[:TOP]
+        self.values, self.places = values[order], places[order]
+
+    @property
+    def largest(self) -> float:
+        """The infinity norm; 0 of nothing."""
+        return float(self.values[0]) if len(self.values) else 0.0
+
+    @property
+    def median(self) -> float:
+        """Median of the absolute values (the lower one of two), within :data:`MEDIAN_ERROR`."""
+        if not self.count:
+            return 0.0
+        rank = (self.count + 1) // 2
+        number = int(torch.searchsorted(self.histogram.cumsum(0), rank))
+        low, high = _edges(torch.tensor([number, number + 1])).tolist()
+        return (low + high) / 2 if number else 0.0
+
+    @property
+    def kurtosis(self) -> float | None:
+        r""":math:`\mathrm{E}(x - \mu)^4 / (\mathrm{E}(x - \mu)^2)^2`, 3 for a normal distribution.
+
+        ``None`` without spread. Source: arXiv:2306.12929 (Bondarenko et al.), section 5.
+        """
+        if not self.count:
+            return None
+        one, two, three, four = (self.powers / self.count).tolist()
+        variance = two - one**2
+        # Differences of sums: what is below their rounding is no spread.
+        if variance <= 1e-13 * two:
+            return None
+        return float((four - 4 * one * three + 6 * one**2 * two - 3 * one**4) / variance**2)
+
+    @property
+    def massive(self) -> int:
+        """Values above 100 and above 1,000 medians, to one bin (0.8 %) at that border.
+
+        Source: arXiv:2402.17762 (massive activations), section 2.
+        """
+        least, medians = MASSIVE
+        border = max(least, medians * self.median)
+        return int(self.histogram[_edges(torch.arange(_BINS)) >= border].sum())
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        used = self.histogram.nonzero()[:, 0]
+        first = int(used[0]) if len(used) else 0
+        last = int(used[-1]) + 1 if len(used) else 0
+        return {
+            "count": self.count,
+            "powers": self.powers.tolist(),
+            "first_bin": first,
+            "bins": self.histogram[first:last].tolist(),
+            "values": self.values.tolist(),
+            "places": self.places.tolist(),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], width: int) -> "Tally":
+        """What :meth:`to_json` gave."""
+        tally = cls(width)
+        tally.count = value["count"]
+        tally.powers += torch.tensor(value["powers"], dtype=torch.float64)
+        first = value["first_bin"]
+        tally.histogram[first : first + len(value["bins"])] += torch.tensor(
+            value["bins"], dtype=torch.int64
+        )
+        tally._keep(
+            torch.tensor(value["values"], dtype=torch.float64),
+            torch.tensor(value["places"], dtype=torch.int64).reshape(-1, width),
+        )
+        return tally
+
+
+def merged(tallies: list[Tally]) -> Tally:
+    """One tally of all; those given stay as they are."""
+    whole = Tally(tallies[0].places.shape[1])
+    for tally in tallies:
+        whole.merge(tally)
+    return whole
+
+
+LOGIT_PLACE = ("layer", "map", "head", "text", "query", "key", "query_token", "key_token")
+HIDDEN_PLACE = ("layer", "channel", "text", "position", "token")
+Parts = dict[bool, Tally]
+"""Entries at position 0 (of the key, or of the token) under True, all others under False."""
+
+
+@dataclass
+class OutlierScan:
+    """Attention logits and hidden states of any number of texts, layer by layer.
+
+    Logits are those of visible keys, after RoPE and after the factor 1/√d. What concerns position
+    0, where massive activations sit, is counted apart. Memory depends on the number of layers
+    alone.
+
+    Source: arXiv:2410.05258v2, Table 5.
+    """
+
+    logits: dict[tuple[int, int], Parts] = field(default_factory=dict)
+    """By layer and map, both from 0."""
+    hidden: dict[int, Parts] = field(default_factory=dict)
+    """By layer."""
+    scales: dict[int, float] = field(default_factory=dict)
+    """Factor of the logits by layer."""
+
+    def add_logits(
+        self, layer: int, inputs: AttentionInputs, rows: LogitRows, tokens: Tensor, text: int
+    ) -> None:
+        """Count the logits of some rows of one layer.
+
+        Args:
+            layer: From 0.
+            inputs: Of the layer.
+            rows: Of :func:`diffattn.probes.layer_reader.logit_rows`.
+            tokens: int64 ``[T]``, on the device of ``rows``.
+            text: Number of the text.
+
+        Raises:
+            DiffAttnError: A logit is not finite.
+        """
+        self.scales[layer] = inputs.scale
+        first = torch.zeros_like(rows.visible)
+        first[:, 0] = True
+        for of_first in (True, False):
+            pairs = (rows.visible & (first == of_first)).nonzero()  # [n, 2]
+            queries, keys = pairs.unbind(1)
+            seen = rows.logits[:, :, queries, keys]  # [H, maps, n]
+            _require_finite(f"attention logits of layer {layer}", seen)
+            for number, x in enumerate(seen.unbind(1)):
+                place_of = partial(
+                    _logit_places, layer=layer, number=number, text=text, tokens=tokens,
+                    queries=queries + rows.start, keys=keys,
+                )  # fmt: skip
+                parts = self.logits.setdefault((layer, number), _parts(len(LOGIT_PLACE)))
+                parts[of_first].add(x.flatten(), place_of)
+
+    def add_hidden(self, layer: int, x: Tensor, tokens: Tensor, text: int) -> None:
+        """Count the residual stream after one block.
+
+        Args:
+            layer: From 0.
+            x: ``[T, hidden_size]``.
+            tokens: int64 ``[T]``, on the device of ``x``.
+            text: Number of the text.
+
+        Raises:
+            DiffAttnError: An entry is not finite.
+        """
+        _require_finite(f"hidden states of layer {layer}", x)
+        x = x if x.dtype == torch.float64 else x.float()
+        parts = self.hidden.setdefault(layer, _parts(len(HIDDEN_PLACE)))
+        for of_first, part, begin in ((True, x[:1], 0), (False, x[1:], 1)):
+            place_of = partial(
+                _hidden_places, layer=layer, text=text, tokens=tokens, begin=begin,
+                width=x.shape[1],
+            )  # fmt: skip
+            parts[of_first].add(part.flatten(), place_of)
+
+
+def _logit_places(
+    index: Tensor,
+    *,
+    layer: int,
+    number: int,
+    text: int,
+    tokens: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+) -> Tensor:
+    """Columns of :data:`LOGIT_PLACE`; ``index`` counts heads times pairs of query and key."""
+    head, pair = index // len(keys), index % len(keys)
+    query, key = queries[pair], keys[pair]
+    return _columns([layer, number, head, text, query, key, tokens[query], tokens[key]], index)
+
+
+def _hidden_places(
+    index: Tensor, *, layer: int, text: int, tokens: Tensor, begin: int, width: int
+) -> Tensor:
+    """Columns of :data:`HIDDEN_PLACE`; ``index`` counts tokens times channels."""
+    position = index // width + begin
+    return _columns([layer, index % width, text, position, tokens[position]], index)
+
+
+def _edges(patterns: Tensor) -> Tensor:
+    """The lower ends of bins, float64; that of the one after the last is the largest number."""
+    return (
+        (patterns.int() << 16)
+        .view(torch.float32)
+        .double()
+        .nan_to_num(posinf=torch.finfo(torch.float32).max)
+    )
+
+
+def _parts(width: int) -> Parts:
+    return {True: Tally(width), False: Tally(width)}
+
+
+def _columns(named: list[Any], index: Tensor) -> Tensor:
+    columns = [index.new_full(index.shape, x) if isinstance(x, int) else x for x in named]
+    return torch.stack(columns, dim=1)
+
+
+def _require_finite(what: str, x: Tensor) -> None:
+    if not bool(x.isfinite().all()):
+        raise DiffAttnError(f"outliers: {what} must be finite, got NaN or infinity.")

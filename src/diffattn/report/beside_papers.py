@@ -1,0 +1,123 @@
+"""Put together the page that sets the papers' tables and figures beside records."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import CheckpointError
+from diffattn.report.benchmarks.section import bench_section
+from diffattn.report.claims.folders import SortedFolders, sort_folders
+from diffattn.report.claims.tables import findings_of
+from diffattn.report.page.charts import Chart
+from diffattn.report.page.render import write_page
+from diffattn.report.page.tables import Table
+from diffattn.report.papers.page import CHAPTERS, TITLE, papers_page
+from diffattn.report.recall.files import read_recall_study
+from diffattn.report.scaling.files import read_scaling_study
+from diffattn.report.scaling.page import over
+from diffattn.report.scaling.tables import axes_of
+from diffattn.report.stability.files import read_stability_study
+from diffattn.report.stability.page import over_rates
+from diffattn.report.study.files import read_study
+from diffattn.report.study.rows import rows_table
+from diffattn.report.study.tables import verdict_table
+
+_READERS = {
+    "text": read_study,
+    "ablations": read_study,
+    "rank": read_study,
+    "recall": read_recall_study,
+    "stability": read_stability_study,
+    "scaling": read_scaling_study,
+}
+
+
+def build_papers_report(folders: Sequence[Path], out: Path, root: Path | None = None) -> Path:
+    """Write one HTML file: each table and figure of the papers, with what the records say of it.
+
+    The same files give the same bytes. A folder that is damaged or does not fit is named in the
+    page and left out; records of different protocol versions are never mixed.
+
+    Args:
+        folders: Of ``diffattn reproduce`` and ``diffattn evaluate``, and files of ``diffattn
+            bench`` or folders of them.
+        out: File to write.
+        root: Paths are named from here. Default: as they are.
+
+    Returns:
+        The file written.
+
+    Raises:
+        OSError: The file cannot be written; an existing one is left as it was.
+    """
+    found = sort_folders(folders, root)
+    studies = _read(found)
+    charts, tables = _own(studies)
+    page = papers_page(
+        findings_of(found.records, found.lies_at),
+        charts,
+        tables,
+        found.gaps,
+        _provenance(found, studies),
+    )
+    measured = [
+        bench_section(result, f"bench-{index}")
+        for index, result in enumerate(found.records.benchmarks)
+    ]
+    chapters = {**CHAPTERS}
+    if measured:
+        last = chapters.popitem()
+        chapters |= {"benchmarks": "Benchmarks", last[0]: last[1]}
+    return write_page(
+        Path(out), "papers.html.j2", title=TITLE, chapters=chapters, papers=page,
+        benchmarks=measured,
+    )  # fmt: skip
+
+
+def _read(found: SortedFolders) -> dict[str, Any]:
+    """Whole studies, for their charts."""
+    studies = {}
+    for kind, folder in found.studies.items():
+        try:
+            studies[kind] = _READERS[kind](folder)
+        except CheckpointError as error:
+            found.gaps.append(f"{found.name(folder)} has no chart here: {error}")
+    return studies
+
+
+def _own(studies: dict[str, Any]) -> tuple[dict[str, list[Chart]], dict[str, list[Table]]]:
+    """Charts and tables of the records, by the section they belong to."""
+    charts: dict[str, list[Chart]] = {}
+    tables: dict[str, list[Table]] = {}
+    scaling, stability = studies.get("scaling"), studies.get("stability")
+    if scaling is not None and scaling.results is not None:
+        for axis, section in (("parameters", "size"), ("tokens", "tokens")):
+            charts[section] = [over(axes_of(scaling)[axis], axis)]
+    if stability is not None and stability.results is not None:
+        charts["v2"] = [over_rates(stability, "gradient_spike_share", "chart-gradient-spikes")]
+    if (text := studies.get("text")) is not None and text.results is not None:
+        tables["size"] = [verdict_table(text)]
+    for kind, section in (("ablations", "ablations"), ("rank", "shared")):
+        rows = rows_table(studies[kind]) if kind in studies else None
+        if rows is not None:
+            tables[section] = [rows]
+    return charts, tables
+
+
+def _provenance(found: SortedFolders, studies: dict[str, Any]) -> list[tuple[str, str]]:
+    said = []
+    for kind, folder in found.studies.items():
+        words = [f"study of {kind}"]
+        if kind in studies:
+            study = studies[kind]
+            commits = sorted({(run.record.commit or "not recorded")[:12] for run in study.runs})
+            machines = sorted({str(run.record.hardware.get("cpu", "")) for run in study.runs})
+            words += [
+                f"scale {study.info.get('scale')}", f"created {study.info.get('created')}",
+                f"{len(study.runs)} runs", f"commit {', '.join(commits)}", *filter(None, machines),
+            ]  # fmt: skip
+        said.append((found.name(folder), ", ".join(words)))
+    said += [(found.name(folder), "evaluation") for folder in found.evaluations]
+    for file, result in zip(found.benchmarks, found.records.benchmarks, strict=True):
+        said.append((found.name(file), f"benchmarks: {', '.join(result.runs)}"))
+    return said

@@ -1,0 +1,133 @@
+"""The records that claims are read from, wherever they lie: sorted by kind, never mixed."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import CheckpointError
+from diffattn.records.evaluations import EVALUATION_MARKER, EvalResult
+from diffattn.records.results import BenchResult
+from diffattn.report.claims.records import (
+    BENCHMARKS,
+    EVALUATIONS,
+    STUDIES,
+    ClaimRecords,
+    read_evaluations,
+    records_of_kind,
+)
+from diffattn.report.page.runs import study_kind
+
+
+@dataclass(kw_only=True)
+class SortedFolders:
+    """Folders by what they hold."""
+
+    studies: dict[str, Path] = field(default_factory=dict)
+    """One per kind."""
+    evaluations: list[Path] = field(default_factory=list)
+    benchmarks: list[Path] = field(default_factory=list)
+    """Files."""
+    records: ClaimRecords = field(default_factory=ClaimRecords)
+    """What claims read of them."""
+    lies_at: dict[str, str] = field(default_factory=dict)
+    """Folder of a record under the repository to where it lies here."""
+    gaps: list[str] = field(default_factory=list)
+    """What was left out, and why, a sentence each."""
+    root: Path | None = None
+
+    def name(self, path: Path) -> str:
+        """How the page names a path."""
+        return str(path if self.root is None else path.relative_to(self.root))
+
+
+def committed_folders(root: Path) -> list[Path]:
+    """Every record of a checkout.
+
+    Args:
+        root: Folder with ``published/`` and ``benchmarks/``.
+    """
+    studies = [root / place for place in STUDIES.values()]
+    evaluations = sorted(
+        path.parent for path in (root / EVALUATIONS).glob(f"*/{EVALUATION_MARKER}")
+    )
+    found = [*(path for path in studies if (path / "study.json").exists()), *evaluations]
+    return [*found, root / BENCHMARKS] if (root / BENCHMARKS).is_dir() else found
+
+
+def sort_folders(folders: Sequence[Path], root: Path | None = None) -> SortedFolders:
+    """Read every folder; what is damaged, foreign or does not fit is named and left out.
+
+    Args:
+        folders: Of ``diffattn reproduce`` and ``diffattn evaluate``, and files of ``diffattn
+            bench`` or folders of them.
+        root: Paths are named from here. Default: as they are.
+    """
+    found = SortedFolders(root=root)
+    of_kind: dict[str, Any] = {}
+    results: list[EvalResult] = []
+    bench: list[BenchResult] = []
+    for folder in folders:
+        try:
+            if (folder / "study.json").exists():
+                _take_study(folder, found, of_kind)
+            elif (folder / EVALUATION_MARKER).exists():
+                results += read_evaluations(folder)
+                found.evaluations.append(folder)
+            else:
+                bench += _bench(folder, found)
+        except CheckpointError as error:
+            found.gaps.append(f"{found.name(folder)} was left out: {error}")
+    found.records = ClaimRecords(
+        **of_kind, evaluations=tuple(_alike(results, found.gaps)), benchmarks=tuple(bench)
+    )
+    found.lies_at |= {STUDIES[kind]: found.name(path) for kind, path in found.studies.items()}
+    if found.evaluations:
+        found.lies_at[EVALUATIONS] = ", ".join(map(found.name, found.evaluations))
+    if found.benchmarks:
+        found.lies_at[BENCHMARKS] = ", ".join(map(found.name, found.benchmarks))
+    return found
+
+
+def _take_study(folder: Path, found: SortedFolders, of_kind: dict[str, Any]) -> None:
+    kind = study_kind(folder)
+    if kind not in STUDIES:
+        raise CheckpointError(f"kind must be one of {', '.join(STUDIES)}, got {kind}.")
+    if kind in found.studies:
+        raise CheckpointError(
+            f"there must be one study of {kind}, got {found.name(found.studies[kind])}, too."
+        )
+    of_kind[kind] = records_of_kind(kind, folder)
+    found.studies[kind] = folder
+    if of_kind[kind] is None:
+        found.gaps.append(
+            f"{found.name(folder)} holds no results yet, or those of a protocol without controls."
+        )
+
+
+def _bench(path: Path, found: SortedFolders) -> Iterable[BenchResult]:
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    if not files:
+        raise CheckpointError(
+            "must hold study.json, evaluation.json or records of bench, got none."
+        )
+    results = [BenchResult.read(file) for file in files]
+    found.benchmarks += files
+    return results
+
+
+def _alike(results: Sequence[EvalResult], gaps: list[str]) -> Iterable[EvalResult]:
+    """Those of one protocol version and the same questions: others cannot be compared."""
+    newest = {of.protocol: 0 for of in results}
+    for of in results:
+        newest[of.protocol] = max(newest[of.protocol], of.version)
+    first: dict[str, EvalResult] = {}
+    for of in results:
+        what = f"{of.model.get('label')}'s result of {of.variant} was left out"
+        if of.version != newest[of.protocol]:
+            gaps.append(f"{what}: version {of.version} of the protocol, not {newest[of.protocol]}.")
+        elif first.setdefault(of.variant, of).parameters != of.parameters:
+            other = first[of.variant].model.get("label")
+            gaps.append(f"{what}: its parameters differ from those of {other}.")
+        else:
+            yield of

@@ -1,0 +1,145 @@
+"""What the page beside the papers shows, as plain values."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from diffattn.report.page.charts import Chart
+from diffattn.report.page.findings import Finding
+from diffattn.report.page.tables import Table, head_cell, number_cell, table, word_cell
+from diffattn.report.page.wording import listing, number, plural
+from diffattn.report.paper import PublishedTable, published_tables
+from diffattn.report.papers.charts import published_charts
+from diffattn.report.papers.sections import SECTIONS, Section
+
+TITLE = "Differential attention: the papers beside what was measured"
+CHAPTERS = {
+    "glance": "At a glance",
+    **{section.id: section.title for section in SECTIONS},
+    "provenance": "Provenance",
+}
+VERDICTS = {
+    "agrees": "✓",
+    "disagrees": "✗",
+    "inconclusive": "?",
+    "uninformative": "○",
+    "not run": "–",
+}
+"""Each with its sign: colour alone would not tell them apart."""
+MEANINGS = {
+    "agrees": "the paired 95 % interval, or the test after Holm's adjustment over all claims, lies "
+    "on the side that the paper says",
+    "disagrees": "it lies on the other side",
+    "inconclusive": "it lies on neither, or there are fewer than three seeds",
+    "uninformative": "the record cannot tell: a control does as well, or no model beats it",
+    "not run": "there is no record",
+}
+
+
+def papers_page(
+    findings: Sequence[Finding],
+    charts: Mapping[str, Sequence[Chart]],
+    tables: Mapping[str, Sequence[Table]],
+    gaps: Sequence[str],
+    provenance: Sequence[tuple[str, str]],
+) -> dict[str, Any]:
+    """Every section of the page, as the template names them.
+
+    Args:
+        findings: All claims.
+        charts: Section to charts of our own records.
+        tables: The same, of tables.
+        gaps: What is missing or was left out, a sentence each.
+        provenance: Records read, and what they say of themselves.
+    """
+    by_claim = {finding.claim: finding for finding in findings}
+    counts = Counter(finding.verdict for finding in findings)
+    return {
+        "summary": _summary(counts),
+        "counts": [
+            {"verdict": verdict, "sign": sign, "count": counts[verdict],
+             "meaning": MEANINGS[verdict]}
+            for verdict, sign in VERDICTS.items()
+        ],
+        "signs": VERDICTS,
+        "answers": [of for of in findings if of.verdict in ("agrees", "disagrees")],
+        "reasons": _reasons(findings),
+        "gaps": list(gaps),
+        "glance": [
+            {"section": section, "findings": [by_claim[name] for name in section.claims]}
+            for section in SECTIONS
+        ],
+        "sections": [
+            {
+                "section": section,
+                "published_charts": published_charts(section.id),
+                "published_tables": [_published(published_tables()[name])
+                                     for name in section.tables],
+                "findings": [by_claim[name] for name in section.claims],
+                "measured": _measured(section, by_claim),
+                "charts": list(charts.get(section.id, ())),
+                "tables": list(tables.get(section.id, ())),
+            }
+            for section in SECTIONS
+        ],
+        "provenance": table(
+            "Records that this page was made from.",
+            ("Record", "What it says of itself"),
+            ((head_cell(name), word_cell(text)) for name, text in provenance),
+        ),
+    }  # fmt: skip
+
+
+def _summary(counts: Mapping[str, int]) -> str:
+    """What stands first: how many of the claims could be answered, and how."""
+    whole = sum(counts.values())
+    answered = counts["agrees"] + counts["disagrees"]
+    rest = listing(
+        f"{counts[name]} {name}" for name in ("inconclusive", "uninformative", "not run")
+    )
+    return (
+        f"Of {plural(whole, 'claim')} of the papers, {answered} could be answered by the records "
+        f"on this page: {counts['agrees']} agrees and {counts['disagrees']} disagrees. The others: "
+        f"{rest}. An answer is about the models that were measured, whose sizes stand in their "
+        "records, not about models of the papers' sizes."
+    )
+
+
+def _reasons(findings: Sequence[Finding]) -> list[tuple[int, str]]:
+    """Why claims are uninformative, the most frequent reason first."""
+    reasons = Counter(of.why for of in findings if of.verdict == "uninformative")
+    return [(times, why) for why, times in reasons.most_common()]
+
+
+def _published(of: PublishedTable) -> Table:
+    return table(
+        f"Published. {of.caption} {of.source}.",
+        of.columns,
+        (
+            [head_cell(row[0]), *(number_cell(number(value, of.digits)) for value in row[1:])]
+            for row in of.rows
+        ),
+    )
+
+
+def _measured(section: Section, by_claim: Mapping[str, Finding]) -> Table | None:
+    """The effects measured; claims without a record stand below it alone."""
+    found = [by_claim[name] for name in section.claims if by_claim[name].verdict != "not run"]
+    if not found:
+        return None
+    return table(
+        "Measured here.",
+        ("Claim", "Effect measured", "If it holds", "Effect", "Range or 95 % interval", "n", "p",
+         "p, Holm", "Verdict", "Record"),
+        (
+            [
+                head_cell(of.claim), word_cell(of.effect), word_cell(of.holds),
+                *map(number_cell, of.numbers), word_cell(_verdict(of)), word_cell(of.record),
+            ]
+            for of in found
+        ),
+    )  # fmt: skip
+
+
+def _verdict(of: Finding) -> str:
+    return f"{VERDICTS[of.verdict]} {of.verdict}" + (f": {of.why}" if of.why else "")

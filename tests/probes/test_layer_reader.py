@@ -1,0 +1,140 @@
+"""Maps made from what the layers hand over equal those of the models, block by block."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    DiffLlamaConfig,
+    DiffLlamaForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
+
+from diffattn.errors import ConfigError, ShapeError
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.probes.attention_rows import attention_rows
+from diffattn.probes.layer_reader import logit_rows, read_layers, require_readable
+
+SIZES = {
+    "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3,
+}  # fmt: skip
+# Models are float64, but Hugging Face's norms and eager softmax work in float32.
+ROUNDING = 64 * torch.finfo(torch.float32).eps
+
+
+@pytest.fixture(params=["softmax", "diff", "diff_v2", "shared_diff", "llama", "diffllama", "gpt2"])
+def network(request, make_model):
+    torch.manual_seed(1)
+    if request.param == "llama":
+        return LlamaForCausalLM(LlamaConfig(**SIZES)).eval().double()
+    if request.param == "gpt2":
+        config = GPT2Config(vocab_size=50, n_embd=32, n_layer=3, n_head=4, initializer_range=0.3)
+        return GPT2LMHeadModel(config).eval().double()
+    if request.param == "diffllama":
+        model = DiffLlamaForCausalLM(DiffLlamaConfig(**SIZES)).eval()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if ".lambda_" in name:
+                    parameter.normal_(0.2, 0.3)
+        return model.double()
+    return make_model(request.param).eval().double()
+
+
+def whole(inputs, entries):
+    """Both maps and the context from blocks of rows."""
+    blocks = []
+    for rows in logit_rows(inputs, entries):
+        maps = rows.logits.masked_fill(~rows.visible, -torch.inf).softmax(-1)
+        blocks.append(torch.nn.functional.pad(maps, (0, len(inputs.q) - maps.shape[-1])))
+    maps = torch.cat(blocks, dim=2)  # [H, maps, T, S]
+    signed = maps[:, 0]
+    if inputs.lam is not None:
+        signed = signed - inputs.lam.T[..., None] * maps[:, 1]
+    return maps, signed
+
+
+@pytest.mark.sampled(one_of=3)
+@pytest.mark.parametrize("entries", [1, 200, 10**6])
+def test_maps_of_row_blocks_are_the_models_own(network, input_ids, entries):
+    ids = input_ids[:1]
+    require_readable(network, 12)
+    found = {}
+    read_layers(network, ids, found.__setitem__)
+    expected = attention_rows(network, ids)
+    assert sorted(found) == list(range(len(expected)))
+    for layer, rows in enumerate(expected):
+        maps, signed = whole(found[layer], entries)
+        torch.testing.assert_close(maps, rows.maps, rtol=0, atol=ROUNDING)
+        torch.testing.assert_close(signed, rows.signed, rtol=0, atol=ROUNDING)
+
+
+def test_hidden_states_are_those_after_each_block(network, input_ids):
+    found = {}
+    read_layers(network, input_ids[:1], lambda layer, x: None, found.__setitem__)
+    expected = network(input_ids[:1], output_hidden_states=True).hidden_states
+    for layer in range(2):  # transformers gives the last one after the final norm
+        torch.testing.assert_close(
+            found[layer], expected[layer + 1][0].detach(), rtol=ROUNDING, atol=ROUNDING
+        )
+    assert found[2].shape == (12, 32)
+
+
+class Largest(TorchDispatchMode):
+    """Size of the largest tensor that any operation made."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(x, torch.Tensor):
+                self.numel = max(self.numel, x.numel())
+        return out
+
+
+def test_no_tensor_is_as_large_as_all_maps(make_model):
+    """512 tokens, 2 heads, 2 maps: 1M logits a layer, read 16K at a time."""
+    model = make_model("diff").eval()
+    ids = torch.randint(50, (1, 512), generator=torch.Generator().manual_seed(0))
+    largest = Largest()
+
+    def read(layer, inputs):
+        with largest:
+            for rows in logit_rows(inputs, 2**14):
+                assert rows.logits.numel() <= 2**14
+
+    read_layers(model, ids, read)
+    assert largest.numel == 2**14  # also the size of the queries
+
+
+def refuse(network, tokens, message):
+    with pytest.raises(ConfigError, match=message):
+        require_readable(network.eval(), tokens)
+
+
+def test_models_without_whole_maps_are_refused_by_name(make_model):
+    small = {key: value for key, value in SIZES.items() if key != "initializer_range"}
+    mistral = MistralForCausalLM(MistralConfig(**small, sliding_window=8)).eval()
+    refuse(mistral, 9, "'mistral' must attend to all tokens before, got a sliding window of 8")
+    require_readable(mistral, 8)
+    gemma = Gemma2ForCausalLM(Gemma2Config(**small, head_dim=8))
+    refuse(gemma, 8, "'gemma2' must be plain causal softmax, got softcap")
+    bloom = BloomForCausalLM(BloomConfig(vocab_size=50, hidden_size=32, n_layer=2, n_head=4))
+    refuse(bloom, 8, "'bloom'")
+    for name, why in (("none", "no attention"), ("shared_diff_map_norm", "its norm on the map")):
+        config = make_model("softmax").config.twin(name).config
+        refuse(DiffTransformerForCausalLM(config), 8, f"'{name}' must have .* {why}")
+
+
+def test_one_row_at_a_time(make_model):
+    with pytest.raises(ShapeError, match=r"must be \[1, T\], got \[2, 3\]"):
+        read_layers(make_model("diff"), torch.zeros(2, 3, dtype=torch.long), lambda *given: None)

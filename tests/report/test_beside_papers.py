@@ -1,0 +1,175 @@
+"""The papers' tables and figures beside records: every claim once, nothing mixed."""
+
+from collections import Counter
+from pathlib import Path
+from statistics import fmean
+
+import plotly.graph_objects as go
+import pytest
+
+from diffattn.records.evaluations import EvalResult, Metric, register
+from diffattn.report.beside_papers import build_papers_report
+from diffattn.report.claims.catalog import CLAIMS
+from diffattn.report.claims.folders import committed_folders, sort_folders
+from diffattn.report.paper import published_tables
+from diffattn.report.papers.sections import SECTIONS
+from record_files import replace_in_record
+from report.page_reader import figures, outline_of, own_part
+
+ROOT = Path(__file__).parents[2]
+
+
+def page_of(folders, out, root=None):
+    assert build_papers_report(folders, out, root) == out
+    return own_part(out.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("page") / "report.html"
+    return page_of(committed_folders(ROOT), out, ROOT)
+
+
+def test_every_claim_stands_in_one_section():
+    named = Counter(claim for section in SECTIONS for claim in section.claims)
+    assert named == Counter(claim.id for claim in CLAIMS)
+
+
+def test_the_page_of_the_committed_records(committed):
+    outline = outline_of(committed)
+    assert len(set(outline.ids)) == len(outline.ids)
+    anchors = {link[1:] for link in outline.loads if link.startswith("#")}
+    assert {section.id for section in SECTIONS} | {"glance", "provenance"} <= anchors
+    assert anchors <= set(outline.ids)
+    assert str(ROOT) not in committed
+    assert "was left out" not in committed
+    for name, figure in figures(committed).items():
+        assert len(go.Figure(figure).data) > 0, name
+    text = " ".join(outline.text)
+    for claim in CLAIMS:
+        assert claim.says in text
+    for word in ("published/text", "published/scaling", "published/recall", "Eq. (1)"):
+        assert word in text
+
+
+def test_the_same_records_give_the_same_bytes(make_study, tmp_path):
+    folders = [make_study(), ROOT / "benchmarks" / "results"]
+    first, second = (page_of(folders, tmp_path / name) for name in ("a.html", "b.html"))
+    assert first == second
+
+
+def test_without_records_the_papers_stand_alone(tmp_path):
+    page = page_of([], tmp_path / "report.html")
+    counts = f"{len(CLAIMS)} claims of the papers, 0 could be answered"
+    assert counts in page
+    assert "Measured here" not in page
+    assert "3.087" in page
+
+
+# What is damaged or does not fit is named and left out.
+
+
+def evaluation(folder, label, *, version=2, parameters=None, value=0.5):
+    """An evaluation folder of one model."""
+    result = EvalResult(
+        protocol="needle", version=version, source="", variant="needle", model={"label": label},
+        parameters=parameters or {}, choices={}, tables={}, num_items=1, num_failed=0, items={},
+        metrics=[Metric(name="recall", value=value, n=9, headline=True)],
+    )  # fmt: skip
+    register(folder, label, "needle")
+    (folder / label / "needle").mkdir(parents=True)
+    result.write(folder / label / "needle")
+    return folder
+
+
+def test_other_versions_and_questions_are_left_out(tmp_path):
+    folders = [
+        evaluation(tmp_path / "a", "softmax-seed0"),
+        evaluation(tmp_path / "b", "diff-seed0", version=1),
+        evaluation(tmp_path / "c", "diff-seed1", parameters={"length": 4096}),
+        evaluation(tmp_path / "d", "diff-seed2"),
+    ]
+    found = sort_folders(folders)
+    assert [of.model["label"] for of in found.records.evaluations] == [
+        "softmax-seed0",
+        "diff-seed2",
+    ]
+    assert found.gaps == [
+        "diff-seed0's result of needle was left out: version 1 of the protocol, not 2.",
+        "diff-seed1's result of needle was left out: its parameters differ from those of "
+        "softmax-seed0.",
+    ]
+
+
+def test_damaged_foreign_and_second_studies_are_left_out(make_study, tmp_path):
+    study, second, damaged = (make_study(name) for name in ("one", "two", "three"))
+    (damaged / "results.json").write_text("{", encoding="utf-8")
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    found = sort_folders([damaged, study, second, foreign], tmp_path)
+    assert found.studies == {"text": study}
+    assert found.lies_at == {"published/text": "one"}
+    first, other, last = found.gaps
+    assert first.startswith("three was left out: ")
+    assert other == "two was left out: there must be one study of text, got one, too."
+    assert last.startswith("foreign was left out: must hold study.json")
+
+
+def test_hostile_text_is_shown(make_study, tmp_path):
+    study = make_study("bad")
+    replace_in_record(study / "study.json", '"scale": "', '"scale": "<script>alert(1)</script>')
+    page = page_of([study], tmp_path / "report.html")
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)" in page
+
+
+# The printed numbers hold together.
+
+
+def rows_of(name):
+    return {row[0]: row[1:] for row in published_tables()[name].rows}
+
+
+@pytest.mark.parametrize("name", ["lm_tasks", "zero_shot_1t", "math_sets"])
+def test_printed_means_are_means(name):
+    for row in rows_of(name).values():
+        *values, mean = row
+        assert fmean(values) == pytest.approx(mean, abs=0.1)
+
+
+def test_figure_1_sums_to_one_and_gives_table_3():
+    attention = rows_of("attention")
+    for model, (bos, before, answer, after, query) in rows_of("segments").items():
+        assert bos + before + answer + after + query == pytest.approx(1.0)
+        assert attention[f"{model}, answer"][2] == answer
+        assert attention[f"{model}, noise"][2] == pytest.approx(before + after)
+
+
+def test_table_6_splits_its_loss_by_one_share_of_tokens():
+    """Section 8.1 of the protocols: 7.8 % of tokens repeat an n-gram, in every row."""
+    for whole, repeated, others in rows_of("ablations").values():
+        assert 0.078 * repeated + 0.922 * others == pytest.approx(whole, abs=2e-3)
+
+
+def test_figure_5_has_the_means_that_its_last_row_shows():
+    means = {
+        "transformer": [0.95, 0.84, 0.78, 0.64, 0.50, 0.75, 0.78, 0.52],
+        "diff": [1.00, 0.94, 0.87, 0.83, 0.83, 0.92, 0.84, 0.86],
+    }
+    for model, expected in means.items():
+        columns = zip(*rows_of(f"needles_64k_{model}").values(), strict=True)
+        assert [fmean(column) for column in columns] == pytest.approx(expected, abs=0.006)
+
+
+def test_orders_have_the_margins_of_figure_11():
+    margins = {model: max(row) - min(row) for model, row in rows_of("orders").items()}
+    assert margins == {"Transformer": 19, "DIFF": 4}
+
+
+def test_every_published_table_is_on_the_page(committed):
+    text = " ".join(outline_of(committed).text)
+    shown = {name for section in SECTIONS for name in section.tables}
+    drawn = {"segments", "needles_64k_transformer", "needles_64k_diff"}
+    assert shown | drawn == set(published_tables())
+    for name in shown:
+        assert published_tables()[name].caption in text
