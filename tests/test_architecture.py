@@ -32,8 +32,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "benchmark": BELOW_RUNNERS | {"testing"},
     "recipes": {"models", "data", *RUNNERS},  # of the runners their configs only
     "studies": RUNNERS | BELOW_RUNNERS | {"recipes", "report"},  # reproduce ends in a report
+    "inspection": {"evaluation", "report", *BELOW_RUNNERS},  # maps become a page
     "report": {"records", "stats"},
-    "cli": {"studies", "recipes", "report", "testing", *RUNNERS, *BELOW_RUNNERS},
+    "cli": {"studies", "inspection", "recipes", "report", "testing", *RUNNERS, *BELOW_RUNNERS},
 }
 OPTIONAL = {"triton", "lm_eval", "rouge_score", "datasets", "tiktoken", "pytest"}
 WINGS = {
@@ -48,6 +49,7 @@ WINGS = {
         "benchmarks",
         "claims",
         "papers",
+        "viewer",
     },
     "studies": {"text", "recall", "stability", "scaling"},
 }

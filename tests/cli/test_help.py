@@ -14,8 +14,7 @@ import typer
 
 COMMANDS = (
     "", "reproduce", "train", "plan", "pack", "evaluate", "compare", "analyze", "judge", "convert",
-    "generate",
-    "bench", "fit", "report", "list", "check",
+    "generate", "inspect", "bench", "fit", "report", "list", "check",
 )  # fmt: skip
 SNAPSHOT = Path(__file__).with_name("help.txt")
 CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"

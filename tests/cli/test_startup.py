@@ -36,6 +36,7 @@ def run(*arguments):
         ["train", "--help"],
         ["plan", "--help"],
         ["fit", "--help"],
+        ["inspect", "--help"],
         *(["list", kind] for kind in LISTINGS),
         *(["list", kind, "--json"] for kind in LISTINGS),
     ],
@@ -77,6 +78,10 @@ def test_listings_and_help_load_nothing_heavy(arguments):
         ("bench ops --only tritn", "Did you mean 'triton'?"),
         ("bench models --only difff", "Did you mean 'diff'?"),
         ("generate {out} --prompt a --temperature inf", "--temperature must be finite"),
+        ("inspect a a --text a --out {out}", "labels must differ"),
+        ("inspect a --out {out}", "one of --text, --file and --needle must be given"),
+        ("inspect a --needle --set dept=1 --out {out}", "Did you mean 'depth'?"),
+        ("inspect a --text a --layers one --out {out}", "--layers: must be whole numbers"),
         ("pack {out} --out {out} --vocab-size 3", "vocab_size must be 257 or more"),
         ("convert {out} --to difflama --out {out}", "Did you mean 'diffllama'?"),
         ("judge {out}", "--model or --requests must be given"),
@@ -100,9 +105,12 @@ def test_misuse_is_refused_before_anything_heavy_loads(arguments, message, tmp_p
 
 
 def test_a_missing_model_is_refused_before_anything_heavy_loads(tmp_path):
-    status, _, errors, loaded = run("generate", str(tmp_path / "none"), "--prompt", "a")
-    assert (status, loaded) == (1, [])
-    assert errors[0].endswith("must be a run directory, a model folder or a hub name, got nothing.")
+    none = str(tmp_path / "none")
+    for arguments in (("generate", none, "--prompt"), ("inspect", none, "--out", none, "--text")):
+        status, _, errors, loaded = run(*arguments, "a")
+        assert (status, loaded) == (1, [])
+        message = "must be a run directory, a model folder or a hub name, got nothing."
+        assert errors[0].endswith(message)
 
 
 @pytest.mark.parametrize(

@@ -93,13 +93,13 @@ def test_white_space_without_end_is_encoded_too(encoder):
 
 def test_a_token_that_its_own_bytes_do_not_reach_is_refused(encoder):
     """Of "thx" the merges make "th" and "x"; tiktoken goes on to "thx", whose bytes it knows."""
-    letters = {c: i for i, c in enumerate(byte_pairs._BYTE)}
+    letters = {c: i for i, c in enumerate(byte_pairs.BYTE_OF)}
     merges = [("t", "h"), ("h", "x"), ("t", "hx")]
     vocab = letters | {"th": 256, "hx": 257, "thx": 258}
     other = changed(encoder, vocab=vocab, merges=merges, added_tokens=[])
     assert expected(other, ["thx"]) == [[256, letters["x"]]]
     assert byte_pairs._tiktoken(
-        bytes(byte_pairs._BYTE[c] for c in token) for token in vocab
+        bytes(byte_pairs.BYTE_OF[c] for c in token) for token in vocab
     ).encode_ordinary("thx") == [258]
     encode = TextEncoder(other)
     assert not encode.fast

@@ -11,7 +11,10 @@ import pytest
 import diffattn.report
 
 REPORT = Path(diffattn.report.__file__).parent
-WINGS = {"study", "recall", "stability", "scaling", "evaluation", "benchmarks", "claims", "papers"}
+WINGS = {
+    "study", "recall", "stability", "scaling", "evaluation", "benchmarks", "claims", "papers",
+    "viewer",
+}  # fmt: skip
 FILES = sorted(path.relative_to(REPORT).as_posix() for path in REPORT.rglob("*.py"))
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+"""What the program may be called."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,9 @@ def open_page(path: Path, folder: Path) -> Opened:
         path: The page.
         folder: For the browser's profile.
     """
-    program = next(filter(None, map(shutil.which, _NAMES)), None)
+    program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
-        pytest.skip(f"needs a browser, one of {', '.join(_NAMES)}")
+        pytest.skip(f"needs a browser, one of {', '.join(NAMES)}")
     done = subprocess.run(
         [program, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
          "--disable-dev-shm-usage", f"--user-data-dir={folder / 'profile'}",

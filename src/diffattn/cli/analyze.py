@@ -81,7 +81,7 @@ def analyze(
     from diffattn.analysis.session import AnalysisSettings
     from diffattn.analysis.session import analyze as run_analysis
     from diffattn.cli.progress import ItemProgress
-    from diffattn.cli.tables import print_table
+    from diffattn.cli.screen.tables import print_table
     from diffattn.report.analysis.page import build_analysis_report
     from diffattn.report.analysis.tables import lambda_rows, notes, summary_rows
 

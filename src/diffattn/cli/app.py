@@ -19,6 +19,7 @@ from diffattn.cli import (
     evaluate,
     fit,
     generate,
+    inspect_,
     judge,
     list_,
     pack,
@@ -27,7 +28,7 @@ from diffattn.cli import (
     reproduce,
     train,
 )
-from diffattn.cli.last_resort import DEBUG, describe, one_line, require_text
+from diffattn.cli.screen.last_resort import DEBUG, describe, one_line, require_text
 from diffattn.errors import ConfigError, DiffAttnError, ShapeError
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -53,6 +54,7 @@ app.command("analyze")(analyze.analyze)
 app.command("judge")(judge.judge)
 app.command("convert")(convert.convert)
 app.command("generate")(generate.generate)
+app.command("inspect")(inspect_.inspect_)
 app.command("bench")(bench.bench)
 app.command("fit")(fit.fit)
 app.command("report")(report.report)

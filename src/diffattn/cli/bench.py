@@ -88,7 +88,7 @@ def bench(
 
 
 def _show(cases: list[Any], path: Path) -> None:
-    from diffattn.cli.tables import print_table
+    from diffattn.cli.screen.tables import print_table
     from diffattn.report.benchmarks.tables import contender_rows
     from diffattn.report.benchmarks.wording import case_title, targets_in_words
 

@@ -17,7 +17,7 @@ def check(
         facts = {"versions": package_versions(), "hardware": hardware(), "backends": rows}
         typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
     else:
-        from diffattn.cli.tables import print_table
+        from diffattn.cli.screen.tables import print_table
 
         typer.echo(
             ", ".join(f"{name} {version}" for name, version in package_versions().items()) + "\n"

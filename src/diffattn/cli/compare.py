@@ -56,7 +56,7 @@ def compare(
         require_file_destination(out)
     if answers is not None:
         require_file_destination(answers)
-    from diffattn.cli.tables import print_table
+    from diffattn.cli.screen.tables import print_table
     from diffattn.evaluation.gather import gather
     from diffattn.records.io import write_text
     from diffattn.report.evaluation import exports

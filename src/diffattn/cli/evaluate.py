@@ -63,7 +63,7 @@ def evaluate(
     next item. 'diffattn report OUT' makes a page of it.
     """
     from diffattn.cli.progress import ItemProgress
-    from diffattn.cli.tables import print_table
+    from diffattn.cli.screen.tables import print_table
     from diffattn.evaluation.registry import parts as chosen_parts
     from diffattn.evaluation.selection import Selection
     from diffattn.records.destination import require_folder_destination

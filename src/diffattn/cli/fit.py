@@ -54,7 +54,7 @@ def fit(
     if json_:
         typer.echo(json.dumps({"over": axis, "fits": fits, "equivalents": rows}, indent=2))
         return
-    from diffattn.cli.tables import print_table
+    from diffattn.cli.screen.tables import print_table
 
     print_table([_fit_row(name, entry) for name, entry in fits.items()])
     print_table([_equivalent_row(row, axis) for row in rows])

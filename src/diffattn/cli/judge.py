@@ -71,7 +71,7 @@ def judge(
         return
 
     from diffattn.cli.progress import ItemProgress
-    from diffattn.cli.tables import print_table
+    from diffattn.cli.screen.tables import print_table
     from diffattn.evaluation.compare import compare_folder
     from diffattn.evaluation.judge.judges import chosen_judge
     from diffattn.evaluation.judge.session import judge_folder

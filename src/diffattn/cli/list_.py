@@ -26,7 +26,7 @@ def list_(
     if json_:
         typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    from diffattn.cli.tables import print_table
+    from diffattn.cli.screen.tables import print_table
 
     print_table(rows)
 

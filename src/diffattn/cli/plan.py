@@ -81,7 +81,7 @@ def plan(
     if json_:
         typer.echo(json.dumps(made.as_dict() | {"device_source": target.source}, indent=2))
         return
-    from diffattn.cli.tables import print_table
+    from diffattn.cli.screen.tables import print_table
 
     print_table(_rows(made.as_dict(), price is not None))
     typer.echo(f"Speed and memory of the device: {target.source}. Utilisation is an assumption.")

@@ -22,11 +22,11 @@ _OPTIONS = (
 """Of the model in a ``tokenizer.json``: GPT-2 has none of them."""
 _PRINTED = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 _UNPRINTED = [byte for byte in range(256) if byte not in _PRINTED]
-_BYTE = {chr(byte): byte for byte in _PRINTED} | {
+BYTE_OF = {chr(byte): byte for byte in _PRINTED} | {
     chr(256 + place): byte for place, byte in enumerate(_UNPRINTED)
 }
 """The character that stands for each byte in a ``tokenizer.json``, as in GPT-2's."""
-_BYTES = [bytes([byte]) for byte in _BYTE.values()]
+_BYTES = [bytes([byte]) for byte in BYTE_OF.values()]
 
 
 class TextEncoder:
@@ -111,8 +111,8 @@ def _tokens_by_rank(encoder: Any) -> dict[bytes, int] | None:
     ):
         return None
     vocab = model["vocab"]
-    spelled = [*_BYTE, *(left + right for left, right in model["merges"])]
-    known = set(_BYTE)
+    spelled = [*BYTE_OF, *(left + right for left, right in model["merges"])]
+    known = set(BYTE_OF)
     for left, right in model["merges"]:
         if left not in known or right not in known or left + right in known:
             return None
@@ -122,7 +122,7 @@ def _tokens_by_rank(encoder: Any) -> dict[bytes, int] | None:
         return None
     if any(len(encoder.model.tokenize(token)) != 1 for token in spelled):
         return None
-    return {bytes(map(_BYTE.__getitem__, token)): vocab[token] for token in spelled}
+    return {bytes(map(BYTE_OF.__getitem__, token)): vocab[token] for token in spelled}
 
 
 def _tiktoken(tokens: Iterable[bytes]) -> Any:

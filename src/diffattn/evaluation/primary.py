@@ -36,6 +36,7 @@ PRIMARY: dict[str, Primary] = {
     "nll_by_position": Primary(scores=("nll",), higher_is_better=False),
     "order_robustness": Primary(scores=("accuracy_{decoding}",)),
     "remapped_labels": Primary(scores=("exact_match",)),
+    "outliers": Primary(scores=("largest hidden state",), higher_is_better=False),
     "ruler": Primary(scores=("score",)),
     "single_needle": Primary(scores=("accuracy",)),
     "sliding_perplexity": Primary(scores=("nll_window_{windows}",), higher_is_better=False),

@@ -48,7 +48,7 @@ def test_five_segments_equal_those_of_whole_maps(model, protocol):
     """They sum to 1, noise is before and after, and every share follows from the whole map."""
     (batch,) = protocol.batches(model)
     rows = protocol.ask(model, batch)
-    prompts = build_prompts(model, protocol._task(0))
+    prompts = build_prompts(model, protocol.task(0))
     for row, prompt in zip(rows, prompts, strict=True):
         bounds = [0, prompt.context[0], *prompt.spans[0], prompt.context[1], len(prompt.ids)]
         assert [row["spans"][s] for s in SEGMENTS] == list(pairwise(bounds))
@@ -118,7 +118,7 @@ def test_without_bos_the_prompt_begins_with_eos(build, tokenizer, protocol):
     (batch,) = protocol.batches(model)
     rows = protocol.ask(model, batch[:1])
     assert rows[0]["spans"]["bos"] == (0, 1)
-    prompt = build_prompts(model, protocol._task(0))[0]
+    prompt = build_prompts(model, protocol.task(0))[0]
     assert prompt.ids[0] == tokenizer.eos_token_id
 
 

@@ -86,7 +86,7 @@ class AttentionSegments(Protocol):
         """One haystack per batch: its depths share what they begin with."""
         self.require_fit(model, "length", self.length)
         try:
-            build_prompts(model, self._task(0), self.depths[:1])
+            build_prompts(model, self.task(0), self.depths[:1])
         except ItemError as error:
             raise ConfigError(f"attention_segments: {error}") from error
         return [
@@ -99,7 +99,7 @@ class AttentionSegments(Protocol):
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Read each prompt up to its last token, then look at that token's attention."""
-        task = self._task(items[0].payload[0])
+        task = self.task(items[0].payload[0])
         prompts = build_prompts(model, task, [item.payload[-1] for item in items])
         rows: dict[int, dict[str, Any]] = {}
         for i, prefix in model.read_prompts([prompt.ids for prompt in prompts]):
@@ -146,7 +146,8 @@ class AttentionSegments(Protocol):
             }
         return Summary(metrics=metrics, tables=tables)
 
-    def _task(self, sample: int) -> MagicTask:
+    def task(self, sample: int) -> MagicTask:
+        """What is hidden in one haystack, and where."""
         return MagicTask(
             source=self.haystack, length=self.length, num_needles=self.num_needles, num_asked=1,
             sample=sample, seed=self.seed, template="completion", room=0, needs_start=True,
@@ -157,7 +158,7 @@ class AttentionSegments(Protocol):
         self, model: LanguageModel, prompt: MagicPrompt, layers: Sequence[LayerRows]
     ) -> dict[str, Any]:
         """Shares of one prompt, and the sums they come from if asked for."""
-        spans = dict(zip(SEGMENTS, _segments(prompt), strict=True))
+        spans = dict(zip(SEGMENTS, segment_spans(prompt), strict=True))
         spans["number"] = _number(model, prompt)
         sums = segment_sums(layers, list(spans.values()))
         shares: dict[str, dict[str, dict[str, float]]] = {}
@@ -193,7 +194,7 @@ class AttentionSegments(Protocol):
         return row
 
 
-def _segments(prompt: MagicPrompt) -> list[tuple[int, int]]:
+def segment_spans(prompt: MagicPrompt) -> list[tuple[int, int]]:
     """First token of each segment and the one after its last."""
     (start, end), (first, last) = prompt.context, prompt.spans[0]
     return [(0, start), (start, first), (first, last), (last, end), (end, len(prompt.ids))]

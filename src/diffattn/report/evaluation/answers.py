@@ -35,7 +35,7 @@ def write_answers(
     data = answers_data(rows, labels)
     script = (Path(__file__).parents[1] / "templates" / "answers.js").read_text(encoding="utf-8")
     return write_page(
-        out, "answers.html.j2", own_script=script, title=f"Answers of {', '.join(labels)}",
+        out, "answers.html.j2", script=script, title=f"Answers of {', '.join(labels)}",
         labels=list(labels), parts=data,
     )  # fmt: skip
 

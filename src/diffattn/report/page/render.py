@@ -15,32 +15,44 @@ if TYPE_CHECKING:
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
-def write_page(out: Path, template: str, *, own_script: str | None = None, **values: Any) -> Path:
+def write_page(out: Path, template: str, **values: Any) -> Path:
     """Fill a template and write the page; an existing file is left as it was on failure.
 
     Args:
         out: File to write; its folder is made if missing.
         template: Name of a file in ``report/templates``.
-        own_script: All that runs in the page. Default: :func:`page_script`.
         values: What the template shows. Every text in them is plain and escaped by the template.
 
     Raises:
         ConfigError: ``out`` is no file and cannot become one.
     """
     require_file_destination(out)
-    page = render(template, own_script=own_script, **values)
+    page = render(template, **values)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, page)
     return out
 
 
-def render(template: str, *, own_script: str | None = None, **values: Any) -> str:
-    """HTML of a page that needs no network and runs no script but its own."""
+def render(
+    template: str, *, script: str | None = None, style: str | None = None, **values: Any
+) -> str:
+    """HTML of a page that needs no network and runs no script but its own.
+
+    Args:
+        template: Name of a file in ``report/templates``.
+        script: All that runs in the page. Default: :func:`page_script`.
+        style: For templates whose policy names their style sheet. Default: the template's.
+        values: What the template shows.
+    """
     from markupsafe import Markup
 
-    script = page_script() if own_script is None else f"\n{own_script}"
+    ours = {"script": page_script() if script is None else script, "style": style or ""}
     filled = _environment().get_template(template)
-    page = filled.render(script=Markup(script), script_hash=source_hash(script), **values)
+    page = filled.render(
+        **{name: Markup(text) for name, text in ours.items()},
+        **{f"{name}_hash": source_hash(text) for name, text in ours.items()},
+        **values,
+    )
     # JSON can hold half of a surrogate pair, which no UTF-8 file can.
     return page.encode("utf-8", "replace").decode("utf-8")
 
@@ -49,7 +61,12 @@ def page_script() -> str:
     """All that runs in a page: plotly and ours, in one element."""
     from plotly.offline import get_plotlyjs
 
-    return f"\n{get_plotlyjs()}\n{(_TEMPLATES / 'page.js').read_text(encoding='utf-8')}"
+    return f"\n{get_plotlyjs()}\n{template_text('page.js')}"
+
+
+def template_text(name: str) -> str:
+    """A file of ``report/templates`` as it stands."""
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def source_hash(script: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diffattn.cli import last_resort
+from diffattn.cli.screen import last_resort
 from diffattn.errors import CheckpointError
 
 

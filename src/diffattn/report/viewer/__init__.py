@@ -1,0 +1,1 @@
+"""The attention viewer: maps in, one page out."""

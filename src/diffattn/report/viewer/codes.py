@@ -1,0 +1,68 @@
+r"""Attention weights as bytes: the causal half of a map, one byte per weight.
+
+.. math:: q = \mathrm{round}(255 \sqrt{w / s}),\quad w \approx s (q / 255)^2
+
+Weights of a long text are mostly near 1/T, far below 1/255, and a few are near 1. Equal steps
+would make the first all 0; steps in the square root resolve a weight w to about √(w s) / 255. The
+scale s of a map is 1, as its first row is. A row has a smaller one, its largest weight, which
+makes even rows several times as exact and their bytes hard to compress: for pages with room.
+"""
+
+import base64
+import zlib
+
+import numpy as np
+
+LEVELS = 255
+
+
+def to_codes(maps: np.ndarray, *, row_scales: bool) -> tuple[np.ndarray, np.ndarray | None, float]:
+    """Round maps to bytes and leave out what a causal map cannot have.
+
+    Args:
+        maps: ``[..., T, T]``, rows are queries; weights from 0 to 1 up to rounding.
+        row_scales: Whether each row has its own scale.
+
+    Returns:
+        uint8 ``[..., T (T + 1) / 2]``, row after row; the scales, float32 ``[..., T]``, or
+        ``None`` where they are 1; and the largest rounding error.
+    """
+    rows, columns = np.tril_indices(maps.shape[-1])
+    weights = maps[..., rows, columns]
+    scales = maps.max(-1).astype(np.float32) if row_scales else None
+    whole = 1.0 if scales is None else np.maximum(scales, np.finfo(np.float32).tiny)[..., rows]
+    codes = np.rint(LEVELS * np.sqrt(np.clip(weights / whole, 0.0, 1.0))).astype(np.uint8)
+    return codes, scales, float(np.abs(to_weights(codes, scales) - weights).max())
+
+
+def to_weights(codes: np.ndarray, scales: np.ndarray | None) -> np.ndarray:
+    """The weights that codes stand for, float64 of the same shape."""
+    return np.square(codes / LEVELS) * _of_weights(codes, scales)
+
+
+def half_step(codes: np.ndarray, scales: np.ndarray | None) -> np.ndarray:
+    """How far a weight can lie from what its code stands for, float64 of the same shape."""
+    return (codes + 0.25) / LEVELS**2 * _of_weights(codes, scales)
+
+
+def _of_weights(codes: np.ndarray, scales: np.ndarray | None) -> np.ndarray | float:
+    """The scale of every weight."""
+    if scales is None:
+        return 1.0
+    return scales[..., np.tril_indices(scales.shape[-1])[0]].astype(np.float64)
+
+
+def packed(*parts: np.ndarray) -> str:
+    """Little-endian bytes of arrays one after the other, deflated (zlib), in base64."""
+    content = b"".join(
+        np.ascontiguousarray(part).astype(part.dtype.newbyteorder("<"), copy=False).tobytes()
+        for part in parts
+    )
+    # Next to incompressible bytes are smaller without looking for repetitions, even maps with.
+    codings = (zlib.Z_DEFAULT_STRATEGY, zlib.Z_HUFFMAN_ONLY)
+    return base64.b64encode(min((_deflated(content, c) for c in codings), key=len)).decode("ascii")
+
+
+def _deflated(content: bytes, strategy: int) -> bytes:
+    coder = zlib.compressobj(9, strategy=strategy)
+    return coder.compress(content) + coder.flush()
