@@ -115,16 +115,22 @@ def test_seeds_are_a_sample_of_their_own():
 
 
 def test_seeds_are_uninformative_if_each_is():
-    """Two seeds of half right: their number, 2, is not what tells them from guessing."""
+    """Three seeds of half right: their number is not what tells them from guessing."""
     found = {}
     for wins in (0, 20):
         sides = []
-        for seed in (0, 1):
+        for seed in (0, 1, 2):
             sides.append(answers(f"softmax-seed{seed}", rows([0] * 40)))
-            sides.append(answers(f"diff-seed{seed}", rows([1] * (wins + seed) + [0] * 39)[:40]))
+            sides.append(
+                answers(f"diff-seed{seed}", rows([1] * (wins and wins + seed) + [0] * 40)[:40])
+            )
         (found[wins],) = [one for one in compared(*sides).differences if one.over == "seeds"]
     assert found[0].verdict == "uninformative: neither is above guessing"
     assert found[20].verdict == "higher"
+    two = compared(*sides[:4]).differences
+    assert [one.verdict for one in two if one.over == "seeds"] == [
+        "inconclusive: 2 of the 3 seeds that it takes"
+    ]
 
 
 def test_holm_adjusts_the_primary_scores_alone():

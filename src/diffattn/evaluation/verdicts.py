@@ -10,6 +10,8 @@ from diffattn.stats.proportions import wilson_interval
 
 CEILING = 0.99
 """Shares from here on are as good as all right."""
+SEEDS = 3
+"""Fewest seeds that show anything of a kind of model, as in ``docs/claims.md``."""
 ABOVE = 0.01
 """What a model must surely score beyond guessing to be above it."""
 
@@ -48,6 +50,8 @@ def _verdict(one: PairedDifference, every: Sequence[PairedDifference]) -> str:
     reasons = [_uninformative(seed) for seed in of]
     if reasons and all(reasons):
         return f"uninformative: {reasons[0]}"
+    if one.over == "seeds" and one.n < SEEDS:
+        return f"inconclusive: {one.n} of the {SEEDS} seeds that it takes"
     if one.p_holm is None:
         return "inconclusive: no test"
     if one.p_holm > 0.05:

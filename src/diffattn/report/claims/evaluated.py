@@ -18,6 +18,8 @@ PROTOCOLS = {
     "order": "order_robustness",
     "hallucination-summaries": "hallucination",
     "hallucination-answers": "hallucination",
+    "outliers": "outliers",
+    "outliers-hidden": "outliers",
     "quantised-logits": "quantized_logits",
 }
 """Claim -> the protocol whose records show it."""
