@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 import diffattn
-from diffattn.cli import tables
+from diffattn.cli.screen import tables
 from diffattn.models.attention_types import ATTENTION
 from diffattn.ops import backends
 from diffattn.recipes.catalog import RECIPES

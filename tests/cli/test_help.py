@@ -13,8 +13,8 @@ import pytest
 import typer
 
 COMMANDS = (
-    "", "reproduce", "train", "plan", "pack", "evaluate", "analyze", "judge", "convert", "generate",
-    "inspect", "bench", "fit", "report", "list", "check",
+    "", "reproduce", "train", "plan", "pack", "evaluate", "compare", "analyze", "judge", "convert",
+    "generate", "inspect", "bench", "fit", "report", "list", "check",
 )  # fmt: skip
 SNAPSHOT = Path(__file__).with_name("help.txt")
 CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"

@@ -58,5 +58,7 @@ def test_all_protocols_on_all_kinds_of_model(models, build, data, tmp_path):
             result = EvalResult.read(tmp_path / "out" / kind / variant)
             assert result.num_failed == 0, (kind, variant)
             assert result.metrics
+            rows = result.read_items(tmp_path / "out" / kind / variant)
+            assert all(len(row["prompt"]["sha256"]) == 16 for row in rows), (kind, variant)
     page = build_evaluation_report(tmp_path / "out").read_text(encoding="utf-8")
     assert "What is missing or unequal" not in page

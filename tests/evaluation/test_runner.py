@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
@@ -153,10 +154,12 @@ def test_paired_differences_leave_out_what_one_has_not_scored(models, tmp_path):
     write_items(tmp_path / "two" / "counting", rows)
     comparison = compare(tmp_path, ["one", "two", "three"], ["counting"])
     (one,) = comparison.differences
+    assert (one.value, one.baseline_value) == pytest.approx((1.0, 0.5))
     assert (one.num_items, one.n, one.num_unpaired) == (4, 3, 1)
     assert one.difference == pytest.approx(0.5)
-    assert one.test == "sign flips of clusters"
-    assert one.p_value == pytest.approx(0.5)  # 2 of the 4 sign patterns of two clusters
+    assert one.test == "Student t over clusters, adjusted"
+    assert one.p_value > 0.05
+    assert one.low < 0 < one.high
     assert comparison.skipped == [
         "counting: three was not compared: three has no result of counting."
     ]
@@ -188,7 +191,8 @@ def test_weighted_scores_compare_over_equal_items(models, tmp_path):
     (one,) = compare(tmp_path, ["one", "two"], ["counting"]).differences
     assert (one.num_items, one.n, one.num_unpaired) == (2, 2, 1)
     assert one.difference == pytest.approx((-3 + 1) / 4)
-    assert one.p_value == 1.0  # every sign pattern of 3 and 1 sums to 2 or more
+    assert one.test == "Student t over clusters"  # without one: 1; without the other: -1
+    assert one.p_value == pytest.approx(1 - 2 / np.pi * np.arctan(0.2**0.5))
 
 
 def test_losses_per_token_of_two_vocabularies_are_not_compared(models, tmp_path):
@@ -207,6 +211,10 @@ def test_losses_per_token_of_two_vocabularies_are_not_compared(models, tmp_path)
     write_record(path, value)
     found = compare(tmp_path, ["one", "two"], ["counting"])
     assert [one.score for one in found.differences] == list(anyway)
+    assert found.notes == [
+        "counting: two has another tokenizer than one: a length in tokens holds another amount of "
+        "text; the records do not say whether their texts are the same."
+    ]
     assert found.skipped == [
         f"counting: {', '.join(per_token)} of two was not compared: its tokenizer has another "
         "vocabulary, and these count per token."

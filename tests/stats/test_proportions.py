@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.stats.bootstrap import bootstrap_mean
 from diffattn.stats.proportions import (
     expected_range,
     fisher_exact,
+    mean_of_shares,
     share_interval,
     wilson_interval,
 )
@@ -119,9 +119,44 @@ def test_independent_zeros_and_ones():
 
 
 def test_shares_and_clusters():
-    assert share_interval([0.5, 1, 0]) == bootstrap_mean([0.5, 1, 0])
-    names = ["a", "a", "b", "c"]
-    assert share_interval([0, 1, 1, 0], names) == bootstrap_mean([0, 1, 1, 0], names)
+    """The ends solve the score equation of the effective number of items, with Student's t."""
+    values, names = [0, 1, 1, 0, 1, 1], ["a", "a", "b", "c", "c", "c"]
+    interval = share_interval(values, names)
+    p, without = 4 / 6, np.array([3 / 4, 3 / 5, 2 / 3])
+    seen = 2 / 3 * ((without - p) ** 2).sum()
+    variance = (3 * seen + p * (1 - p) / 6) / 4
+    for end in (interval.low, interval.high):
+        # t of 2 degrees of freedom at 97.5 %; the variance scales as that of a proportion.
+        distance = 4.302652729911275 * math.sqrt(variance * end * (1 - end) / (p * (1 - p)))
+        assert abs(end - p) == pytest.approx(distance, abs=1e-9)
+    assert (interval.mean, interval.n) == (p, 3)
+    assert share_interval([0, 1, 1], ["a", "a", "a"]).low is None
+    assert share_interval([0.5, 1, 0]) == share_interval([0.5, 1, 0], ["a", "b", "c"])
+
+
+def test_groups_weigh_equally_and_their_differences_do_not_widen_the_interval():
+    apart = mean_of_shares([[1.0] * 90, [0.0] * 90])
+    mixed = mean_of_shares([[1.0] * 45 + [0.0] * 45] * 2)
+    assert apart.mean == mixed.mean == 0.5
+    assert apart.high - apart.low < (mixed.high - mixed.low) / 4
+    assert mean_of_shares([[1.0] * 9, [0.0]]).mean == 0.5
+    assert mean_of_shares([[1.0, 0.0, 1.0]]) == share_interval([1.0, 0.0, 1.0])
+
+
+@pytest.mark.parametrize("value", [0, 1])
+def test_saturated_groups_are_pooled(value):
+    assert mean_of_shares([[value], [value, value]]) == wilson_interval(3 * value, 3)
+
+
+@pytest.mark.parametrize("groups", [[], [[]], [[1.0], []], [[float("nan")]], [[[1.0]]], [[1.5]]])
+def test_groups_must_hold_shares(groups):
+    with pytest.raises(ConfigError, match="groups must hold one or more numbers from 0 to 1"):
+        mean_of_shares(groups)
+
+
+def test_the_level_of_a_mean_of_shares():
+    with pytest.raises(ConfigError, match="level must be in"):
+        mean_of_shares([[0.5, 1.0]], level=1.0)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])

@@ -14,6 +14,7 @@ from diffattn.cli import (
     analyze,
     bench,
     check,
+    compare,
     convert,
     evaluate,
     fit,
@@ -48,6 +49,7 @@ app.command("train")(train.train)
 app.command("plan")(plan.plan)
 app.command("pack")(pack.pack)
 app.command("evaluate")(evaluate.evaluate)
+app.command("compare")(compare.compare)
 app.command("analyze")(analyze.analyze)
 app.command("judge")(judge.judge)
 app.command("convert")(convert.convert)

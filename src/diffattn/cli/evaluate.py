@@ -30,6 +30,17 @@ def evaluate(
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="reduced sizes, to see it work")] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="at most so many items per protocol [all]")
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="only share I of N of the items; the last of N processes with the same --out "
+            "puts them together",
+        ),
+    ] = None,
     max_length: Annotated[
         int | None, typer.Option(min=2, help="longest context in tokens [the model's]")
     ] = None,
@@ -54,8 +65,10 @@ def evaluate(
     from diffattn.cli.screen.progress import ItemProgress
     from diffattn.cli.screen.tables import print_table
     from diffattn.evaluation.registry import parts as chosen_parts
+    from diffattn.evaluation.selection import Selection
     from diffattn.records.destination import require_folder_destination
 
+    selection = Selection.read(shard, limit)
     chosen = chosen_parts(protocols, set_ or [], quick=quick)  # before PyTorch is loaded
     require_folder_destination(out)
     from diffattn.evaluation.session import run_evaluation
@@ -71,7 +84,7 @@ def evaluate(
     with ItemProgress(wanted) as progress:
         results, comparison = run_evaluation(
             chosen, models, out, device=device, dtype=dtype, max_length=max_length, add_bos=bos,
-            verify=verify,
+            verify=verify, selection=selection,
             on_start=progress.on_start, on_progress=progress.on_progress,
             on_message=progress.on_message,
         )  # fmt: skip
@@ -79,6 +92,12 @@ def evaluate(
         typer.echo(results_json(results, comparison))
     else:
         print_table(metric_rows(results))
+        for waiting in [result for result in results if "shard" in result.selection]:
+            share = "/".join(map(str, waiting.selection["shard"]))
+            typer.echo(
+                f"{waiting.model['label']}/{waiting.variant}: share {share} is done, "
+                f"{waiting.num_items} items; the last share puts all together."
+            )
         if comparison is not None:
             print_table(difference_rows(comparison))
             for sentence in [*comparison.skipped, *comparison.notes]:

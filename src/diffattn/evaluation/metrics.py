@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diffattn.records.evaluations import Metric
-from diffattn.stats.bootstrap import bootstrap_mean
+from diffattn.stats.clusters import cluster_mean
 from diffattn.stats.intervals import Interval
 from diffattn.stats.proportions import share_interval
 
@@ -54,14 +54,14 @@ def score_metric(
 ) -> list[Metric]:
     """The mean of one score over rows, with its interval over clusters; nothing without rows.
 
-    Shares have :func:`share_interval`; scores ``..._per_token``, in nats, a bootstrap.
+    Shares have :func:`share_interval`; scores ``..._per_token``, in nats, :func:`cluster_mean`.
     """
     if not rows:
         return []
     values = [row["scores"][name] for row in rows]
     clusters = [str(row["cluster"] if "cluster" in row else row["id"]) for row in rows]
     in_nats = name.endswith("per_token")
-    interval = (bootstrap_mean if in_nats else share_interval)(values, clusters)
+    interval = (cluster_mean if in_nats else share_interval)(values, clusters)
     unit = "nats per token" if in_nats else "share"
     return [
         metric(

@@ -9,7 +9,7 @@ import torch
 from diffattn.data.corpora import load_corpus
 from diffattn.data.gutenberg import strip_gutenberg
 from diffattn.errors import ConfigError
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.probes.layer_reader import (
     AttentionInputs,
@@ -107,6 +107,7 @@ class Outliers(Protocol):
             rows.append(
                 {
                     "tokens": sum(map(len, windows)),
+                    "prompt": prompt_facts("\n\n".join(map(model.decode, windows))),
                     "scores": largest,
                     "scales": [scan.scales[layer] for layer in sorted(scan.scales)],
                     "tallies": {

@@ -1,5 +1,6 @@
 """What a protocol is: items, how a model is asked, and what is counted."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -74,8 +75,9 @@ class Protocol(ABC):
         Returns:
             One row per item, in order, of JSON values. ``scores`` maps names to numbers: what is
             compared between models, item by item. ``weights`` may say what an item counts in
-            the mean of a score, such as its tokens; default 1. Everything else is for the reader
-            of the log.
+            the mean of a score, such as its tokens; default 1. ``prompt`` holds
+            :func:`prompt_facts` of the text that was read. Everything else is for the reader of
+            the log.
 
         Raises:
             ItemError: An item cannot be asked; the others are asked again one by one.
@@ -140,6 +142,27 @@ class Part:
 
     variant: str
     protocol: Protocol
+
+
+_BEGINS, _ENDS = 400, 1_200
+"""Characters of a prompt that a row keeps: questions stand at the end."""
+
+
+def prompt_facts(text: str) -> dict[str, Any]:
+    """What a row says of the text that its item held, as ``row["prompt"]``.
+
+    Args:
+        text: All that the model was given to read, the same for every tokenizer if it can be.
+
+    Returns:
+        ``sha256`` (16 hex digits), ``characters``, and how it ``begins`` and, where that is not
+        all, ``ends``. Items of two models are paired only where the hashes are equal.
+    """
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    facts = {"sha256": digest, "characters": len(text)}
+    if len(text) <= _BEGINS + _ENDS:
+        return facts | {"begins": text}
+    return facts | {"begins": text[:_BEGINS], "ends": text[-_ENDS:]}
 
 
 def split_long_batches(batches: Sequence[Sequence[Item]], size: int) -> list[list[Item]]:

@@ -11,7 +11,7 @@ from diffattn.data.gutenberg import strip_gutenberg
 from diffattn.errors import ConfigError
 from diffattn.evaluation.catalog import PROTOCOLS
 from diffattn.evaluation.metrics import loss_metric, metric, perplexity_metric
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.evaluation.registry import parts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.scoring import Continuation
@@ -23,7 +23,8 @@ from diffattn.probes.quantized_logits import (
     require_quantizable,
 )
 from diffattn.records.evaluations import Metric
-from diffattn.stats.bootstrap import bootstrap_mean
+from diffattn.stats.clusters import cluster_mean
+from diffattn.stats.contrasts import paired_contrast
 
 _LOSS = "text loss"
 
@@ -155,7 +156,7 @@ class QuantizedLogits(Protocol):
                 ]
             text = [row for row in of_width if _LOSS in row["scores"]]
             if text:
-                interval = bootstrap_mean([row["scores"][_LOSS] for row in text], _clusters(text))
+                interval = cluster_mean([row["scores"][_LOSS] for row in text], _clusters(text))
                 where = {"bits": bits}
                 metrics.append(loss_metric(_LOSS, interval, where))
                 metrics.append(perplexity_metric("perplexity", interval, where, headline=False))
@@ -188,13 +189,17 @@ class QuantizedLogits(Protocol):
 
 
 def _item(asked: _Asked, item: Item) -> Item:
-    return Item(id=f"{asked.bits}-bits-{item.id}", payload=asked, cluster=item.cluster)
+    return Item(id=f"{asked.bits}-bits-{item.id}", payload=asked, cluster=item.cluster or item.id)
 
 
 def _text_row(model: LanguageModel, asked: _Asked) -> dict[str, Any]:
     (score,) = model.score([Continuation(asked.window[:1], asked.window[1:])])
     size = len(score.token_logprobs)
-    return {"tokens": size, "scores": {_LOSS: -score.logprob / size}}
+    return {
+        "tokens": size,
+        "prompt": prompt_facts(model.decode(asked.window)),
+        "scores": {_LOSS: -score.logprob / size},
+    }
 
 
 def _with_bits(name: str, bits: int) -> str:
@@ -230,10 +235,12 @@ def _changes(
     for name in sorted({key for row in rows for key in row["scores"]}):
         both = [row for row in rows if name in row["scores"] and name in before.get(row["id"], {})]
         if both:
-            differences = [row["scores"][name] - before[row["id"]][name] for row in both]
+            values = [row["scores"][name] for row in both]
+            others = [before[row["id"]][name] for row in both]
+            contrast = paired_contrast(values, others, clusters=_clusters(both))
             changes.append(
                 metric(
-                    f"change of {name}", bootstrap_mean(differences, _clusters(both)),
+                    f"change of {name}", contrast.interval,
                     where={"bits": bits}, unit="difference",
                     higher_is_better=name != _LOSS,
                 )

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError, DiffAttnError
-from diffattn.evaluation.protocol import Item, Part, Protocol
+from diffattn.evaluation.protocol import Item, Part, Protocol, Summary
+from diffattn.evaluation.selection import ALL, Selection
+from diffattn.evaluation.shards import rows_of_shards
 from diffattn.inference.language_model import LanguageModel
 from diffattn.records.claim import claim_run
 from diffattn.records.evaluations import ITEMS, EvalResult
@@ -32,6 +34,7 @@ def evaluate(
     part: Part,
     folder: Path,
     *,
+    selection: Selection = ALL,
     wait: bool = False,
     on_progress: OnProgress = lambda done, total: None,
     on_message: OnMessage = lambda line: None,
@@ -39,12 +42,14 @@ def evaluate(
     """Put every item of a protocol to a model, or those that an earlier call has not reached.
 
     ``folder`` gets ``run.json`` before the first item, a line of ``items.jsonl`` per item (its
-    scores, or why it failed), and at the end ``result.json`` and ``costs.json``.
+    scores, or why it failed), and at the end ``result.json`` and ``costs.json``. What finished
+    shares beside it (``PART.shard-I-of-N``) have asked with the same settings is taken from them.
 
     Args:
         model: The model.
         part: The protocol.
         folder: Where it is recorded; continued if it holds the same evaluation.
+        selection: Which items. Default: all.
         wait: Whether to wait for another process that works in ``folder``.
         on_progress: Given the items done and in all.
         on_message: Given one line for a damaged result or row of ``items.jsonl``: what is missing
@@ -61,7 +66,7 @@ def evaluate(
     config = {
         "protocol": protocol.name, "version": protocol.version, "variant": part.variant,
         "parameters": _plain(protocol.parameters()), "model": model.facts(),
-    }  # fmt: skip
+    } | selection.recorded()  # fmt: skip
     record = RunRecord(
         name=f"{model.label}/{part.variant}",
         config=config,
@@ -76,14 +81,16 @@ def evaluate(
         if finished is not None:
             on_progress(finished.num_items, finished.num_items)
             return finished
-        rows = _ask_all(model, protocol, folder, on_progress, on_message)
+        taken = [] if selection.shard else rows_of_shards(folder, config, on_message)
+        rows = _ask_all(model, protocol, folder, selection, taken, on_progress, on_message)
         scored = [row for row in rows if "error" not in row]
-        if not scored:
+        if not scored and not selection.shard:
             raise DiffAttnError(
                 f"{part.variant}: one item or more must be scored, got {len(rows)} failures on "
                 f"{model.label}, first: {rows[0]['error'] if rows else 'no item'}"
             )
-        summary = protocol.summarise(scored)
+        # Of a share of the items, no number is one of the protocol's.
+        summary = Summary(metrics=[]) if selection.shard else protocol.summarise(scored)
         result = EvalResult(
             protocol=protocol.name,
             version=protocol.version,
@@ -97,6 +104,7 @@ def evaluate(
             num_items=len(rows),
             num_failed=len(rows) - len(scored),
             items=log_facts(folder / ITEMS),
+            selection=selection.recorded(),
         )
         result.write(folder)
     return result
@@ -119,10 +127,12 @@ def _ask_all(
     model: LanguageModel,
     protocol: Protocol,
     folder: Path,
+    selection: Selection,
+    taken: Sequence[dict[str, Any]],
     on_progress: OnProgress,
     on_message: OnMessage,
 ) -> list[dict[str, Any]]:
-    """Rows of all items, in the order of the items."""
+    """Rows of all items, in the order of the items; those ``taken`` are not asked again."""
     path = folder / ITEMS
     known, faults = recover_jsonl(path)
     for fault in faults:
@@ -132,13 +142,19 @@ def _ask_all(
         path.unlink(missing_ok=True)
         rows = {}
     try:
-        batches = protocol.batches(model)
+        batches = selection.of(protocol.batches(model))
     except DiffAttnError:
         if not rows:  # nothing was asked: the folder stays free for settings that can run
             (folder / "run.json").unlink(missing_ok=True)
         raise
     wanted = [item.id for batch in batches for item in batch]
     assert len(set(wanted)) == len(wanted), f"{protocol.name}: ids must be unique"
+    for row in taken:
+        if row["id"] in wanted and row["id"] not in rows:
+            append_jsonl(path, row)
+            rows[row["id"]] = row
+    if not path.exists():  # a share may have no item
+        write_jsonl(path, [])
     costs = _earlier_costs(folder)
     began, done_before = time.monotonic(), len(rows)
     on_progress(len(rows), len(wanted))

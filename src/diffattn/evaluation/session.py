@@ -1,6 +1,7 @@
 """Several models and protocols in one folder: ``evaluation.json``, results, comparison."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.evaluation.compare import compare_folder
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.runner import evaluate
+from diffattn.evaluation.selection import ALL, Selection
+from diffattn.evaluation.shards import all_finished
 from diffattn.inference.language_model import LanguageModel
 from diffattn.records.claim import is_claimed
 from diffattn.records.evaluations import EVALUATION_MARKER, Comparison, EvalResult, register
@@ -24,6 +27,7 @@ def run_evaluation(
     max_length: int | None = None,
     add_bos: bool | None = None,
     verify: bool = True,
+    selection: Selection = ALL,
     on_start: Callable[[str], None] = lambda name: None,
     on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
     on_message: Callable[[str], None] = lambda line: None,
@@ -41,6 +45,8 @@ def run_evaluation(
         max_length: Longest context in tokens. Default: the model's.
         add_bos: Default: if the tokenizer has BOS.
         verify: Whether to compare the models' files with their manifests.
+        selection: Which items. The process that finishes the last share of a part puts all of
+            them together.
         on_start: Given the name of each model and part before its items are prepared.
         on_progress: Given the name of each model and part, and its items done and in all.
         on_message: Given one line per stage.
@@ -71,15 +77,17 @@ def run_evaluation(
                 register(folder, label, part.variant)
                 name = f"{label}/{part.variant}"
                 on_start(name)
+                where = folder / label / part.variant
+                ask = partial(
+                    evaluate, model, part, on_progress=partial(on_progress, name),
+                    on_message=partial(_say, on_message, name),
+                )  # fmt: skip
                 try:
-                    done[label, part.variant] = evaluate(
-                        model,
-                        part,
-                        folder / label / part.variant,
-                        wait=wait,
-                        on_progress=partial(on_progress, name),
-                        on_message=partial(_say, on_message, name),
-                    )
+                    share = where.with_name(where.name + selection.suffix)
+                    done[label, part.variant] = ask(share, selection=selection, wait=wait)
+                    if selection.shard and all_finished(where, selection.shard[1]):
+                        whole = replace(selection, shard=None)
+                        done[label, part.variant] = ask(where, selection=whole, wait=True)
                 except BusyError:
                     on_message(f"{name}: another process is at work on it, waiting at the end")
                     left[label].append(part)

@@ -77,6 +77,8 @@ class Completion:
     prompt_tokens: int
     logprob_per_token: float | None
     """Of the right answer after the prompt, in nats; ``None`` if it was not asked for."""
+    prompt: str = ""
+    """What it was written after."""
 
 
 def complete(
@@ -138,6 +140,7 @@ class _Asked:
 
     prompt: tuple[int, ...]
     scored: Continuation | None
+    text: str
 
     @classmethod
     def of(
@@ -146,10 +149,10 @@ class _Asked:
         """Encode a prompt and its answer."""
         ids = tuple(model.encode_prompt(prompt, special=special))
         if answer is None:
-            return cls(ids, None)
+            return cls(ids, None, prompt)
         context, target = model.encode_pair(prompt, f" {answer}", special=special)
         room = model.max_length + 1 - len(context)
-        return cls(ids, Continuation(tuple(context), tuple(target[:room])))
+        return cls(ids, Continuation(tuple(context), tuple(target[:room])), prompt)
 
     def sequences(self) -> list[tuple[int, ...]]:
         """What is read: the prompt, and the context of the answer."""
@@ -173,6 +176,7 @@ def _complete(
             text=output.text,
             prompt_tokens=len(item.prompt),
             logprob_per_token=None if right is None else right.logprob / len(right.token_logprobs),
+            prompt=item.text,
         )
         for item, output in zip(asked, written, strict=True)
         for right in [None if item.scored is None else next(scores)]

@@ -63,6 +63,9 @@ class EvalResult:
     """Items that could not be asked or scored; the reasons stand in ``items.jsonl``."""
     items: dict[str, Any]
     """Rows and hash of ``items.jsonl``."""
+    selection: dict[str, Any] = field(default_factory=dict)
+    """``limit`` and ``shard`` ([i, n]), where not all items were asked; empty for all. A share has
+    no metrics."""
 
     def write(self, folder: Path) -> None:
         """Write ``result.json`` into ``folder``."""
@@ -91,6 +94,21 @@ class EvalResult:
         """
         return read_jsonl(Path(folder) / ITEMS, recorded=self.items)
 
+    def unlike(self, first: "EvalResult") -> str:
+        """Why it shares no table with another model's result; empty if it does."""
+        name = first.model.get("label")
+        if (first.protocol, first.version) != (self.protocol, self.version):
+            return (
+                f"it is of {self.protocol}, version {self.version}, where {name} has "
+                f"{first.protocol}, version {first.version}"
+            )
+        if first.selection != self.selection:
+            limits = [of.selection.get("limit", "all") for of in (self, first)]
+            return f"it was asked {limits[0]} items (--limit), {name} {limits[1]}"
+        keys = {**first.parameters, **self.parameters}
+        unequal = [key for key in keys if first.parameters.get(key) != self.parameters.get(key)]
+        return f"{', '.join(unequal)} differ from those of {name}" if unequal else ""
+
     def headline(self) -> list[Metric]:
         """The metrics a table of the paper would print."""
         return [metric for metric in self.metrics if metric.headline]
@@ -117,6 +135,29 @@ class PairedDifference:
     num_items: int
     num_unpaired: int
     """Items that only one of the two has scored: left out, and named."""
+    num_other_text: int = 0
+    """Items that both have scored, but on another text: left out, and named."""
+    where: dict[str, Any] = field(default_factory=dict)
+    """Which part of the protocol, for example ``{"length": 4096}``; empty for all."""
+    primary: bool = False
+    """Whether it is the declared primary score over all items."""
+    over: str = "items"
+    """What is drawn anew in the interval: ``"items"``, of one pair of models, or ``"seeds"``."""
+    higher_is_better: bool | None = None
+    """``None`` if neither, or unknown."""
+    value: float | None = None
+    """Mean of the model over the paired items."""
+    baseline_value: float | None = None
+    p_holm: float | None = None
+    """Of primary scores: adjusted for all of them over the same of items or seeds."""
+    chance: float | None = None
+    """Score of guessing at random; ``None`` if it is not known."""
+    guess_ceiling: float | None = None
+    """Score of the best guess that does not read the question; ``None`` if it is not known."""
+    guess: str = ""
+    """What that guess is."""
+    verdict: str = ""
+    """Of primary scores: what these items show of these models; see ``evaluation/verdicts.py``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from diffattn.report.benchmarks.section import bench_section
 from diffattn.report.benchmarks.tables import read_results
+from diffattn.report.claims.evaluated import evaluation_claims, published_values
 from diffattn.report.claims.tables import claims_table
 from diffattn.report.evaluation.files import read_evaluation
 from diffattn.report.evaluation.page import evaluation_page
@@ -134,11 +135,15 @@ def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
         The file written.
 
     Raises:
-        CheckpointError: A file is damaged, or of another kind, schema or protocol version.
+        CheckpointError: ``evaluation.json`` is missing or damaged, or no result can be read; a
+            result that is damaged, or of another version than the first model's, is left out and
+            named.
         OSError: The file cannot be written; an existing one is left as it was.
     """
     folder = Path(folder)
-    page = evaluation_page(read_evaluation(folder))
+    recorded = read_evaluation(folder)
+    every = [result for results in recorded.results.values() for result in results]
+    page = evaluation_page(recorded, published_values(), evaluation_claims(every))
     return write_page(
         folder / "report.html" if out is None else Path(out),
         "evaluation.html.j2",

@@ -1,12 +1,13 @@
 """Proportions and means of shares: intervals, range by sampling alone, the exact test of two."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from diffattn.errors import ConfigError
-from diffattn.stats.bootstrap import bootstrap_mean
-from diffattn.stats.intervals import Interval
+from diffattn.stats.clusters import cluster_sums, jackknife_variance
+from diffattn.stats.intervals import Interval, t_quantile
 
 
 def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
@@ -40,13 +41,21 @@ def share_interval(
     *,
     level: float = 0.95,
 ) -> Interval:
-    """Mean of values from 0 to 1 and the interval that fits them.
+    r"""Mean of values from 0 to 1 and the interval that fits them.
 
     Independent zeros and ones are a proportion: Wilson's interval. Shares in between, or several
-    values per cluster, get the bootstrap over clusters; but where every value is 0, or every value
-    is 1, resampling would show no spread at all, and Wilson's interval over clusters is given.
+    values per cluster, get Wilson's interval of the effective number of independent items,
 
-    Source: E. B. Wilson, J. Am. Stat. Assoc. 22 (1927), 209; B. Efron, Ann. Stat. 7 (1979), 1.
+    .. math:: n_\text{eff} = \frac{\hat p (1 - \hat p)}{v}, \quad
+              v = \frac{G \hat v + \hat p (1 - \hat p) / n}{G + 1},
+
+    with Student's t at G - 1 degrees of freedom in place of z, for G clusters of n values:
+    :math:`\hat v` is the jackknife's variance over clusters, drawn by the weight of one cluster to
+    that of n independent items, since few clusters near 0 or 1 show next to no spread. Where every
+    value is 0, or every value is 1, each cluster counts as one item.
+
+    Source: E. B. Wilson, J. Am. Stat. Assoc. 22 (1927), 209; E. L. Korn, B. I. Graubard, Surv.
+    Methodol. 24 (1998), 193 (effective sample size); the weight of one cluster is ours.
 
     Args:
         values: ``[n]``, from 0 to 1, n >= 1.
@@ -54,22 +63,89 @@ def share_interval(
         level: Coverage, in (0, 1). Default 0.95.
 
     Returns:
-        The interval; ``n`` counts clusters.
+        The interval; its ends are ``None`` for one cluster of more than one value, and for one
+        value strictly in between. ``n`` counts clusters.
 
     Raises:
         ConfigError: A value lies outside [0, 1], there is none, or the lengths differ.
     """
     x = np.asarray(values, dtype=np.float64)
-    if x.size == 0 or not ((x >= 0) & (x <= 1)).all():
+    if x.ndim != 1 or x.size == 0 or not ((x >= 0) & (x <= 1)).all():
         raise ConfigError("share_interval: values must be one or more from 0 to 1, got others.")
-    names = [str(i) for i in range(len(x))] if clusters is None else list(clusters)
-    num_clusters = len(set(names))
-    alone = len(names) == len(x) == num_clusters
-    if x.min() == x.max() and x[0] in (0.0, 1.0) and len(names) == len(x):
-        return wilson_interval(int(x[0]) * num_clusters, num_clusters, level)
-    if alone and set(np.unique(x)) <= {0.0, 1.0}:
-        return wilson_interval(int(x.sum()), num_clusters, level)
-    return bootstrap_mean(x, names, level=level)
+    if clusters is not None and len(clusters) != x.size:
+        raise ConfigError(
+            f"share_interval: clusters must name one per value, got {len(clusters)} for {x.size}."
+        )
+    num_clusters = x.size if clusters is None else len(set(clusters))
+    alike = x.min() == x.max() and x[0] in (0.0, 1.0)
+    if alike or (num_clusters == x.size and set(np.unique(x)) <= {0.0, 1.0}):
+        successes = int(x[0]) * num_clusters if alike else int(x.sum())
+        return wilson_interval(successes, num_clusters, level)
+    p = float(x.mean())
+    if num_clusters == 1:
+        return Interval(p, None, None, level, 1, "none: one cluster")
+    seen = jackknife_variance(*cluster_sums(x, clusters))
+    variance = (num_clusters * seen + p * (1 - p) / x.size) / (num_clusters + 1)
+    low, high = _effective_wilson(p, variance, num_clusters - 1, level)
+    return Interval(p, low, high, level, num_clusters, "Wilson over clusters, effective n")
+
+
+def mean_of_shares(
+    groups: Sequence[Sequence[float] | np.ndarray], *, level: float = 0.95
+) -> Interval:
+    r"""Mean of the groups' means and the interval that fits shares, also near 0 and 1.
+
+    Groups are fixed, such as the tasks of a benchmark: only their items are a sample, so what
+    differs between groups does not widen the interval. It is Wilson's, with
+    :math:`n_\text{eff} = \bar p (1 - \bar p) / v` and Student's t;
+    :math:`v = \sum_k v_k / (n_k K^2)`, and :math:`v_k` is the variance of group k's values and of
+    one more, which is 1 with probability :math:`\bar p`, else 0. So a group in which nothing
+    varies has the spread that the pooled mean leaves possible: where every group is at 0 or at 1,
+    this is Wilson's interval of all items together.
+
+    Source: as :func:`share_interval`; the value added per group is ours.
+
+    Args:
+        groups: One or more, each ``[n]`` of values from 0 to 1, n >= 1.
+        level: Coverage, in (0, 1). Default 0.95.
+
+    Returns:
+        The interval; ``n`` counts values.
+
+    Raises:
+        ConfigError: There is no group, one is empty or holds other values, or ``level`` is out of
+            range.
+    """
+    arrays = [np.asarray(group, dtype=np.float64) for group in groups]
+    if not arrays or any(
+        x.ndim != 1 or x.size == 0 or not ((x >= 0) & (x <= 1)).all() for x in arrays
+    ):
+        raise ConfigError(
+            "mean_of_shares: groups must hold one or more numbers from 0 to 1 each, got others."
+        )
+    p, n = float(np.mean([x.mean() for x in arrays])), sum(x.size for x in arrays)
+    every = set(np.unique(np.concatenate(arrays)))
+    if every in ({0.0}, {1.0}) or (len(arrays) == 1 and every == {0.0, 1.0}):
+        return wilson_interval(round(p * n), n, level)
+    if not 0 < level < 1:
+        raise ConfigError(f"mean_of_shares: level must be in (0, 1), got {level}.")
+    variance = 0.0
+    for x in arrays:
+        mean = (x.sum() + p) / (x.size + 1)
+        spread = (np.square(x).sum() + p) / (x.size + 1) - mean**2
+        variance += spread / max(1, x.size - 1) / len(arrays) ** 2
+    low, high = _effective_wilson(p, variance, max(1, n - len(arrays)), level)
+    return Interval(p, low, high, level, n, "Wilson within groups, effective n")
+
+
+def _effective_wilson(p: float, variance: float, df: int, level: float) -> tuple[float, float]:
+    """Ends of Wilson's interval of p (1 - p) / variance items, with Student's t for z."""
+    if not 0 < level < 1:
+        raise ConfigError(f"share_interval: level must be in (0, 1), got {level}.")
+    n, t2 = p * (1 - p) / variance, t_quantile((1 + level) / 2, df) ** 2
+    centre = (p + t2 / (2 * n)) / (1 + t2 / n)
+    half = math.sqrt(t2 * (p * (1 - p) / n + t2 / (4 * n * n))) / (1 + t2 / n)
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def expected_range(p: float, n: int, draws: int, repeats: int = 20_000, seed: int = 0) -> float:

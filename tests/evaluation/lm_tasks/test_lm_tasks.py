@@ -160,6 +160,13 @@ def test_the_average_is_compared_in_pairs(models, folder, tmp_path):
         run(models[label], tmp_path / label / "lm_tasks", data=str(few), tasks=("boolq", "piqa"))
     comparison = compare(tmp_path, ["softmax", "diff"], ["lm_tasks"])
     (found,) = [one for one in comparison.differences if one.score == "average"]
+    assert found.primary
+    tasks = {one.where["task"]: one for one in comparison.differences if one.where}
+    assert [(task, one.score, one.n) for task, one in tasks.items()] == [
+        ("boolq", "boolq acc", 3), ("piqa", "piqa acc", 7),
+    ]  # fmt: skip
+    mean = sum(one.difference for one in tasks.values()) / 2
+    assert found.difference == pytest.approx(mean)
     values = [
         metric(EvalResult.read(tmp_path / label / "lm_tasks"), "average", None).value
         for label in ("diff", "softmax")

@@ -9,10 +9,8 @@ from diffattn.evaluation.long_context.fitting import most_that_fits
 from diffattn.evaluation.long_context.lengths import (
     effective_length,
     lengths_that_fit,
-    mean_over_tasks,
     require_lengths,
 )
-from diffattn.stats.proportions import wilson_interval
 
 
 def test_standard_lengths_are_those_that_fit(build):
@@ -37,12 +35,6 @@ def test_the_effective_length_is_the_longest_above_the_threshold():
     assert effective_length({4096: 0.9, 8192: 0.856, 16384: 0.8559}, 0.856) == 8192
     assert effective_length({4096: 0.8, 8192: 0.9}, 0.856) == 8192
     assert effective_length({4096: 0.1}, 0.856) == 0
-
-
-def test_a_mean_over_tasks_has_a_width_also_where_all_scores_are_equal():
-    assert mean_over_tasks([[1.0, 0.0], [1.0, 1.0, 1.0]]).mean == 0.75
-    assert mean_over_tasks([[1.0], [1.0, 1.0]]) == wilson_interval(3, 3)
-    assert mean_over_tasks([[0.0], [0.0, 0.0]]) == wilson_interval(0, 3)
 
 
 def counted(function):

@@ -115,16 +115,84 @@ def test_markup_in_any_field_is_shown_and_never_runs(folder):
 
 
 def test_two_versions_share_no_table(folder):
-    result("two", "diff", version=2).write(folder / "two" / "needle")
-    with pytest.raises(CheckpointError, match="must have one protocol version"):
-        build_evaluation_report(folder)
+    result("two", "diff", version=2, shift=0.1).write(folder / "two" / "needle")
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert "two is left out of needle: it is of needle, version 2, where one has needle, " in page
+    assert "0.500 (0.400 to 0.900)" in page
+    assert "0.600 (0.400 to 0.900)" not in page
+    assert "two − one" not in page
+
+
+def test_other_parameters_share_no_table(folder):
+    path = folder / "two" / "needle" / "result.json"
+    write_record(path, read_record(path) | {"parameters": {"samples": 4, "haystack": "b"}})
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert "two is left out of needle: samples, haystack differ from those of one." in page
+    assert "0.600 (0.400 to 0.900)" not in page
 
 
 @pytest.mark.parametrize(
     "damage", [{"kind": "x"}, {"schema": 7}, {"metrics": [{"nam": 1}]}, {"version": "1"}]
 )
-def test_damaged_records_are_refused(folder, damage):
+def test_damaged_records_are_named_and_left_out(folder, damage):
     path = folder / "one" / "needle" / "result.json"
     write_record(path, read_record(path) | damage)
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert f"one is left out of needle: {escape(path)}" in page
+    assert "0.600 (0.400 to 0.900)" in page
+    assert "two − one" not in page
+    other = folder / "two" / "needle" / "result.json"
+    write_record(other, read_record(other) | damage)
     with pytest.raises(CheckpointError, match=r"result\.json: .*must"):
         build_evaluation_report(folder)
+
+
+def test_each_row_has_its_own_n(folder):
+    """Two metrics of one name: the second row showed the first one's n."""
+    for label, n in (("one", 7), ("two", 6)):
+        path = folder / label / "needle"
+        kept = EvalResult.read(path)
+        more = Metric(name="recall", value=0.25, n=n, headline=True, where={"length": 99})
+        replace(kept, metrics=[*kept.metrics, more]).write(path)
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    overview = page.split('<section id="overview">')[1].split("</section>")[0]
+    assert '<td data-label="n" class="num">50</td>' in overview
+    assert '<td data-label="n" class="num">7 / 6</td>' in overview
+
+
+def primary(**more):
+    values = {
+        "variant": "needle", "score": "recall", "model": "two", "baseline": "one",
+        "difference": 0.25, "low": 0.125, "high": 0.375, "level": 0.95, "method": "Tango",
+        "p_value": 0.001, "test": "McNemar, exact", "n": 40, "num_items": 40, "num_unpaired": 0,
+        "primary": True, "higher_is_better": True, "value": 0.75, "baseline_value": 0.5,
+        "p_holm": 0.002, "chance": 0.0, "guess_ceiling": 0.125, "guess": "always the same",
+        "verdict": "higher",
+    } | more  # fmt: skip
+    return PairedDifference(**values)
+
+
+def test_the_page_begins_with_verdicts(folder):
+    part = primary(where={"length": 8}, primary=False, verdict="", difference=-0.375)
+    Comparison(baseline="one", differences=[primary(), part]).write(folder)
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    first = page.split('<section id="verdicts">')[1].split("</section>")[0]
+    assert "recall of two minus one +0.250 (95 % 0.125 to 0.375, more is better): higher." in first
+    for text in ("One model of each kind", "Of 6 needles 2 asked for", "0.125", "always the same"):
+        assert text in first
+    assert "length 8" not in first
+    assert "recall, part by part" in page
+    assert "−0.375" in page
+    claims = page.split('<section id="claims">')[1].split("</section>")[0]
+    assert "inconclusive: one seed" in claims
+
+
+def test_several_seeds_are_said(folder):
+    seeds = primary(
+        over="seeds", model="diff", baseline="softmax", n=3, test="Student t over seeds"
+    )
+    Comparison(baseline="one", differences=[primary(), seeds]).write(folder)
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert "needle, over seeds: recall of diff minus softmax +0.250" in page
+    assert "One model of each kind" not in page
+    assert "3 seeds" in page

@@ -19,17 +19,16 @@ from diffattn.evaluation.hallucination.source_overlap import (
 from diffattn.evaluation.hallucination.tasks import TASKS, Task
 from diffattn.evaluation.hallucination.truncation import cut
 from diffattn.evaluation.metrics import metric
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.decoding import Generation
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
 from diffattn.models.known_names import check_known
 from diffattn.records.outputs import JUDGED_PROTOCOL, text_read
-from diffattn.stats.bootstrap import bootstrap_mean
-from diffattn.stats.proportions import wilson_interval
+from diffattn.stats.clusters import cluster_mean
+from diffattn.stats.proportions import share_interval
 
 _BATCH = 8
-_PROPORTIONS = {"span_match", "empty"}
 _HEADLINES = {"span_match", "word_f1", "rougeL", "entities_found", "numbers_found", "empty"}
 _NEITHER = {"novel_bigrams", *(f"lookback_{name}" for name in MAPS)}
 """Not better when higher: faithful texts may be copied or reworded."""
@@ -138,11 +137,8 @@ class Hallucination(Protocol):
         metrics = []
         for name in names:
             values = [row["scores"][name] for row in rows if name in row["scores"]]
-            interval = (
-                wilson_interval(int(sum(values)), len(values))
-                if name in _PROPORTIONS
-                else bootstrap_mean(values)
-            )
+            signed = name.startswith("lookback_")  # parts of a signed map are no shares
+            interval = (cluster_mean if signed else share_interval)(values)
             better = None if name in _NEITHER else name != "empty"
             headline = name in _HEADLINES
             metrics.append(metric(name, interval, headline=headline, higher_is_better=better))
@@ -176,7 +172,7 @@ class Hallucination(Protocol):
             "dataset": self.dataset, "kind": self.task.kind, "question": example.question,
             "references": list(example.references), "output": text,
             "finished": output.finished, "prompt_tokens": len(ids), "new_tokens": len(output.ids),
-            "read": list(read), "document": example.document,
+            "read": list(read), "document": example.document, "prompt": prompt_facts(prompt),
         }  # fmt: skip
         scores = {"empty": float(not text)}
         if self.task.kind == "answer":

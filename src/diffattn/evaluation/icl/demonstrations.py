@@ -109,6 +109,10 @@ class DemonstrationReader:
         self._read = (done, prefix)
         return prefix
 
+    def text(self, model: LanguageModel, count: int) -> str:
+        """The first ``count`` demonstrations as they are read."""
+        return model.decode([token for piece in self.pieces[:count] for token in piece])
+
 
 def balanced_rounds(
     examples: Iterable[Example], seed: int, limit: int | None = None

@@ -14,14 +14,13 @@ from diffattn.evaluation.icl.demonstrations import (
     skipped_classes,
 )
 from diffattn.evaluation.metrics import metric, score_metric
-from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_long_batches
 from diffattn.inference.label_trie import LabelReading, LabelTrie
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import Prefix
 from diffattn.models.known_names import check_known
 from diffattn.records.evaluations import Metric
-from diffattn.stats.bootstrap import bootstrap_mean
-from diffattn.stats.proportions import wilson_interval
+from diffattn.stats.proportions import share_interval
 
 DECODINGS = ("greedy_trie", "loglik")
 PROMPT_CHOICES = {
@@ -99,7 +98,8 @@ class ManyShot(Protocol):
         (count,) = {item.payload[0] for item in items}
         prefix = ready.reader.prefix(model, count)
         facts = {"shots": count, "classes_skipped": skipped_classes(ready.order, count)}
-        return label_rows(model, ready.task, [item.payload[1] for item in items], prefix, facts)
+        chosen = [item.payload[1] for item in items]
+        return label_rows(model, ready.task, chosen, prefix, facts, ready.reader.text(model, count))
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Accuracy per number, over all numbers, and over those from ``stable_from`` on."""
@@ -147,14 +147,23 @@ class ManyShot(Protocol):
 
 
 def label_rows(
-    model: LanguageModel, task: IclTask, chosen: list[int], before: Prefix, facts: dict[str, Any]
+    model: LanguageModel,
+    task: IclTask,
+    chosen: list[int],
+    before: Prefix,
+    facts: dict[str, Any],
+    shown: str,
 ) -> list[dict[str, Any]]:
-    """Rows of chosen test items after demonstrations: ``facts``, and what was made of each."""
+    """Rows of chosen test items after demonstrations: ``facts``, and what was made of each.
+
+    ``shown`` is the text of the demonstrations.
+    """
     questions = [task.questions[i] for i in chosen]
     readings = model.read_labels(task.trie, questions, before=before)
     return [
         facts | _row(task.trie, task.test[i], reading)
         | {"prompt_tokens": before.length + len(question)}
+        | {"prompt": prompt_facts(shown + model.decode(question))}
         for i, question, reading in zip(chosen, questions, readings, strict=True)
     ]  # fmt: skip
 
@@ -184,9 +193,7 @@ def mean_accuracy(
     name: str, rows: Sequence[Mapping[str, Any]], where: dict[str, Any], *, headline: bool
 ) -> Metric:
     """Mean over rows that ask the same test items again and again."""
-    interval = bootstrap_mean(
+    interval = share_interval(
         [row["scores"][name] for row in rows], [str(row["cluster"]) for row in rows]
     )
-    if interval.mean in (0.0, 1.0):  # no spread to draw from, which does not make it certain
-        interval = wilson_interval(round(interval.mean * interval.n), interval.n)
     return metric(name, interval, where=where, headline=headline)

@@ -99,9 +99,11 @@ class OrderRobustness(Protocol):
             examples = ORDERS[self.format](ready.examples, self.seed + order)
             pieces = ready.task.encode(model, examples)
             ready.readers = {order: DemonstrationReader(pieces, [len(pieces)])}
-        prefix = ready.readers[order].prefix(model, len(ready.examples))
+        reader = ready.readers[order]
+        prefix = reader.prefix(model, len(ready.examples))
         facts = {"order": order, "shots": len(ready.examples)}
-        return label_rows(model, ready.task, [item.payload[1] for item in items], prefix, facts)
+        chosen, shown = [item.payload[1] for item in items], reader.text(model, facts["shots"])
+        return label_rows(model, ready.task, chosen, prefix, facts, shown)
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Mean, spread and range over the orders, and the range that chance brings."""

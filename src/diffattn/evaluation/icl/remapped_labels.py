@@ -15,7 +15,7 @@ from diffattn.evaluation.icl.demonstrations import (
     numbers_that_fit,
 )
 from diffattn.evaluation.metrics import score_metric
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.label_trie import LabelTrie
 from diffattn.inference.language_model import LanguageModel
 from diffattn.models.known_names import check_known
@@ -116,6 +116,7 @@ class RemappedLabels(Protocol):
                     "output": free.text,
                     "among_numbers": ready.trie.labels[reading.greedy],
                     "prompt_tokens": len(tokens),
+                    "prompt": prompt_facts(prompt),
                     "scores": {
                         "exact_match": float(answer == number),
                         "accuracy_among_numbers": float(reading.greedy == at),

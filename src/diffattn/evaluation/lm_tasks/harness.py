@@ -28,6 +28,11 @@ class Question:
     """What is scored, without the space before it; normalised scores divide by its length."""
     gold: int
 
+    def text(self) -> str:
+        """All that is read of it: every context once, then the choices."""
+        contexts = dict.fromkeys(context for context, _ in self.pairs)
+        return "\n".join([*contexts, *(f"[{i}] {text}" for i, text in enumerate(self.choices))])
+
 
 def harness_questions(
     task: str,

@@ -1,10 +1,8 @@
 """The seven tasks of Tables 1 and 8, asked as lm-evaluation-harness asks them."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -13,12 +11,11 @@ from diffattn.errors import ConfigError
 from diffattn.evaluation.lm_tasks.documents import TASKS, read_task
 from diffattn.evaluation.lm_tasks.harness import Question, continuation, harness_questions
 from diffattn.evaluation.metrics import metric
-from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
 from diffattn.inference.scoring import Score
-from diffattn.records.evaluations import Metric
-from diffattn.stats.proportions import wilson_interval
+from diffattn.stats.proportions import mean_of_shares, wilson_interval
 
 _METRICS = ("acc", "acc_norm", "acc_bytes")
 _ASKED_TOGETHER = 16
@@ -57,7 +54,7 @@ class LmTasks(Protocol):
         "tokenizer's own settings (--no-bos)",
         "truncation": "from the left to max_length inputs, as the harness does, and counted",
         "boolq": "title and passage as in SuperGLUE",
-        "average": "unweighted mean of the tasks; interval by the normal law, tasks independent",
+        "average": "unweighted mean of the tasks; interval within tasks",
     }
     quick = {"limit": 4}
 
@@ -136,6 +133,7 @@ class LmTasks(Protocol):
         return {
             "task": asked.task,
             "document": asked.document,
+            "prompt": prompt_facts(question.text()),
             "gold": question.gold,
             "logprobs": logprobs.tolist(),
             "tokens": [len(score.token_logprobs) for score in scores],
@@ -165,25 +163,10 @@ class LmTasks(Protocol):
                 metrics.append(metric(name, interval, where={"task": task}, headline=headline))
             columns.append([float(row[headline_metric(task)]) for row in of_task])
         if len(columns) > 1:
-            metrics.append(_average(columns))
+            metrics.append(metric("average", mean_of_shares(columns), headline=True))
         return Summary(metrics=metrics, tables={"documents": counts})
 
 
 def headline_metric(task: str) -> str:
     """The metric of the paper's column: ``acc_norm`` for HellaSwag, ``acc`` for the others."""
     return "acc_norm" if task == "hellaswag" else "acc"
-
-
-def _average(columns: Sequence[Sequence[float]]) -> Metric:
-    """Unweighted mean of the means of independent samples."""
-    value = float(np.mean([np.mean(column) for column in columns]))
-    low = high = None
-    if min(map(len, columns)) > 1:
-        variance = sum(float(np.var(column, ddof=1)) / len(column) for column in columns)
-        half = NormalDist().inv_cdf(0.975) * math.sqrt(variance) / len(columns)
-        low, high = value - half, value + half
-    return Metric(
-        name="average", value=value, low=low, high=high, n=sum(map(len, columns)),
-        method="none: one document" if low is None else "normal, tasks independent",
-        headline=True,
-    )  # fmt: skip

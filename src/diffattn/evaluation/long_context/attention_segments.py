@@ -18,12 +18,12 @@ from diffattn.evaluation.long_context.magic_numbers import (
     needle,
 )
 from diffattn.evaluation.metrics import metric
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
 from diffattn.probes.attention_rows import LayerRows, attention_rows, segment_shares, segment_sums
 from diffattn.records.evaluations import Metric
-from diffattn.stats.bootstrap import bootstrap_mean
+from diffattn.stats.clusters import cluster_mean
 
 SEGMENTS = ("bos", "before", "answer", "after", "query")
 """They cover the prompt once, in this order."""
@@ -56,7 +56,7 @@ class AttentionSegments(Protocol):
         "haystack": "as in protocol needle: one text per sample for all depths; 8 needles, one "
         "asked for, as in Figure 5; the paper gives neither number nor length",
         "bos": "EOS where the tokenizer has no BOS",
-        "intervals": "bootstrap over samples",
+        "intervals": "Student t over samples",
     }
     quick = {"length": 512, "num_needles": 3, "samples": 2}
 
@@ -116,9 +116,7 @@ class AttentionSegments(Protocol):
         for depth in self.depths:
             at_depth = [row for row in rows if row["depth"] == depth]
             for normalised, weights, part in _keys(at_depth[0]["shares"]) if at_depth else ():
-                interval = bootstrap_mean(
-                    [r["shares"][normalised][weights][part] for r in at_depth]
-                )
+                interval = cluster_mean([r["shares"][normalised][weights][part] for r in at_depth])
                 where = {"weights": weights, "normalised": normalised, "depth": depth}
                 table.append(
                     {
@@ -177,6 +175,7 @@ class AttentionSegments(Protocol):
             "spans": spans,
             "realised": [round(x, 3) for x in prompt.realised],
             "prompt_tokens": len(prompt.ids),
+            "prompt": prompt_facts(model.decode(prompt.ids)),
             "haystack": prompt.haystack,
             "shares": shares,
             # Rows of the signed map sum to 1 − λ, whatever the kind of λ; 1 for softmax.

@@ -21,7 +21,7 @@ from diffattn.evaluation.long_context.lengths import (
     require_lengths,
 )
 from diffattn.evaluation.metrics import metric
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
 from diffattn.inference.prompting import prompt_text, require_chat_template
@@ -150,6 +150,7 @@ class HiddenNeedleSearch(Protocol):
                 "output": completion.text,
                 "text_tokens": tokens,
                 "prompt_tokens": completion.prompt_tokens,
+                "prompt": prompt_facts(completion.prompt),
                 "place": place,
                 "haystack": background.sha256,
                 "scores": {

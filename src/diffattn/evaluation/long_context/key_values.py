@@ -11,7 +11,7 @@ from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.fitting import most_that_fits
 from diffattn.evaluation.long_context.lengths import lengths_that_fit, require_lengths
 from diffattn.evaluation.metrics import score_metric
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.records.evaluations import Metric
 
@@ -133,6 +133,7 @@ class KeyValues(Protocol):
                 "expected": value,
                 "output": completion.text,
                 "prompt_tokens": completion.prompt_tokens,
+                "prompt": prompt_facts(completion.prompt),
                 "scores": {
                     "recall": float(value in completion.text.lower()),
                     "logprob_per_token": completion.logprob_per_token,

@@ -7,9 +7,7 @@ from diffattn.errors import ConfigError
 from diffattn.evaluation.metrics import metric
 from diffattn.inference.language_model import LanguageModel
 from diffattn.records.evaluations import Metric
-from diffattn.stats.bootstrap import bootstrap_mean_of_means
-from diffattn.stats.intervals import Interval
-from diffattn.stats.proportions import share_interval, wilson_interval
+from diffattn.stats.proportions import mean_of_shares, share_interval
 
 LENGTHS = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072)
 """Tokens; what long-context tables print."""
@@ -127,7 +125,7 @@ def by_length_and_task(
             for task in tasks
         }
         run = {task: of_task for task, of_task in scores.items() if of_task}
-        mean = mean_over_tasks(list(run.values()))
+        mean = mean_of_shares(list(run.values()))
         # A mean over fewer tasks than elsewhere carries its own number of tasks.
         where: dict[str, Any] = {"length": length}
         metrics.append(metric(f"mean_of_{len(run)}_tasks", mean, where=where, headline=True))
@@ -139,19 +137,3 @@ def by_length_and_task(
             means[length] = mean.mean
         table.append([sum(x) / len(x) if x else None for x in scores.values()])
     return metrics, means, table
-
-
-def mean_over_tasks(scores: Sequence[Sequence[float]]) -> Interval:
-    """Mean of the tasks' mean scores, every task with equal weight.
-
-    The bootstrap within tasks; where every score is 0, or every score is 1, resampling would show
-    no spread at all, and Wilson's interval over all items is given.
-
-    Args:
-        scores: Per task one or more, from 0 to 1.
-    """
-    every = {score for of_task in scores for score in of_task}
-    if every in ({0.0}, {1.0}):
-        n = sum(map(len, scores))
-        return wilson_interval(n if every == {1.0} else 0, n)
-    return bootstrap_mean_of_means(scores)

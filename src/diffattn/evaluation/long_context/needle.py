@@ -17,7 +17,7 @@ from diffattn.evaluation.long_context.magic_numbers import (
     forced_answer,
 )
 from diffattn.evaluation.metrics import score_metric
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError, Prefix
 from diffattn.models.known_names import check_known
@@ -54,7 +54,7 @@ class Needle(Protocol):
         "8K is 8,192",
         "haystack": "one text per length and sample, the same for all depths and all (N, R), from "
         "a random sentence on; documents are joined, never repeated",
-        "intervals": "Wilson for a cell; over depths, bootstrap over haystacks",
+        "intervals": "Wilson for a cell; over depths, of the effective number of haystacks",
     }
     quick = {
         "tasks": ((1, 1), (4, 2)), "lengths": (512,), "depths": (0, 50, 100), "samples": 3,
@@ -193,6 +193,7 @@ def _row(
         "finished": written.finished,
         "depths": [round(x, 3) for x in prompt.realised],
         "prompt_tokens": len(prompt.ids),
+        "prompt": prompt_facts(model.decode(prompt.ids)),
         "room_tokens": task.room,
         "haystack_tokens": prompt.haystack_tokens,
         "haystack": prompt.haystack,

@@ -15,7 +15,7 @@ from diffattn.evaluation.long_context.haystack import (
 )
 from diffattn.evaluation.long_context.lengths import require_grid
 from diffattn.evaluation.metrics import score_metric
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import Prefix
 from diffattn.inference.scoring import Continuation
@@ -66,7 +66,7 @@ class SingleNeedle(Protocol):
         "depths evenly from 0 to 100",
         "depth": "in tokens of the text, back to the last sentence end",
         "haystack": "one text per length and sample from a random sentence on; never repeated",
-        "intervals": "Wilson for a cell; over several, bootstrap over texts",
+        "intervals": "Wilson for a cell; over several, of the effective number of texts",
     }
     quick = {"lengths": (384, 512), "depths": (0, 50, 100)}
 
@@ -224,6 +224,7 @@ def _row(model: LanguageModel, prompt: SinglePrompt, prefix: Prefix) -> dict[str
         "output": written.text,
         "finished": written.finished,
         "prompt_tokens": len(prompt.ids),
+        "prompt": prompt_facts(model.decode(prompt.ids)),
         "haystack": prompt.haystack,
         "scores": scores,
     }

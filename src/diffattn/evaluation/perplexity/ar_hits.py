@@ -12,10 +12,10 @@ from diffattn.errors import ConfigError
 from diffattn.evaluation.metrics import loss_metric, metric
 from diffattn.evaluation.perplexity.loss_slices import Slices, bin_sums, slice_losses
 from diffattn.evaluation.perplexity.training_tokens import token_splits
-from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.models.numbers import in_float32
-from diffattn.stats.bootstrap import bootstrap_ratio
+from diffattn.stats.clusters import cluster_ratio
 
 _PUBLISHED_COUNT, _PUBLISHED_TOKENS = 1_250, 10_000_000_000
 """Zoology's threshold, and the training tokens it was chosen for."""
@@ -51,7 +51,7 @@ class ArHits(Protocol):
         "are more than wanted",
         "sequences": "BOS first if the tokenizer has one; it is part of no n-gram",
         "gap": "tokens since the n-gram's last occurrence in the sequence",
-        "interval": "bootstrap over sequences",
+        "interval": "Student t over sequences",
     }
     quick = {"length": 512, "sequences": 16}
 
@@ -125,6 +125,7 @@ class ArHits(Protocol):
         losses = model.prefix_losses([item.payload.tokens for item in items], given)
         return [
             self._row(item.payload, np.concatenate([[np.nan] * (not given), nll]), bool(given))
+            | {"prompt": prompt_facts(model.decode(item.payload.tokens))}
             for item, nll in zip(items, losses, strict=True)
         ]
 
@@ -136,26 +137,26 @@ class ArHits(Protocol):
         """
         tokens = np.array([row["tokens"] for row in rows], float)
         nll = np.array([row["nll"] for row in rows])
-        overall = bootstrap_ratio(nll, tokens)
+        overall = cluster_ratio(nll, tokens)
         metrics = [loss_metric("nll", overall, headline=True)]
         errors = {}
         for n in self.n:
             parts = [(name, *_sums(rows, f"{name}_{n}")) for name in ("ar_hit", "other")]
             total = 0.0
             for name, count, losses in parts:
-                share = bootstrap_ratio(count, tokens)
+                share = cluster_ratio(count, tokens)
                 metrics.append(
                     metric(f"{name}_share", share, where={"n": n}, higher_is_better=None)
                 )
                 if count.sum():
-                    loss = bootstrap_ratio(losses, count)
+                    loss = cluster_ratio(losses, count)
                     headline = n == self.n[0]
                     metrics.append(loss_metric(f"{name}_nll", loss, {"n": n}, headline=headline))
                     total += share.mean * loss.mean
             errors[str(n)] = abs(total - overall.mean)
             assert errors[str(n)] < 1e-6, f"slices of n={n} must add up, off by {errors[str(n)]}"
         metrics += [
-            loss_metric("ar_hit_nll_by_gap", bootstrap_ratio(sums[:, 1], sums[:, 0]), {"gap": low})
+            loss_metric("ar_hit_nll_by_gap", cluster_ratio(sums[:, 1], sums[:, 0]), {"gap": low})
             for low, sums in bin_sums(rows, f"gap_{self.n[0]}").items()
         ]
         tables = {

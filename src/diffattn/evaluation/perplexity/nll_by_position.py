@@ -9,9 +9,9 @@ import numpy as np
 from diffattn.errors import ConfigError
 from diffattn.evaluation.metrics import loss_metric
 from diffattn.evaluation.perplexity.documents import long_texts, text_bytes
-from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_long_batches
 from diffattn.inference.language_model import LanguageModel
-from diffattn.stats.bootstrap import bootstrap_mean, bootstrap_ratio
+from diffattn.stats.clusters import cluster_mean, cluster_ratio
 from diffattn.stats.intervals import Interval
 from diffattn.stats.power_law import fit_offset, fit_power_law
 
@@ -44,7 +44,7 @@ class NllByPosition(Protocol):
         "power law": "alpha t^beta + gamma by least squares through the cumulative average at "
         "256 positions from 64 on, spaced evenly in the logarithm",
         "bits per byte": "bytes of the decoded window",
-        "interval": "bootstrap over documents",
+        "interval": "Student t over documents; of the power law, bootstrap",
     }
     quick = {"length": 1_024, "documents": 4}
 
@@ -85,6 +85,7 @@ class NllByPosition(Protocol):
         losses = model.prefix_losses([item.payload for item in items], model.start())
         return [
             self._row(row_losses, text_bytes(model, item.payload[-self.length :]))
+            | {"prompt": prompt_facts(model.decode(item.payload))}
             for item, row_losses in zip(items, losses, strict=True)
         ]
 
@@ -94,8 +95,8 @@ class NllByPosition(Protocol):
         curves = np.array([row["cumulative"] for row in rows])  # [windows, positions]
         buckets = np.array([row["buckets"] for row in rows])
         positions, edges = self._positions(), self._edges()
-        cumulative = bootstrap_curve(curves, clusters)
-        bucketed = bootstrap_curve(buckets, clusters)
+        cumulative = curve_intervals(curves, clusters)
+        bucketed = curve_intervals(buckets, clusters)
         metrics = [
             loss_metric("nll", cumulative[positions.index(at)], {"position": at}, headline=True)
             for at in self._marks()
@@ -104,10 +105,10 @@ class NllByPosition(Protocol):
             loss_metric("bucket_nll", loss, {"position": last})
             for loss, last in zip(bucketed, edges[1:], strict=True)
         ]
-        late = bootstrap_mean([row["scores"]["nll_last_half"] for row in rows], clusters)
+        late = cluster_mean([row["scores"]["nll_last_half"] for row in rows], clusters)
         weights = [row["bytes"] for row in rows]
         bits = [row["scores"]["bits_per_byte"] * row["bytes"] for row in rows]
-        per_byte = bootstrap_ratio(bits, weights, clusters)
+        per_byte = cluster_ratio(bits, weights, clusters)
         metrics += [
             loss_metric("nll_last_half", late, {}),
             loss_metric("bits_per_byte", per_byte, {}, unit="bits per byte"),
@@ -178,9 +179,9 @@ class NllByPosition(Protocol):
         }
 
 
-def bootstrap_curve(values: np.ndarray, clusters: Sequence[str]) -> list[Interval]:
+def curve_intervals(values: np.ndarray, clusters: Sequence[str]) -> list[Interval]:
     """One interval per column of ``[items, columns]``."""
-    return [bootstrap_mean(column, clusters) for column in values.T]
+    return [cluster_mean(column, clusters) for column in values.T]
 
 
 def _refit_interval(

@@ -7,9 +7,9 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.evaluation.metrics import loss_metric, perplexity_metric
 from diffattn.evaluation.perplexity.documents import long_texts
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.language_model import LanguageModel
-from diffattn.stats.bootstrap import bootstrap_mean
+from diffattn.stats.clusters import cluster_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class SlidingPerplexity(Protocol):
         "first token": "BOS before every window if the tokenizer has one; it takes a place in "
         "the window",
         "mean": "over all tokens of a document, then over documents, which have equally many",
-        "interval": "bootstrap over documents, of the loss",
+        "interval": "Student t over documents, of the loss",
     }
     quick = {"windows": (128, 512), "stride": 64, "tokens": 1_024, "documents": 2}
 
@@ -77,6 +77,7 @@ class SlidingPerplexity(Protocol):
             loss = float(losses.mean())
             rows.append(
                 {"window": window, "tokens": len(losses), "scores": {f"nll_window_{window}": loss}}
+                | {"prompt": prompt_facts(model.decode(tokens))}
             )
         return rows
 
@@ -88,7 +89,7 @@ class SlidingPerplexity(Protocol):
             if not of_window:
                 continue
             losses = [row["scores"][f"nll_window_{window}"] for row in of_window]
-            interval = bootstrap_mean(losses, [row["cluster"] for row in of_window])
+            interval = cluster_mean(losses, [row["cluster"] for row in of_window])
             where = {"window": window}
             metrics += [
                 perplexity_metric("sliding_perplexity", interval, where),

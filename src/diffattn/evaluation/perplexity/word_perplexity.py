@@ -9,9 +9,9 @@ import numpy as np
 from diffattn.errors import ConfigError
 from diffattn.evaluation.metrics import loss_metric, perplexity_metric
 from diffattn.evaluation.perplexity.documents import open_texts
-from diffattn.evaluation.protocol import Item, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.language_model import LanguageModel
-from diffattn.stats.bootstrap import bootstrap_ratio
+from diffattn.stats.clusters import cluster_ratio
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class WordPerplexity(Protocol):
         "context": "windows of `window` tokens that move on by `stride`; every token is "
         "predicted once",
         "first token": "BOS before every window; EOS if the tokenizer has none",
-        "interval": "bootstrap over documents, of the loss per word",
+        "interval": "Student t over documents, of the loss per word",
     }
     quick = {"window": 512, "stride": 256, "documents": 3}
 
@@ -82,6 +82,7 @@ class WordPerplexity(Protocol):
                     "words": words,
                     "bytes": num_bytes,
                     "nll": total,
+                    "prompt": prompt_facts(item.payload),
                     "scores": {
                         "nll_per_word": total / words,
                         "bits_per_byte": total / np.log(2) / num_bytes,
@@ -94,8 +95,8 @@ class WordPerplexity(Protocol):
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Perplexity per word, loss per word, bits per byte; sums for other word counts."""
         totals = [row["nll"] for row in rows]
-        per_word = bootstrap_ratio(totals, [row["words"] for row in rows])
-        bits = bootstrap_ratio(np.array(totals) / np.log(2), [row["bytes"] for row in rows])
+        per_word = cluster_ratio(totals, [row["words"] for row in rows])
+        bits = cluster_ratio(np.array(totals) / np.log(2), [row["bytes"] for row in rows])
         sums = {key: sum(row[key] for row in rows) for key in ("nll", "tokens", "words", "bytes")}
         return Summary(
             metrics=[

@@ -1,23 +1,44 @@
 """What the page of an evaluation folder shows, as plain values."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diffattn.records.evaluations import EvalResult, Metric, PairedDifference
 from diffattn.report.evaluation.charts import heat_maps, line_charts
 from diffattn.report.evaluation.files import EvaluationFolder
 from diffattn.report.evaluation.tables import value_with_interval
+from diffattn.report.evaluation.verdicts import interval_text, parts_table, verdict_section
 from diffattn.report.page.tables import Table, head_cell, number_cell, run_cell, table, word_cell
 from diffattn.report.page.wording import MISSING, count, listing, number, plural
 
 _BETTER = {True: "higher", False: "lower", None: MISSING}
 
 
-def evaluation_page(folder: EvaluationFolder) -> dict[str, Any]:
-    """Title, ``chapters`` (the title of every section by its id) and sections of the page."""
+def evaluation_page(
+    folder: EvaluationFolder,
+    published: Mapping[str, str] | None = None,
+    claims: Table | None = None,
+) -> dict[str, Any]:
+    """Title, ``chapters`` (the title of every section by its id) and sections of the page.
+
+    Args:
+        folder: In memory.
+        published: What papers print, by protocol. Default: nothing.
+        claims: Verdicts on claims of papers. Default: none.
+    """
     labels = _labels(folder)
-    differences = folder.comparison.differences if folder.comparison is not None else []
+    recorded = folder.comparison.differences if folder.comparison is not None else []
+    shown = {
+        (variant, str(result.model["label"]))
+        for variant, results in folder.results.items()
+        for result in results
+    }
+    differences = [
+        one
+        for one in recorded
+        if one.over == "seeds" or {(one.variant, one.model), (one.variant, one.baseline)} <= shown
+    ]
     failed = [
         f"{r.model['label']}, {variant}: {r.num_failed} of {r.num_items} items failed."
         for variant, results in folder.results.items()
@@ -30,12 +51,23 @@ def evaluation_page(folder: EvaluationFolder) -> dict[str, Any]:
     ]
     lead = (
         f"{plural(len(labels), 'model')}, {plural(len(folder.results), 'protocol')}. Values "
-        "with their intervals; every answer stands in the items.jsonl beside each result."
+        "with their intervals; every answer stands in the items.jsonl beside each result, and "
+        "'diffattn compare FOLDER --answers FILE.html' makes a page to read them in."
     )
     titles = {protocol["key"]: protocol["variant"] for protocol in protocols}
+    of_variant = {variant: results[0].protocol for variant, results in folder.results.items()}
+    verdicts = (
+        None
+        if folder.comparison is None
+        else verdict_section(differences, of_variant, published or {})
+    )
+    firsts = {} if verdicts is None else {"verdicts": "What it shows"}
+    firsts |= {} if claims is None else {"claims": "The papers' claims"}
     return {
         "title": f"Evaluation of {listing(labels)}",
-        "chapters": {"overview": "Results"} | titles | {"provenance": "Provenance"},
+        "chapters": firsts | {"overview": "Results"} | titles | {"provenance": "Provenance"},
+        "verdicts": verdicts,
+        "claims": claims,
         "lead": lead,
         "gaps": (*folder.gaps, *failed),
         "overview": _overview(folder, labels),
@@ -60,14 +92,15 @@ def _overview(folder: EvaluationFolder, labels: Sequence[str]) -> Table:
         for name, where in headlines:
             metrics = [_headline(by_label.get(label), name, where) for label in labels]
             values = [MISSING if m is None else value_with_interval(m) for m in metrics]
-            first = next(m for r in results for m in r.headline() if m.name == name)
+            shown = [m for m in metrics if m is not None]
+            counts = dict.fromkeys(m.n for m in shown)  # of failed items a model has fewer
             rows.append(
                 [
                     head_cell(variant),
                     word_cell(f"{name} {where}".rstrip()),
                     *map(number_cell, values),
-                    word_cell(_BETTER[first.higher_is_better]),
-                    number_cell(count(first.n)),
+                    word_cell(_BETTER[shown[0].higher_is_better]),
+                    number_cell(" / ".join(map(count, counts))),
                 ]
             )
     headers = ["Protocol", "Metric", *labels, "Better", "n"]
@@ -84,6 +117,7 @@ def _protocol(
         "source": f"{first.protocol}, version {first.version}. Source: {first.source}.",
         "lines": line_charts(results, f"{key}-chart-"),
         "heat_maps": heat_maps(results, f"{key}-chart-"),
+        "parts": parts_table(differences),
         "differences": _differences_table(differences),
         "metrics": _metrics_table(results),
         "choices": first.choices,
@@ -92,21 +126,26 @@ def _protocol(
 
 
 def _differences_table(differences: Sequence[PairedDifference]) -> Table | None:
+    differences = [one for one in differences if not one.where]
     if not differences:
         return None
     rows = [
         [
             head_cell(paired.score),
-            word_cell(f"{paired.model} − {paired.baseline}"),
+            word_cell(
+                f"{paired.model} − {paired.baseline}"
+                + (", over seeds" if paired.over == "seeds" else "")
+            ),
             number_cell(number(paired.difference, signed=True)),
-            number_cell(_ends(paired.low, paired.high)),
+            number_cell(interval_text(paired, 4)),
             number_cell(MISSING if paired.p_value is None else number(paired.p_value, 3)),
             word_cell(paired.test),
             number_cell(count(paired.n)),
+            number_cell(count(paired.num_unpaired + paired.num_other_text)),
         ]
         for paired in differences
     ]
-    headers = ["Score", "Models", "Difference", "95 % interval", "p", "Test", "n"]
+    headers = ["Score", "Models", "Difference", "95 % interval", "p", "Test", "n", "Not paired"]
     return table("Model minus baseline, item by item.", headers, rows)
 
 
@@ -119,11 +158,12 @@ def _metrics_table(results: Sequence[EvalResult]) -> Table:
             number_cell(_ends(metric.low, metric.high)),
             word_cell(metric.unit),
             number_cell(count(metric.n)),
+            word_cell(metric.method),
         ]
         for result in results
         for metric in result.metrics
     ]
-    headers = ["Model", "Metric", "Value", "95 % interval", "Unit", "n"]
+    headers = ["Model", "Metric", "Value", "95 % interval", "Unit", "n", "Interval by"]
     return table("Every metric.", headers, rows)
 
 

@@ -36,10 +36,13 @@ def difference_rows(comparison: Comparison) -> list[dict[str, str]]:
             if paired.low is None or paired.high is None
             else f"{number(paired.low, signed=True)} to {number(paired.high, signed=True)}",
             "p": "" if paired.p_value is None else f"{paired.p_value:.3g}",
+            "p, Holm": "" if paired.p_holm is None else f"{paired.p_holm:.3g}",
             "test": paired.test,
             "n": str(paired.n),
+            "verdict": paired.verdict,
         }
         for paired in comparison.differences
+        if not paired.where
     ]
 
 

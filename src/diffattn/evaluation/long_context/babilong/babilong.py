@@ -17,7 +17,7 @@ from diffattn.evaluation.long_context.lengths import (
     lengths_that_fit,
     require_lengths,
 )
-from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.prompting import prompt_text, require_chat_template
 
@@ -211,6 +211,7 @@ class BabiLong(Protocol):
                 "expected": story.answer,
                 "output": completion.text,
                 "prompt_tokens": completion.prompt_tokens,
+                "prompt": prompt_facts(completion.prompt),
                 "haystack": haystack,
                 "scores": {
                     "accuracy": is_right(

@@ -25,7 +25,7 @@ from diffattn.evaluation.long_context.ruler.samples import (
     found_share,
     read_words,
 )
-from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
 from diffattn.inference.prompting import prompt_text, require_chat_template
@@ -180,6 +180,7 @@ class Ruler(Protocol):
                     "references": list(sample.references),
                     "output": completion.text,
                     "prompt_tokens": completion.prompt_tokens,
+                    "prompt": prompt_facts(completion.prompt),
                     "units": units,
                     "haystack": text.sha256 if text else None,
                     **sample.notes,

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from diffattn.cli import tables
+from diffattn.cli.screen import tables
 
 ROW = {
     "protocol": "nll_by_position",

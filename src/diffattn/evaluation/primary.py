@@ -1,0 +1,171 @@
+"""The one score of each protocol that its verdict rests on, and what guessing scores."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+Row = Mapping[str, Any]
+PARTS: tuple[tuple[str, ...], ...] = (
+    ("length",), ("task",), ("needles", "asked"), ("depth",), ("shots",), ("kind",), ("pairs",),
+)  # fmt: skip
+"""Fields of a row by which the differences of its scores are told apart, one after another."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Primary:
+    """Declared before anything is measured: one score, so that none is picked afterwards."""
+
+    scores: tuple[str, ...]
+    """Name of the score, the first that the rows have; ``{decoding}`` is that parameter."""
+    higher_is_better: bool = True
+
+
+PRIMARY: dict[str, Primary] = {
+    "ar_hits": Primary(scores=("ar_hit_2_nll", "nll"), higher_is_better=False),
+    "attention_segments": Primary(scores=("answer_signed",)),
+    "babilong": Primary(scores=("accuracy",)),
+    "block_perplexity": Primary(scores=("nll",), higher_is_better=False),
+    "hallucination": Primary(scores=("span_match", "entities_found")),
+    "hidden_needle": Primary(scores=("contains",)),
+    "key_values": Primary(scores=("recall",)),
+    "lm_tasks": Primary(scores=("average", "{task} {metric}")),
+    "many_shot": Primary(scores=("accuracy_{decoding}",)),
+    "needle": Primary(scores=("recall",)),
+    "nll_by_position": Primary(scores=("nll",), higher_is_better=False),
+    "order_robustness": Primary(scores=("accuracy_{decoding}",)),
+    "remapped_labels": Primary(scores=("exact_match",)),
+    "outliers": Primary(scores=("largest hidden state",), higher_is_better=False),
+    "ruler": Primary(scores=("score",)),
+    "single_needle": Primary(scores=("accuracy",)),
+    "sliding_perplexity": Primary(scores=("nll_window_{windows}",), higher_is_better=False),
+    "word_perplexity": Primary(scores=("nll_per_word",), higher_is_better=False),
+}
+"""By protocol; ``quantized_logits`` takes that of the protocol it wraps, at its fewest bits."""
+
+
+def primary_score(
+    protocol: str, parameters: Mapping[str, Any], names: Sequence[str]
+) -> tuple[str, bool] | None:
+    """The primary score among those of the rows, and whether more of it is better.
+
+    Args:
+        protocol: Its name.
+        parameters: As recorded.
+        names: Of the scores of all rows.
+
+    Returns:
+        ``None`` if none is declared, or the rows do not have it.
+    """
+    if protocol == "quantized_logits":
+        bits = [b for b in parameters.get("bits", ()) if isinstance(b, int)]
+        end = f", {min(bits)} bits" if bits else ""
+        inner = [name.removesuffix(end) for name in names if name.endswith(end)]
+        found = primary_score(
+            str(parameters.get("protocol")), parameters.get("settings") or {}, inner
+        )
+        return None if found is None else (found[0] + end, found[1])
+    if protocol not in PRIMARY:
+        return None
+    declared = PRIMARY[protocol]
+    for pattern in declared.scores:
+        for name in _filled(pattern, parameters):
+            if name in names:
+                return name, declared.higher_is_better
+    return None
+
+
+def _filled(pattern: str, parameters: Mapping[str, Any]) -> list[str]:
+    """The pattern with parameters in it; of a list of windows the largest comes first."""
+    if "{task}" in pattern:
+        tasks = parameters.get("tasks") or []
+        return [f"{task} {'acc_norm' if task == 'hellaswag' else 'acc'}" for task in tasks[:1]]
+    if "{windows}" in pattern:
+        windows = sorted(parameters.get("windows") or [], reverse=True)
+        return [pattern.format(windows=window) for window in windows]
+    return [pattern.replace("{decoding}", str(parameters.get("decoding")))]
+
+
+def part_score(name: str, where: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """The score that a part of the primary one is read from; ``None`` if there is none.
+
+    An average over tasks weighs its items, so a task is read from its own score.
+
+    Args:
+        name: Of the primary score.
+        where: Fields of the part.
+        names: Of the scores of all rows.
+    """
+    first, _, bits = name.partition(", ")
+    if first != "average":
+        return name
+    task = str(where.get("task"))
+    own = f"{task} {'acc_norm' if task == 'hellaswag' else 'acc'}" + (f", {bits}" if bits else "")
+    return own if own in names else None
+
+
+def part_of(row: Row, fields: Sequence[str]) -> tuple[tuple[str, Any], ...] | None:
+    """Values of some fields of a row; ``None`` if it lacks one, or it is no plain value."""
+    values = [(key, row.get(key)) for key in fields]
+    plain = all(isinstance(value, str | int | float) for _, value in values)
+    return tuple(values) if plain else None
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What guessing scores; ``None`` where it is not known."""
+
+    chance: float | None = None
+    ceiling: float | None = None
+    how: str = ""
+
+
+def guessing(protocol: str, rows: Sequence[Row]) -> Guess:
+    """What a model scores that does not read what it is asked about.
+
+    A row may say itself what guessing scores (``guess``, and ``guess_of_all_that_fit``). Else, of
+    classifications and closed questions, chance is one of the different right answers and the
+    ceiling always giving the most frequent one, task by task; of multiple choice it is one of the
+    choices and always the same position.
+
+    Args:
+        protocol: Its name.
+        rows: One or more, with scores.
+    """
+    if all(isinstance(row.get("guess"), int | float) for row in rows):
+        most = [float(row.get("guess_of_all_that_fit", row["guess"])) for row in rows]
+        chance = fmean(float(row["guess"]) for row in rows)
+        how = "strings of the context named without regard to the question"
+        return Guess(chance, max(chance, fmean(most)), how)
+    if protocol in ("needle", "key_values", "remapped_labels"):
+        return Guess(0.0, 0.0, "a number or code drawn at random is as good as never guessed")
+    if protocol == "lm_tasks":
+        if not all(isinstance(row.get("logprobs"), list) and row["logprobs"] for row in rows):
+            return Guess()
+        right = [(str(row.get("task")), str(row.get("gold"))) for row in rows]
+        chances = [(str(row.get("task")), 1 / len(row["logprobs"])) for row in rows]
+        return Guess(_mean_of_tasks(chances), _most_frequent(right), "the same position always")
+    if protocol in ("many_shot", "order_robustness", "babilong", "hidden_needle"):
+        right = [(str(row.get("task")), str(row.get("expected"))) for row in rows]
+        kinds: dict[str, set[str]] = defaultdict(set)
+        for task, answer in right:
+            kinds[task].add(answer)
+        chance = _mean_of_tasks([(task, 1 / len(kinds[task])) for task, _ in right])
+        return Guess(chance, _most_frequent(right), "the most frequent answer always")
+    return Guess()
+
+
+def _most_frequent(right: Sequence[tuple[str, str]]) -> float:
+    """Mean over tasks of the share of each task's most frequent answer."""
+    by_task: dict[str, list[str]] = defaultdict(list)
+    for task, answer in right:
+        by_task[task].append(answer)
+    return fmean(Counter(of).most_common(1)[0][1] / len(of) for of in by_task.values())
+
+
+def _mean_of_tasks(values: Sequence[tuple[str, float]]) -> float:
+    by_task: dict[str, list[float]] = defaultdict(list)
+    for task, value in values:
+        by_task[task].append(value)
+    return fmean(fmean(of) for of in by_task.values())

@@ -1,0 +1,58 @@
+"""Shares of an evaluation that lie beside it, and what they have asked."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import CheckpointError
+from diffattn.records.evaluations import EvalResult
+from diffattn.records.run import RunRecord
+
+_NAME = re.compile(r"\.shard-(\d{1,6})-of-(\d{1,6})")
+
+
+def shard_folders(folder: Path) -> list[Path]:
+    """Folders of shares of the part that is recorded in ``folder``, finished or not."""
+    beside = folder.parent.iterdir() if folder.parent.is_dir() else ()
+    return sorted(
+        path
+        for path in beside
+        if path.name.startswith(folder.name) and _NAME.fullmatch(path.name[len(folder.name) :])
+    )
+
+
+def all_finished(folder: Path, count: int) -> bool:
+    """Whether all ``count`` shares have a result."""
+    names = (f"{folder.name}.shard-{i}-of-{count}" for i in range(1, count + 1))
+    return all((folder.parent / name / "result.json").exists() for name in names)
+
+
+def rows_of_shards(
+    folder: Path, config: Mapping[str, Any], on_message: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Rows of all finished shares with the same settings; others are named and left out.
+
+    Args:
+        folder: Of the part.
+        config: What is asked for; where the weights lie and the share itself may differ.
+        on_message: Given one line for a share that is left out.
+    """
+    rows: list[dict[str, Any]] = []
+    for path in shard_folders(folder):
+        if not (path / "result.json").exists():
+            continue
+        try:
+            if _settings(RunRecord.read(path).config) != _settings(config):
+                on_message(f"{path.name} has other settings and is left out")
+                continue
+            rows += EvalResult.read(path).read_items(path)
+        except CheckpointError as error:
+            on_message(f"A share is left out: {error}")
+    return rows
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in config.items() if key != "shard"}
+    model = {key: value for key, value in config["model"].items() if key != "path"}
+    return kept | {"model": model}

@@ -1,0 +1,204 @@
+"""Which items are paired, part by part, over seeds, and what guessing scores."""
+
+import pytest
+
+from diffattn.evaluation.catalog import PROTOCOLS
+from diffattn.evaluation.compare import compare_answers
+from diffattn.evaluation.pairing import Answers, partners
+from diffattn.evaluation.primary import PRIMARY, guessing, primary_score
+from diffattn.evaluation.protocol import prompt_facts
+from diffattn.evaluation.verdicts import with_verdicts
+from diffattn.records.evaluations import EvalResult, PairedDifference
+
+
+def answers(label, rows, *, vocabulary="v", **more):
+    facts = {"label": label, "vocabulary": vocabulary, "dtype": "float32", "bos": 1}
+    values = {
+        "protocol": "key_values", "version": 1, "source": "", "variant": "key_values",
+        "model": facts | {"max_length": 8}, "parameters": {}, "choices": {}, "metrics": [],
+        "tables": {}, "num_items": len(rows), "num_failed": 0, "items": {},
+    } | more  # fmt: skip
+    return Answers.of(label, EvalResult(**values), rows)
+
+
+def rows(right, text="same", **more):
+    return [
+        {
+            "id": str(i), "scores": {"recall": float(x), "logprob_per_token": -1.0 - i},
+            "prompt": {"sha256": f"{text}{i}"}, "length": 8 * (1 + i % 2), **more,
+        }
+        for i, x in enumerate(right)
+    ]  # fmt: skip
+
+
+def compared(*sides):
+    by_label = {side.label: side for side in sides}
+    return compare_answers({"key_values": by_label}, list(by_label), ["key_values"], {})
+
+
+def test_the_primary_score_is_split_and_the_others_are_not():
+    found = compared(answers("a", rows([0] * 20)), answers("b", rows([1, 0] * 10)))
+    by_part = {(one.score, *one.where.values()): one for one in found.differences}
+    assert list(by_part) == [
+        ("logprob_per_token",), ("recall",), ("recall", 8), ("recall", 16),
+    ]  # fmt: skip
+    assert [one.primary for one in by_part.values()] == [False, True, False, False]
+    whole, short, long = (by_part[key] for key in [("recall",), ("recall", 8), ("recall", 16)])
+    assert (whole.difference, short.difference, long.difference) == (0.5, 1.0, 0.0)
+    assert (whole.n, short.n, whole.value, whole.baseline_value) == (20, 10, 0.5, 0.0)
+    assert (whole.verdict, whole.higher_is_better, whole.p_holm) == ("higher", True, whole.p_value)
+    assert short.verdict == ""
+
+
+def test_other_texts_are_not_paired_and_named():
+    a, b = rows([0] * 6), rows([1] * 6)
+    b[4]["prompt"] = b[5]["prompt"] = {"sha256": "other"}
+    found = compared(answers("a", a), answers("b", b, vocabulary="w"))
+    whole = next(one for one in found.differences if one.primary)
+    assert (whole.num_items, whole.num_other_text, whole.num_unpaired) == (4, 2, 0)
+    assert found.notes[0] == (
+        "key_values: 2 of 6 items of b hold another text than a's and are not paired, as its "
+        "tokenizer has another vocabulary and lengths are counted in tokens."
+    )
+    assert found.notes[1].endswith("the paired items hold the same text.")
+    assert not any(one.score == "logprob_per_token" for one in found.differences)
+
+
+def test_texts_that_all_differ_leave_nothing_to_compare():
+    found = compared(answers("a", rows([0] * 3)), answers("b", rows([1] * 3, text="other")))
+    assert found.differences == []
+    assert found.skipped == [
+        "key_values: b was not compared: all 3 items hold another text than a's, though the "
+        "tokenizers are alike: the files that they read have changed."
+    ]
+
+
+def test_records_without_hashes_are_paired_as_before():
+    old = [{k: v for k, v in row.items() if k != "prompt"} for row in rows([1] * 6)]
+    found = compared(answers("a", rows([0] * 6)), answers("b", old, vocabulary="w"))
+    assert next(one for one in found.differences if one.primary).num_items == 6
+    assert found.notes[0].endswith("the records do not say whether their texts are the same.")
+
+
+def test_versions_and_parameters_are_never_mixed():
+    for more, why in (
+        ({"version": 2}, "they are of different protocol versions"),
+        ({"parameters": {"seed": 2}}, "the parameters differ"),
+    ):
+        found = compared(answers("a", rows([0])), answers("b", rows([1]), **more))
+        assert found.differences == []
+        assert found.skipped == [f"key_values: b was not compared: {why}."]
+
+
+def test_models_of_one_seed_are_partners():
+    labels = ["softmax-seed0", "softmax-seed1", "diff-seed0", "diff-seed1", "diff-seed7", "other"]
+    assert partners(labels) == [
+        ("diff-seed0", "softmax-seed0"), ("diff-seed1", "softmax-seed1"),
+        ("diff-seed7", "softmax-seed0"), ("other", "softmax-seed0"),
+    ]  # fmt: skip
+    assert partners(["a", "diff-seed0"]) == [("diff-seed0", "a")]
+
+
+def test_seeds_are_a_sample_of_their_own():
+    sides = []
+    for seed, wins in enumerate((5, 6, 7)):
+        sides.append(answers(f"softmax-seed{seed}", rows([0] * 10)))
+        sides.append(answers(f"diff-seed{seed}", rows([1] * wins + [0] * (10 - wins))))
+    found = compared(*sides).differences
+    (seeds,) = [one for one in found if one.over == "seeds"]
+    assert (seeds.model, seeds.baseline, seeds.n, seeds.num_items) == ("diff", "softmax", 3, 30)
+    assert seeds.difference == pytest.approx(0.6)
+    # Student: 4.3027 * 0.1 / sqrt(3) on either side.
+    assert (seeds.low, seeds.high) == pytest.approx((0.351586, 0.848414), abs=1e-5)
+    assert seeds.verdict == "higher"
+    assert seeds.p_holm == seeds.p_value
+
+
+def test_seeds_are_uninformative_if_each_is():
+    """Three seeds of half right: their number is not what tells them from guessing."""
+    found = {}
+    for wins in (0, 20):
+        sides = []
+        for seed in (0, 1, 2):
+            sides.append(answers(f"softmax-seed{seed}", rows([0] * 40)))
+            sides.append(
+                answers(f"diff-seed{seed}", rows([1] * (wins and wins + seed) + [0] * 40)[:40])
+            )
+        (found[wins],) = [one for one in compared(*sides).differences if one.over == "seeds"]
+    assert found[0].verdict == "uninformative: neither is above guessing"
+    assert found[20].verdict == "higher"
+    two = compared(*sides[:4]).differences
+    assert [one.verdict for one in two if one.over == "seeds"] == [
+        "inconclusive: 2 of the 3 seeds that it takes"
+    ]
+
+
+def test_holm_adjusts_the_primary_scores_alone():
+    common = {
+        "score": "x", "model": "b", "baseline": "a", "difference": -0.1, "low": -0.2,
+        "high": 0.0, "level": 0.95, "method": "", "test": "", "n": 9, "num_items": 9,
+        "num_unpaired": 0,
+    }  # fmt: skip
+    given = [
+        PairedDifference(variant=str(i), p_value=p, primary=i < 3, **common)
+        for i, p in enumerate((0.01, 0.03, 0.02, 1e-9))
+    ]
+    judged = with_verdicts(given)
+    assert [one.p_holm for one in judged] == pytest.approx([0.03, 0.04, 0.04, None])
+    assert [one.verdict for one in judged] == ["lower"] * 3 + [""]
+
+
+@pytest.mark.parametrize(
+    ("right", "other", "words"),
+    [
+        ([1] * 50, [1] * 50, "uninformative: both have everything right"),
+        ([0] * 50, [0] * 49 + [1], "uninformative: neither is above guessing"),
+        ([0] * 50, [0] * 25 + [1] * 25, "higher"),
+        ([1] * 25 + [0] * 25, [1] * 26 + [0] * 24, "inconclusive"),
+    ],
+)
+def test_verdicts(right, other, words):
+    found = compared(answers("a", rows(right)), answers("b", rows(other)))
+    assert next(one for one in found.differences if one.primary).verdict == words
+
+
+def test_every_protocol_declares_its_primary_score():
+    assert set(PROTOCOLS) <= {*PRIMARY, "quantized_logits"}
+
+
+def test_the_primary_score_of_a_wrapped_protocol_is_at_the_fewest_bits():
+    parameters = {
+        "bits": [16, 4], "protocol": "lm_tasks", "settings": {"tasks": ["hellaswag", "piqa"]},
+    }  # fmt: skip
+    names = ["average, 16 bits", "average, 4 bits"]
+    assert primary_score("quantized_logits", parameters, names) == ("average, 4 bits", True)
+    alone = ["hellaswag acc, 4 bits", "hellaswag acc_norm, 4 bits"]
+    found = primary_score("quantized_logits", parameters, alone)
+    assert found == ("hellaswag acc_norm, 4 bits", True)
+    assert primary_score("unheard_of", {}, ["x"]) is None
+    windows = {"windows": [512, 1024]}
+    names = ["nll_window_512", "nll_window_1024"]
+    assert primary_score("sliding_perplexity", windows, names) == ("nll_window_1024", False)
+
+
+def test_what_guessing_scores():
+    closed = [{"task": t, "expected": a} for t, a in [("x", "1")] * 3 + [("x", "2"), ("y", "3")]]
+    guess = guessing("babilong", closed)
+    assert guess.chance == pytest.approx((0.5 + 1) / 2)
+    assert guess.ceiling == pytest.approx((0.75 + 1) / 2)
+    choices = [{"task": "x", "gold": g, "logprobs": [0.0] * 4} for g in (0, 0, 1)]
+    guess = guessing("lm_tasks", choices)
+    assert (guess.chance, guess.ceiling) == (0.25, pytest.approx(2 / 3))
+    told = [{"guess": 0.16, "guess_of_all_that_fit": 0.42}, {"guess": 0.1}]
+    guess = guessing("ruler", told)
+    assert (guess.chance, guess.ceiling) == pytest.approx((0.13, 0.26))
+    assert guessing("nll_by_position", [{}]).chance is None
+
+
+def test_a_row_says_what_text_its_item_held():
+    short, long = prompt_facts("a question"), prompt_facts("x" * 900 + "y" * 1_000)
+    assert (short["characters"], short["begins"], "ends" in short) == (10, "a question", False)
+    assert (long["characters"], long["begins"]) == (1_900, "x" * 400)
+    assert long["ends"] == "x" * 200 + "y" * 1_000
+    assert long["sha256"] != prompt_facts("x" * 901 + "y" * 999)["sha256"]
+    assert prompt_facts("half of a pair: \ud83d")["characters"] == 17

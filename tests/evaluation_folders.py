@@ -1,0 +1,23 @@
+"""Evaluation folders of made-up answers."""
+
+from diffattn.records.evaluations import EvalResult, register
+from diffattn.records.io import log_facts
+from record_files import change_record, write_rows
+
+
+def write(folder, label, right, *, variant="key_values", weights=None, **more):
+    """One model's result of one protocol, 0 or 1 per item."""
+    part = folder / label / variant
+    register(folder, label, variant)
+    part.mkdir(parents=True)
+    rows = [{"id": str(i), "scores": {"recall": float(x)}} for i, x in enumerate(right)]
+    write_rows(part / "items.jsonl", rows)
+    model = {"label": label, "weights": weights or label, "vocabulary": "v", "dtype": "float32"}
+    values = {
+        "protocol": "key_values", "version": 1, "source": "", "variant": variant,
+        "model": model | {"bos": 1, "max_length": 8}, "parameters": {}, "choices": {},
+        "metrics": [], "tables": {}, "num_items": len(rows), "num_failed": 0, "items": {},
+    } | more  # fmt: skip
+    EvalResult(**values).write(part)
+    change_record(part / "result.json", items=log_facts(part / "items.jsonl"))
+    return part
