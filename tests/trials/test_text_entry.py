@@ -22,7 +22,7 @@ from diffattn.evaluation.icl.data import ICL_DATASETS, load_icl_data
 from diffattn.evaluation.lm_tasks.documents import TASKS, read_task
 from diffattn.evaluation.long_context.haystack import corpus_text
 from diffattn.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
-from diffattn.evaluation.long_context.ruler.samples import read_words
+from diffattn.evaluation.long_context.ruler.words import read_words
 from diffattn.evaluation.perplexity.documents import open_texts
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM

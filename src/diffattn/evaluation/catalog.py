@@ -83,7 +83,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "ruler": ProtocolFacts(
         path="long_context.ruler.ruler:Ruler",
-        version=3,
+        version=4,
         summary="RULER's 13 long-context tasks by length, and the effective length",
         source="arXiv:2404.06654 (RULER); templates and scores of NVIDIA/RULER",
     ),
