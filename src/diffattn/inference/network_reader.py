@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -109,6 +109,8 @@ class NetworkReader:
             # A recurrent state would take in padding, and rows could not share what was read.
             raise ConfigError(f"{label}: layers must keep keys and values, got {other[0]}.")
         self.bos: int | None = tokenizer.bos_token_id if add_bos is not False else None
+        self.stand_in: int | None = tokenizer.eos_token_id  # where something must stand
+        self._add_bos = add_bos
         self.rows_alone = False  # True: one row per pass and no shared prefixes
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
@@ -122,7 +124,8 @@ class NetworkReader:
 
     def encode_prompt(self, text: str, *, special: bool = False) -> list[int]:
         """BOS, if the model has one, and the tokens of ``text``."""
-        return [*self.start(), *self.encode(text, special=special)]
+        ids = self.encode(text, special=special)
+        return [*([] if self._begins_itself(ids, special) else self.start()), *ids]
 
     def encode_pair(
         self, context: str, continuation: str, *, special: bool = False
@@ -147,7 +150,25 @@ class NetworkReader:
             context = context[:-spaces]
         before = self.encode(context, special=special)
         whole = self.encode(context + continuation, special=special)
-        return [*self.start(not before), *whole[: len(before)]], whole[len(before) :]
+        start = [] if self._begins_itself(before, special) else self.start(not before)
+        return [*start, *whole[: len(before)]], whole[len(before) :]
+
+    def _begins_itself(self, ids: Sequence[int], special: bool) -> bool:
+        """Whether a text spells out BOS: then there is no second one."""
+        return special and self.bos is not None and list(ids[:1]) == [self.bos]
+
+    def as_its_tokenizer_begins(self) -> Self:
+        """The same model, with BOS only where its tokenizer puts it, as lm-evaluation-harness has
+        its own models; where something must stand, BOS stands all the same.
+
+        What ``add_bos`` asked for or against holds here, too.
+        """
+        other = copy.copy(self)
+        bos = self.tokenizer.bos_token_id
+        if self._add_bos is None and self.tokenizer("a")["input_ids"][:1] != [bos]:
+            other.bos = None
+        other.stand_in = self.tokenizer.eos_token_id if bos is None else bos
+        return other
 
     def start(self, required: bool = False) -> list[int]:
         """BOS; where something must stand and there is no BOS, EOS.
@@ -159,11 +180,11 @@ class NetworkReader:
             return [self.bos]
         if not required:
             return []
-        if self.tokenizer.eos_token_id is None:
+        if self.stand_in is None:
             raise ConfigError(
                 f"{self.label}: an empty context needs a tokenizer with BOS or EOS, got neither."
             )
-        return [self.tokenizer.eos_token_id]
+        return [self.stand_in]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of tokens, special ones left out."""

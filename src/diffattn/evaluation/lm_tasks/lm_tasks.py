@@ -53,8 +53,8 @@ class LmTasks(Protocol):
         "prompts": "those of the installed lm-eval; the paper's baselines come from an older one",
         "examples": "drawn by the harness with seed 1234, which the paper does not state; from "
         "the training split, else from the evaluated one without the question",
-        "BOS": "begins every sequence if the tokenizer has one; the harness leaves it to the "
-        "tokenizer's own settings (--no-bos)",
+        "BOS": "begins every sequence where the tokenizer puts it by its own settings, as in the "
+        "harness; --bos and --no-bos say otherwise; an empty context is BOS, else EOS",
         "truncation": "from the left to max_length inputs, as the harness does, and counted",
         "boolq": "title and passage as in SuperGLUE",
         "average": "unweighted mean of the tasks; interval by the normal law, tasks independent",
@@ -109,14 +109,19 @@ class LmTasks(Protocol):
                     f"lm_tasks: {entry.task} document {entry.document}: choices must not be empty, "
                     f"got {list(entry.question.choices)}."
                 )
+        model = model.as_its_tokenizer_begins()
         pairs = [continuation(model, *pair) for entry in asked for pair in entry.question.pairs]
         scores = iter(model.score([pair for pair, _ in pairs]))
         cuts = iter([cut for _, cut in pairs])
         return [
-            self._row(entry, [next(scores) for _ in entry.question.pairs],
-                      max(next(cuts) for _ in entry.question.pairs))
+            {"bos": model.bos is not None}
+            | self._row(
+                entry,
+                [next(scores) for _ in entry.question.pairs],
+                max(next(cuts) for _ in entry.question.pairs),
+            )
             for entry in asked
-        ]  # fmt: skip
+        ]
 
     def _row(self, asked: _Asked, scores: Sequence[Score], cut: int) -> dict[str, Any]:
         question = asked.question
@@ -166,7 +171,7 @@ class LmTasks(Protocol):
             columns.append([float(row[headline_metric(task)]) for row in of_task])
         if len(columns) > 1:
             metrics.append(_average(columns))
-        return Summary(metrics=metrics, tables={"documents": counts})
+        return Summary(metrics=metrics, tables={"documents": counts, "bos": rows[0]["bos"]})
 
 
 def headline_metric(task: str) -> str:
