@@ -46,7 +46,7 @@ def test_all_protocols_on_all_kinds_of_model(models, build, data, tmp_path):
     }
     haystacks = ("needle", "single_needle", "attention_segments", "babilong", "hidden_needle")
     settings |= {f"{name}.haystack": data / "texts" for name in (*haystacks, "ruler")}
-    texts = ("nll_by_position", "sliding_perplexity", "word_perplexity")
+    texts = ("nll_by_position", "sliding_perplexity", "word_perplexity", "block_perplexity")
     settings |= {f"{name}.texts": data / "texts" for name in texts}
     settings["quantized_logits.text"] = data / "texts"
     for key, value in settings.items():

@@ -249,7 +249,7 @@ def protocol_settings(folder):
         "ruler",
     ):
         settings[f"{name}.haystack"] = texts
-    for name in ("nll_by_position", "sliding_perplexity", "word_perplexity"):
+    for name in ("nll_by_position", "sliding_perplexity", "word_perplexity", "block_perplexity"):
         settings[f"{name}.texts"] = texts
     for name in ("many_shot", "order_robustness", "remapped_labels"):
         settings[f"{name}.data"] = folder / "icl"

@@ -38,6 +38,12 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
         summary="bAbI-like facts spread over a long text, 0K to 128K",
         source="arXiv:2406.10149 (BABILong), tasks qa1 to qa5; score of booydar/babilong",
     ),
+    "block_perplexity": ProtocolFacts(
+        path="perplexity.block_perplexity:BlockPerplexity",
+        version=1,
+        summary="perplexity of blocks that do not overlap, as WikiText-2 is usually reported",
+        source="GPTQ, arXiv:2210.17323 (evaluation code); transformers' documentation",
+    ),
     "hallucination": ProtocolFacts(
         path="hallucination.hallucination:Hallucination",
         version=2,
