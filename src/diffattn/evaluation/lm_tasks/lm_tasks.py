@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.lm_tasks.documents import TASKS, read_task
+from diffattn.evaluation.lm_tasks.documents import FIELDS, TASKS, read_task
 from diffattn.evaluation.lm_tasks.harness import Question, continuation, harness_questions
 from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
@@ -66,6 +66,8 @@ class LmTasks(Protocol):
     """Solved examples before each question."""
     data: str = "hub"
     """A folder with ``TASK.jsonl`` (and ``TASK_train.jsonl``), or ``"hub"``."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Fields that the local files call otherwise: the name above, or ``TASK.FIELD``, to theirs."""
     limit: int | None = None
     """Only the first so many documents of each task. Default: all."""
     seed: int = 1234
@@ -73,6 +75,8 @@ class LmTasks(Protocol):
 
     def __post_init__(self) -> None:
         self.require_names("tasks", TASKS)
+        names = dict.fromkeys(name for task in self.tasks for name in FIELDS[task])
+        self.require_columns([*names, *(f"{t}.{name}" for t in self.tasks for name in FIELDS[t])])
         self.require_at_least(0, "num_fewshot")
         self.require_at_least(1, "limit")
         if not isinstance(self.seed, int):
@@ -81,7 +85,10 @@ class LmTasks(Protocol):
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """Documents of a task in order; every file is read before the first is asked."""
         folder = Path(self.data).expanduser()
-        local = {t: read_task(folder, t) if self.data != "hub" else None for t in self.tasks}
+        local = {
+            task: read_task(folder, task, self.columns) if self.data != "hub" else None
+            for task in self.tasks
+        }
         read = {
             task: harness_questions(
                 task, documents, num_fewshot=self.num_fewshot, limit=self.limit, seed=self.seed

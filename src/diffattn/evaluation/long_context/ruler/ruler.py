@@ -90,6 +90,8 @@ class Ruler(Protocol):
     """Per task and length."""
     haystack: str = "stdlib"
     """Corpus; see :func:`diffattn.data.corpora.load_corpus`."""
+    text_field: str = "text"
+    """Key of the text where the haystack is JSON lines or from the hub."""
     squad: str | None = None
     """SQuAD JSON file, for ``qa_1``."""
     hotpotqa: str | None = None
@@ -207,7 +209,7 @@ class Ruler(Protocol):
         background, words = None, None
         of_haystack = "cwe" in chosen and self.word_list == "haystack"
         if of_haystack or any(needs_background(TASKS[name]) for name in chosen):
-            background = read_haystack_words(self.haystack, longest)
+            background = read_haystack_words(self.haystack, longest, self.text_field)
         if "cwe" in chosen:
             words = word_list(self.word_list, background.words if background else ())
         questions: dict[str, QuestionFile] = {}
