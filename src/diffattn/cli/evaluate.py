@@ -58,10 +58,14 @@ def evaluate(
 
     chosen = chosen_parts(protocols, set_ or [], quick=quick)  # before PyTorch is loaded
     require_folder_destination(out)
+    from diffattn.evaluation.quick import QUICK_REACH, shortest_context
     from diffattn.evaluation.session import labelled, run_evaluation
     from diffattn.report.evaluation.tables import difference_rows, metric_rows, results_json
 
     models = labelled(model)
+    if quick:  # sizes that the shortest of the models can take
+        longest = max_length or shortest_context(models.values())
+        chosen = chosen_parts(protocols, set_ or [], quick=True, longest=longest)
     if dry_run:
         resolved = {part.variant: part.protocol.parameters() for part in chosen}
         typer.echo(json.dumps({"models": models, "parts": resolved}, indent=2, default=str))
@@ -70,7 +74,7 @@ def evaluate(
     with ItemProgress(wanted) as progress:
         results, comparison = run_evaluation(
             chosen, models, out, device=device, dtype=dtype, max_length=max_length, add_bos=bos,
-            verify=verify,
+            verify=verify, reach=QUICK_REACH if quick and max_length is None else None,
             on_start=progress.on_start, on_progress=progress.on_progress,
             on_message=progress.on_message,
         )  # fmt: skip

@@ -49,6 +49,16 @@ class Protocol(ABC):
     quick: ClassVar[Mapping[str, Any]] = {}
     """Parameters of the reduced size that ``--quick`` runs."""
 
+    @classmethod
+    def quick_for(cls, longest: int | None) -> dict[str, Any]:
+        """:attr:`quick`, smaller still where a model is made for fewer tokens.
+
+        Args:
+            longest: Tokens that the model of a run with the shortest context is made for. Default:
+                enough.
+        """
+        return dict(cls.quick)
+
     @property
     def version(self) -> int:
         """Two versions share no table."""

@@ -57,7 +57,7 @@ class QuantizedLogits(Protocol):
     }
     quick = {
         "bits": (16, 4),
-        "settings": {"tasks": ["hellaswag"], "limit": 4},
+        "settings": {"tasks": ["hellaswag"], "limit": 4, "data": "generated"},
         "num_windows": 2,
         "window_tokens": 128,
     }

@@ -47,6 +47,7 @@ def run_evaluation(
     max_length: int | None = None,
     add_bos: bool | None = None,
     verify: bool = True,
+    reach: int | None = None,
     on_start: Callable[[str], None] = lambda name: None,
     on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
     on_message: Callable[[str], None] = lambda line: None,
@@ -64,6 +65,8 @@ def run_evaluation(
         max_length: Longest context in tokens. Default: the model's.
         add_bos: Default: if the tokenizer has BOS.
         verify: Whether to compare the models' files with their manifests.
+        reach: Tokens that every model reads, also beyond those it is made for, if its positions
+            go on. Recorded. Default: what it is made for.
         on_start: Given the name of each model and part before its items are prepared.
         on_progress: Given the name of each model and part, and its items done and in all.
         on_message: Given one line per stage.
@@ -90,6 +93,10 @@ def run_evaluation(
                 models[label], label=label, device=device, dtype=dtype, max_length=max_length,
                 add_bos=add_bos, verify=verify,
             )  # fmt: skip
+            if reach is not None and model.max_length < reach:
+                model = model.reaching(reach)
+                if model.made_for is not None:
+                    on_message(f"{label}: read up to {reach} tokens, made for {model.made_for}")
             for part in parts:
                 register(folder, label, part.variant)
                 name = f"{label}/{part.variant}"

@@ -95,6 +95,7 @@ class LanguageModel(NetworkReader):
             "dtype": str(self.network.dtype).removeprefix("torch."),
             "device": self.device.type,
             "max_length": self.max_length,
+            **({} if self.made_for is None else {"made_for": self.made_for}),
             "bos": self.bos,
             "tokenizer": type(self.tokenizer).__name__,
             "vocabulary": hashlib.sha256(vocabulary).hexdigest()[:16],

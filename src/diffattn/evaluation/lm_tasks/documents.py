@@ -77,6 +77,16 @@ def read_task(folder: Path, task: str, columns: Mapping[str, str] = {}) -> Local
     return LocalDocuments(read[0], read[1] if training is not None else None, paths)
 
 
+def read_document(task: str, record: Mapping[str, Any]) -> Document:
+    """One document in any of the three forms, in the fields that prompts read.
+
+    Raises:
+        KeyError: A field is missing.
+        TypeError, ValueError: A field holds something else.
+    """
+    return _READERS[task](record)
+
+
 def _only(folder: Path, task: str, pattern: str) -> Path | None:
     paths = sorted(path for path in folder.iterdir() if re.fullmatch(pattern, path.name))
     if len(paths) > 1:
@@ -103,7 +113,7 @@ def _read(path: Path, task: str, columns: Mapping[str, str]) -> list[Document]:
         if not isinstance(record, Mapping):
             raise ConfigError(f"{where}: must be a JSON object, got {type(record).__name__}.")
         try:
-            document = _READERS[task](files.with_known_names(record, columns, where))
+            document = read_document(task, files.with_known_names(record, columns, where))
         except KeyError as error:
             raise ConfigError(
                 f"{where}: a document of {task} must have field {error}, got {sorted(record)}."

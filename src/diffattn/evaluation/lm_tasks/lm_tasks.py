@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.lm_tasks.documents import FIELDS, TASKS, read_task
+from diffattn.evaluation.lm_tasks.documents import FIELDS, TASKS, LocalDocuments, read_task
+from diffattn.evaluation.lm_tasks.generated import generated_documents
 from diffattn.evaluation.lm_tasks.harness import Question, continuation, harness_questions
 from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary, split_long_batches
@@ -21,6 +22,8 @@ from diffattn.records.evaluations import Metric
 from diffattn.stats.proportions import wilson_interval
 
 _METRICS = ("acc", "acc_norm", "acc_bytes")
+_GENERATED = 100
+"""Made-up documents of a task, if no limit is set."""
 _ASKED_TOGETHER = 16
 """Documents per batch: an interruption loses no more."""
 
@@ -59,13 +62,14 @@ class LmTasks(Protocol):
         "boolq": "title and passage as in SuperGLUE",
         "average": "unweighted mean of the tasks; interval by the normal law, tasks independent",
     }
-    quick = {"limit": 4}
+    quick = {"limit": 4, "data": "generated"}
 
     tasks: tuple[str, ...] = TASKS
     num_fewshot: int = 0
     """Solved examples before each question."""
     data: str = "hub"
-    """A folder with ``TASK.jsonl`` (and ``TASK_train.jsonl``), or ``"hub"``."""
+    """A folder with ``TASK.jsonl`` (and ``TASK_train.jsonl``), ``"hub"``, or ``"generated"``: made
+    up, to see it work."""
     columns: dict[str, str] = field(default_factory=dict)
     """Fields that the local files call otherwise: the name above, or ``TASK.FIELD``, to theirs."""
     limit: int | None = None
@@ -84,11 +88,7 @@ class LmTasks(Protocol):
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """Documents of a task in order; every file is read before the first is asked."""
-        folder = Path(self.data).expanduser()
-        local = {
-            task: read_task(folder, task, self.columns) if self.data != "hub" else None
-            for task in self.tasks
-        }
+        local = {task: self._documents(task) for task in self.tasks}
         read = {
             task: harness_questions(
                 task, documents, num_fewshot=self.num_fewshot, limit=self.limit, seed=self.seed
@@ -106,6 +106,14 @@ class LmTasks(Protocol):
             ]
             batches += split_long_batches([items], _ASKED_TOGETHER)
         return batches
+
+    def _documents(self, task: str) -> LocalDocuments | None:
+        """Of a task; ``None``: those of the hub."""
+        if self.data == "hub":
+            return None
+        if self.data == "generated":
+            return generated_documents(task, self.limit or _GENERATED, self.seed)
+        return read_task(Path(self.data).expanduser(), task, self.columns)
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Score every choice of every document; contexts are read once."""

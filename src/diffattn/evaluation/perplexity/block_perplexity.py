@@ -55,6 +55,11 @@ class BlockPerplexity(Protocol):
     layout: str = "documents"
     """``"documents"``, or ``"wikitext"`` for the rows of that data set."""
 
+    @classmethod
+    def quick_for(cls, longest: int | None) -> dict[str, Any]:
+        """See :meth:`Protocol.quick_for`."""
+        return cls.quick | {"block": min(cls.quick["block"], longest or cls.quick["block"])}
+
     def __post_init__(self) -> None:
         self.require_at_least(2, "block")
         self.require_at_least(1, "blocks")
