@@ -38,7 +38,19 @@ def evaluate(
         typer.Option("--bos/--no-bos", help="begin with BOS [if the tokenizer has one]"),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda [cuda if there]")] = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16")
+    ] = "auto",
+    device_map: Annotated[
+        str | None,
+        typer.Option(help="spread the weights as accelerate does: auto, balanced, ..."),
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="commit, branch or tag of hub names [main]")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="run the code that comes with a model")
+    ] = False,
     verify: VerifyOption = True,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the resolved parameters and stop")
@@ -74,7 +86,8 @@ def evaluate(
     with ItemProgress(wanted) as progress:
         results, comparison = run_evaluation(
             chosen, models, out, device=device, dtype=dtype, max_length=max_length, add_bos=bos,
-            verify=verify, reach=QUICK_REACH if quick and max_length is None else None,
+            verify=verify, revision=revision, trust_remote_code=trust_remote_code,
+            device_map=device_map, reach=QUICK_REACH if quick and max_length is None else None,
             on_start=progress.on_start, on_progress=progress.on_progress,
             on_message=progress.on_message,
         )  # fmt: skip

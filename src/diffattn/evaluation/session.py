@@ -43,10 +43,13 @@ def run_evaluation(
     folder: Path,
     *,
     device: str | None = None,
-    dtype: str = "float32",
+    dtype: str = "auto",
     max_length: int | None = None,
     add_bos: bool | None = None,
     verify: bool = True,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    device_map: str | None = None,
     reach: int | None = None,
     on_start: Callable[[str], None] = lambda name: None,
     on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
@@ -61,10 +64,11 @@ def run_evaluation(
         models: Paths by label; the first is the baseline of the comparison.
         folder: Evaluation folder, continued if it exists. Models and parts may be added later.
         device: Default: CUDA if there is any.
-        dtype: Of the weights.
+        dtype: Of the weights. Default: the checkpoint's.
         max_length: Longest context in tokens. Default: the model's.
         add_bos: Default: if the tokenizer has BOS.
         verify: Whether to compare the models' files with their manifests.
+        revision, trust_remote_code, device_map: See :meth:`LanguageModel.load`.
         reach: Tokens that every model reads, also beyond those it is made for, if its positions
             go on. Recorded. Default: what it is made for.
         on_start: Given the name of each model and part before its items are prepared.
@@ -91,7 +95,8 @@ def run_evaluation(
             left[label] = []
             model = LanguageModel.load(
                 models[label], label=label, device=device, dtype=dtype, max_length=max_length,
-                add_bos=add_bos, verify=verify,
+                add_bos=add_bos, verify=verify, revision=revision,
+                trust_remote_code=trust_remote_code, device_map=device_map,
             )  # fmt: skip
             if reach is not None and model.max_length < reach:
                 model = model.reaching(reach)

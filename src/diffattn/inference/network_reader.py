@@ -1,6 +1,7 @@
 """What reading a network takes: text to tokens, tokens to keys, values and logits."""
 
 import copy
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,30 +13,13 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.inference.pass_limits import STANDARD_LIMITS, PassLimits
 from diffattn.models.numbers import LARGEST_COUNT
 from diffattn.probes.finite import require_finite_logits
 
 
 class ItemError(DiffAttnError):
     """One item cannot be asked or scored. It is recorded, and the evaluation goes on."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PassLimits:
-    """What one forward pass may hold: memory stays flat however much is asked."""
-
-    chunk_tokens: int = 2_048
-    """Tokens of one row: longer ones run in chunks."""
-    chunk_logits: int = 2**26
-    """Logits of a chunk, of branches, or of windows that run together."""
-    batch_tokens: int = 16_384
-    """Tokens of rows that run together, padding included."""
-    batch_logits: int = 2**27
-    """Logits of rows that run together and keep them all."""
-    cache_bytes: int = 512 * 1024 * 1024
-    """Keys and values of one batch; a prefix counts once per row, since attention reads it so."""
-    copied_tokens: int = 8_192
-    """Rows times tokens of their prefix from which on copies of it cost more than a mask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +76,7 @@ class NetworkReader:
         path: str = "",
         max_length: int | None = None,
         add_bos: bool | None = None,
-        limits: PassLimits = PassLimits(),
+        limits: PassLimits = STANDARD_LIMITS,
     ) -> None:
         self.network, self.tokenizer = network.eval(), tokenizer
         self.label, self.path, self.limits = label, path, limits
@@ -104,6 +88,12 @@ class NetworkReader:
             )
         if add_bos and tokenizer.bos_token_id is None:
             raise ConfigError(f"{label}: add_bos needs a tokenizer with a BOS token, got none.")
+        known = inspect.signature(network.forward).parameters
+        if "state" in known and "past_key_values" not in known:
+            raise ConfigError(
+                f"{label}: layers must keep keys and values, got the recurrent state of "
+                f"{type(network).__name__}."
+            )
         layers = {type(layer) for layer in DynamicCache(config=network.config).layers}
         if other := [x.__name__ for x in layers - {DynamicLayer, DynamicSlidingWindowLayer}]:
             # A recurrent state would take in padding, and rows could not share what was read.
