@@ -18,8 +18,8 @@ def evaluate(
         list[str],
         typer.Option(
             metavar="[LABEL=]PATH",
-            help="run directory, model folder or hub name (repeatable; the first that --out "
-            "has seen is the baseline)",
+            help="run directory, model folder or hub name, or LABEL=URL of a completions endpoint "
+            "(repeatable; the first that --out has seen is the baseline)",
         ),
     ],
     out: Annotated[Path, typer.Option(help="evaluation folder; continued if it exists")],
@@ -27,6 +27,14 @@ def evaluate(
         list[str] | None,
         typer.Option(
             "--set", metavar="PROTOCOL.KEY=VALUE", help="e.g. key_values.samples=20 (repeatable)"
+        ),
+    ] = None,
+    served: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LABEL.KEY=VALUE",
+            help="of a URL: model, tokenizer and max_length; key_variable, workers, ... "
+            "(repeatable)",
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="reduced sizes, to see it work")] = False,
@@ -87,7 +95,8 @@ def evaluate(
         results, comparison = run_evaluation(
             chosen, models, out, device=device, dtype=dtype, max_length=max_length, add_bos=bos,
             verify=verify, revision=revision, trust_remote_code=trust_remote_code,
-            device_map=device_map, reach=QUICK_REACH if quick and max_length is None else None,
+            device_map=device_map, served=served or [],
+            reach=QUICK_REACH if quick and max_length is None else None,
             on_start=progress.on_start, on_progress=progress.on_progress,
             on_message=progress.on_message,
         )  # fmt: skip

@@ -8,6 +8,7 @@ from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.evaluation.compare import compare_folder
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.runner import evaluate
+from diffattn.evaluation.served_model import ServedModel, is_address, served_settings
 from diffattn.inference.language_model import LanguageModel
 from diffattn.records.claim import is_claimed
 from diffattn.records.evaluations import EVALUATION_MARKER, Comparison, EvalResult, register
@@ -51,6 +52,7 @@ def run_evaluation(
     trust_remote_code: bool = False,
     device_map: str | None = None,
     reach: int | None = None,
+    served: Sequence[str] = (),
     on_start: Callable[[str], None] = lambda name: None,
     on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
     on_message: Callable[[str], None] = lambda line: None,
@@ -69,6 +71,7 @@ def run_evaluation(
         add_bos: Default: if the tokenizer has BOS.
         verify: Whether to compare the models' files with their manifests.
         revision, trust_remote_code, device_map: See :meth:`LanguageModel.load`.
+        served: ``LABEL.KEY=VALUE`` of models whose path is the address of a server.
         reach: Tokens that every model reads, also beyond those it is made for, if its positions
             go on. Recorded. Default: what it is made for.
         on_start: Given the name of each model and part before its items are prepared.
@@ -88,12 +91,19 @@ def run_evaluation(
     is_claimed(folder, EVALUATION_MARKER, "an evaluation")  # before a model is loaded
     done: dict[tuple[str, str], EvalResult] = {}
     refused: list[DiffAttnError] = []
+    servers = {
+        label: served_settings(label, path, served)
+        for label, path in models.items()
+        if is_address(path)
+    }
     left = {label: list(chosen) for label in models}
     # Parts that other processes are at work on come last, and are waited for.
     for wait in (False, True):
         for label, parts in [(label, parts) for label, parts in left.items() if parts]:
             left[label] = []
-            model = LanguageModel.load(
+            model = ServedModel(
+                servers[label], label=label, add_bos=add_bos
+            ) if label in servers else LanguageModel.load(
                 models[label], label=label, device=device, dtype=dtype, max_length=max_length,
                 add_bos=add_bos, verify=verify, revision=revision,
                 trust_remote_code=trust_remote_code, device_map=device_map,

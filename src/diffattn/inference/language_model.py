@@ -104,7 +104,6 @@ class LanguageModel(NetworkReader):
     def facts(self) -> dict[str, Any]:
         """What a record says of the model; equal facts mean equal results."""
         config = self.network.config
-        vocabulary = json.dumps(self.tokenizer.get_vocab(), sort_keys=True).encode()
         return {
             "label": self.label,
             "path": self.path,
@@ -119,8 +118,13 @@ class LanguageModel(NetworkReader):
             **({} if self.made_for is None else {"made_for": self.made_for}),
             "bos": self.bos,
             "tokenizer": type(self.tokenizer).__name__,
-            "vocabulary": hashlib.sha256(vocabulary).hexdigest()[:16],
+            "vocabulary": self.vocabulary_hash(),
         }
+
+    def vocabulary_hash(self) -> str:
+        """First 16 hex digits of the SHA-256 of the tokenizer's entries."""
+        vocabulary = json.dumps(self.tokenizer.get_vocab(), sort_keys=True).encode()
+        return hashlib.sha256(vocabulary).hexdigest()[:16]
 
     @cached_property
     def _weights_hash(self) -> str:

@@ -47,6 +47,10 @@ class Prefix:
         return cache
 
 
+class ModelError(DiffAttnError):
+    """A model cannot be asked at all. The evaluation ends here; the same command continues it."""
+
+
 class NetworkReader:
     """A Hugging Face causal language model and its tokenizer, in evaluation mode.
 
