@@ -121,7 +121,7 @@ class ServedModel(LanguageModel):
         self.tokenizer, self.label, self.path = tokenizer, label, str(settings.endpoint)
         self.max_length, self.limits, self.rows_alone = settings.max_length, STANDARD_LIMITS, True
         self.bos = tokenizer.bos_token_id if add_bos is not False else None
-        self.stand_in, self.made_for, self._add_bos = tokenizer.eos_token_id, None, add_bos
+        self.made_for, self._prefix, self._add_bos = None, None, add_bos
 
     def facts(self) -> dict[str, Any]:
         """What a record says of the model: what the server calls it, since nothing tells its

@@ -104,8 +104,8 @@ class NetworkReader:
             raise ConfigError(f"{label}: layers must keep keys and values, got {other[0]}.")
         self.bos: int | None = tokenizer.bos_token_id if add_bos is not False else None
         self.made_for: int | None = None  # fewer tokens than max_length
-        self.stand_in: int | None = tokenizer.eos_token_id  # where something must stand
         self._add_bos = add_bos
+        self._prefix: int | None = None  # where something must stand. Default: EOS
         self.rows_alone = False  # True: one row per pass and no shared prefixes
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
@@ -162,7 +162,7 @@ class NetworkReader:
         bos = self.tokenizer.bos_token_id
         if self._add_bos is None and self.tokenizer("a")["input_ids"][:1] != [bos]:
             other.bos = None
-        other.stand_in = self.tokenizer.eos_token_id if bos is None else bos
+        other._prefix = bos
         return other
 
     def reaching(self, tokens: int) -> Self:
@@ -186,11 +186,12 @@ class NetworkReader:
             return [self.bos]
         if not required:
             return []
-        if self.stand_in is None:
+        prefix = self.tokenizer.eos_token_id if self._prefix is None else self._prefix
+        if prefix is None:
             raise ConfigError(
                 f"{self.label}: an empty context needs a tokenizer with BOS or EOS, got neither."
             )
-        return [self.stand_in]
+        return [prefix]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of tokens, special ones left out."""
