@@ -92,6 +92,7 @@ def test_prompts_go_as_tokens_and_answers_are_cut(open_served, monkeypatch):
             model.generate([ids], max_new_tokens=5_000)
 
 
+@pytest.mark.scheduled
 def test_ruler_runs_on_a_server_beside_a_local_model(build, tokenizer, tokenizer_folder, tmp_path):
     def answer(body):
         text = tokenizer.decode(body["prompt"])
