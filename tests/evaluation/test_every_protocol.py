@@ -46,7 +46,7 @@ def test_all_protocols_on_all_kinds_of_model(models, build, data, tmp_path):
     }
     haystacks = ("needle", "single_needle", "attention_segments", "babilong", "hidden_needle")
     settings |= {f"{name}.haystack": data / "texts" for name in (*haystacks, "ruler")}
-    texts = ("nll_by_position", "sliding_perplexity", "word_perplexity")
+    texts = ("nll_by_position", "sliding_perplexity", "word_perplexity", "block_perplexity")
     settings |= {f"{name}.texts": data / "texts" for name in texts}
     settings["quantized_logits.text"] = data / "texts"
     for key, value in settings.items():
@@ -62,3 +62,20 @@ def test_all_protocols_on_all_kinds_of_model(models, build, data, tmp_path):
             assert all(len(row["prompt"]["sha256"]) == 16 for row in rows), (kind, variant)
     page = build_evaluation_report(tmp_path / "out").read_text(encoding="utf-8")
     assert "What is missing or unequal" not in page
+
+
+def test_all_protocols_on_a_model_with_a_short_context_and_no_data(build, tmp_path):
+    """As the README's models are: 128 tokens, some hundred entries, nothing named."""
+    model = build("diff", max_length=128)
+    model.network.save_pretrained(tmp_path / "short")
+    model.tokenizer.save_pretrained(tmp_path / "short")
+    arguments = ["evaluate", "all", "--quick", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*arguments, "--model", str(tmp_path / "short")])
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "short: read up to 2048 tokens, made for 128" in done.stderr
+    for variant in PROTOCOLS:
+        result = EvalResult.read(tmp_path / "out" / "short" / variant)
+        assert result.num_failed == 0, variant
+        assert (result.model["max_length"], result.model["made_for"]) == (2_048, 128)
+    losses = EvalResult.read(tmp_path / "out" / "short" / "nll_by_position")
+    assert losses.parameters["length"] == 128  # what can keep to the context does

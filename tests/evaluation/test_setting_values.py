@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from diffattn.errors import ConfigError
+from diffattn.evaluation.registry import parts
 from diffattn.evaluation.setting_values import setting_value
 
 
@@ -67,3 +68,14 @@ def test_wrong_types_are_refused_by_name(name, text, message):
     with pytest.raises(ConfigError) as refusal:
         setting_value(Settings, name, f"a.{name}", text)
     assert message in str(refusal.value)
+
+
+def test_columns_are_names_to_names():
+    (part,) = parts(["lm_tasks"], ['lm_tasks.columns={"goal": "aim", "boolq.answer": "label"}'])
+    assert part.protocol.columns == {"goal": "aim", "boolq.answer": "label"}
+    with pytest.raises(ConfigError, match=r"columns must be in .* got 'gaol'\. Did you mean 'go"):
+        parts(["lm_tasks"], ['lm_tasks.columns={"gaol": "aim"}'])
+    with pytest.raises(ConfigError, match="columns must be an object of names"):
+        parts(["many_shot"], ['many_shot.columns={"text": 1}'])
+    with pytest.raises(ConfigError, match="columns must be a JSON object"):
+        parts(["hallucination"], ["hallucination.columns=text"])

@@ -153,7 +153,7 @@ def chosen(text, tmp_path_factory):
     for name in ("needle", "single_needle", "attention_segments", "babilong", "hidden_needle"):
         settings[f"{name}.haystack"] = folder / "texts"
     settings["ruler.haystack"] = folder / "texts"
-    for name in ("nll_by_position", "sliding_perplexity", "word_perplexity"):
+    for name in ("nll_by_position", "sliding_perplexity", "word_perplexity", "block_perplexity"):
         settings[f"{name}.texts"] = folder / "texts"
     made = parts(["all"], [f"{key}={value}" for key, value in settings.items()], quick=True)
     assert {part.protocol.name for part in made} == set(PROTOCOLS)

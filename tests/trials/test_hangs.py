@@ -27,7 +27,7 @@ from diffattn.evaluation.icl.data import load_icl_data
 from diffattn.evaluation.lm_tasks.documents import read_task
 from diffattn.evaluation.long_context.haystack import read_haystack_tokens
 from diffattn.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
-from diffattn.evaluation.long_context.ruler.samples import read_words
+from diffattn.evaluation.long_context.ruler.words import read_words
 from diffattn.evaluation.perplexity.documents import first_tokens
 from diffattn.inference.network_reader import NetworkReader
 from diffattn.training.config import DataConfig

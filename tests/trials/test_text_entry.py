@@ -22,7 +22,7 @@ from diffattn.evaluation.icl.data import ICL_DATASETS, load_icl_data
 from diffattn.evaluation.lm_tasks.documents import TASKS, read_task
 from diffattn.evaluation.long_context.haystack import corpus_text
 from diffattn.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
-from diffattn.evaluation.long_context.ruler.samples import read_words
+from diffattn.evaluation.long_context.ruler.words import read_words
 from diffattn.evaluation.perplexity.documents import open_texts
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
@@ -249,7 +249,7 @@ def protocol_settings(folder):
         "ruler",
     ):
         settings[f"{name}.haystack"] = texts
-    for name in ("nll_by_position", "sliding_perplexity", "word_perplexity"):
+    for name in ("nll_by_position", "sliding_perplexity", "word_perplexity", "block_perplexity"):
         settings[f"{name}.texts"] = texts
     for name in ("many_shot", "order_robustness", "remapped_labels"):
         settings[f"{name}.data"] = folder / "icl"

@@ -18,8 +18,8 @@ def evaluate(
         list[str],
         typer.Option(
             metavar="[LABEL=]PATH",
-            help="run directory, model folder or hub name (repeatable; the first that --out "
-            "has seen is the baseline)",
+            help="run directory, model folder or hub name, or LABEL=URL of a completions endpoint "
+            "(repeatable; the first that --out has seen is the baseline)",
         ),
     ],
     out: Annotated[Path, typer.Option(help="evaluation folder; continued if it exists")],
@@ -27,6 +27,14 @@ def evaluate(
         list[str] | None,
         typer.Option(
             "--set", metavar="PROTOCOL.KEY=VALUE", help="e.g. key_values.samples=20 (repeatable)"
+        ),
+    ] = None,
+    served: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LABEL.KEY=VALUE",
+            help="of a URL: model, tokenizer and max_length; key_variable, workers, ... "
+            "(repeatable)",
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="reduced sizes, to see it work")] = False,
@@ -49,7 +57,19 @@ def evaluate(
         typer.Option("--bos/--no-bos", help="begin with BOS [if the tokenizer has one]"),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda [cuda if there]")] = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16")
+    ] = "auto",
+    device_map: Annotated[
+        str | None,
+        typer.Option(help="spread the weights as accelerate does: auto, balanced, ..."),
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="commit, branch or tag of hub names [main]")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="run the code that comes with a model")
+    ] = False,
     verify: VerifyOption = True,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the resolved parameters and stop")
@@ -71,11 +91,15 @@ def evaluate(
     selection = Selection.read(shard, limit)
     chosen = chosen_parts(protocols, set_ or [], quick=quick)  # before PyTorch is loaded
     require_folder_destination(out)
+    from diffattn.evaluation.quick import QUICK_REACH, shortest_context
     from diffattn.evaluation.session import run_evaluation
     from diffattn.inference.labels import labelled
     from diffattn.report.evaluation.tables import difference_rows, metric_rows, results_json
 
     models = labelled(model)
+    if quick:  # sizes that the shortest of the models can take
+        longest = max_length or shortest_context(models.values())
+        chosen = chosen_parts(protocols, set_ or [], quick=True, longest=longest)
     if dry_run:
         resolved = {part.variant: part.protocol.parameters() for part in chosen}
         typer.echo(json.dumps({"models": models, "parts": resolved}, indent=2, default=str))
@@ -84,7 +108,9 @@ def evaluate(
     with ItemProgress(wanted) as progress:
         results, comparison = run_evaluation(
             chosen, models, out, device=device, dtype=dtype, max_length=max_length, add_bos=bos,
-            verify=verify, selection=selection,
+            verify=verify, selection=selection, revision=revision,
+            trust_remote_code=trust_remote_code, device_map=device_map, served=served or [],
+            reach=QUICK_REACH if quick and max_length is None else None,
             on_start=progress.on_start, on_progress=progress.on_progress,
             on_message=progress.on_message,
         )  # fmt: skip

@@ -31,7 +31,7 @@ def judge(
         ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="of a local judge [cuda if there]")] = None,
-    dtype: Annotated[str, typer.Option(help="of a local judge")] = "float32",
+    dtype: Annotated[str, typer.Option(help="of a local judge")] = "auto",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the settings and what would be asked")
     ] = False,

@@ -147,13 +147,18 @@ def text_files(
 
 
 def jsonl_file(
-    path: Path, text_field: str = "text", *, on_read: files.OnRead = lambda size: None
+    path: Path,
+    text_field: str = "text",
+    *,
+    keep_empty: bool = False,
+    on_read: files.OnRead = lambda size: None,
 ) -> Iterator[Document]:
     """One document per line of a JSON-lines file; blank lines and empty texts are skipped.
 
     Args:
         path: UTF-8 file with one JSON object per line.
         text_field: Key of the text in each object.
+        keep_empty: Whether empty texts are documents, too.
         on_read: Called with the number of bytes of every piece that was read.
 
     Returns:
@@ -165,7 +170,7 @@ def jsonl_file(
     """
     path = Path(path)
     files.require_path(path)
-    documents = _jsonl(path, files.unicode_name(path.name), text_field, on_read)
+    documents = _jsonl(path, files.unicode_name(path.name), text_field, on_read, keep_empty)
     yield from _nonempty(documents, f"{path}: must hold at least one text, got an empty file.")
 
 
@@ -176,6 +181,7 @@ def hub_dataset(
     text_field: str = "text",
     config: str | None = None,
     revision: str | None = None,
+    keep_empty: bool = False,
 ) -> Iterator[Document]:
     """Stream a dataset from the Hugging Face hub, or from a local folder in its format.
 
@@ -185,6 +191,7 @@ def hub_dataset(
         text_field: Column of the text.
         config: Configuration of the dataset. Default: its only or default one.
         revision: Commit, branch or tag on the hub. Default: the newest commit.
+        keep_empty: Whether empty texts are documents, too.
 
     Returns:
         Documents in stream order, named ``NAME[:CONFIG]:SPLIT:ROW``; empty texts are skipped.
@@ -222,7 +229,7 @@ def hub_dataset(
     named = ((f"{origin}:{row_idx}", row) for row_idx, row in enumerate(rows()))
     texts = ((name, _text_of(row, text_field, name)) for name, row in named)
     yield from _nonempty(
-        (Document(name=name, text=text) for name, text in texts if text.strip()),
+        (Document(name=name, text=text) for name, text in texts if keep_empty or text.strip()),
         f"hub_dataset: {origin!r} must hold at least one text, got none.",
     )
 
@@ -238,6 +245,8 @@ def load_corpus(
     *,
     text_field: str = "text",
     revision: str | None = None,
+    split: str = "train",
+    keep_empty: bool = False,
     on_read: files.OnRead = lambda size: None,
 ) -> Iterator[Document]:
     """Open a corpus by what a user types.
@@ -249,6 +258,8 @@ def load_corpus(
             ``NAME@REVISION``.
         text_field: Key or column of the text in JSON lines and hub datasets.
         revision: Of a hub dataset, in place of the source's.
+        split: Of a hub dataset.
+        keep_empty: Whether empty texts of a JSON-lines file or hub dataset are documents, too.
         on_read: Called with the number of bytes that were read of files that the source names.
 
     Returns:
@@ -264,11 +275,15 @@ def load_corpus(
     elif source.startswith("hub:"):
         name, named_revision, config = hub_parts(source)
         documents = hub_dataset(
-            name, text_field=text_field, config=config, revision=revision or named_revision
-        )
+            name, split=split, text_field=text_field, config=config,
+            revision=revision or named_revision, keep_empty=keep_empty,
+        )  # fmt: skip
     else:
         path = require_source(source)
-        documents = text_files([path], text_field=text_field, on_read=on_read)
+        if keep_empty and path.suffix == ".jsonl" and not path.is_dir():
+            documents = jsonl_file(path, text_field, keep_empty=True, on_read=on_read)
+        else:
+            documents = text_files([path], text_field=text_field, on_read=on_read)
     first = next(documents)  # every source raises rather than end without a document
     return itertools.chain([first], documents)
 
@@ -320,7 +335,9 @@ def _folder(folder: Path, text_field: str, on_read: files.OnRead) -> Iterator[Do
     yield from _nonempty(documents(), f"{folder}: must hold UTF-8 text files, got none.")
 
 
-def _jsonl(path: Path, name: str, text_field: str, on_read: files.OnRead) -> Iterator[Document]:
+def _jsonl(
+    path: Path, name: str, text_field: str, on_read: files.OnRead, keep_empty: bool = False
+) -> Iterator[Document]:
     """Documents of a JSON-lines file, which may be empty."""
     for number, line in enumerate(files.read_lines(path, on_read), start=1):
         where = f"{path}:{number}"
@@ -331,7 +348,7 @@ def _jsonl(path: Path, name: str, text_field: str, on_read: files.OnRead) -> Ite
         except ValueError as error:
             raise ConfigError(f"{where}: must be a JSON object, got {line[:40]!r}.") from error
         text = _text_of(row, text_field, where)
-        if text.strip():
+        if keep_empty or text.strip():
             yield Document(name=f"{name}:{number}", text=text)
 
 

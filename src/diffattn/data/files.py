@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, did_you_mean
 from diffattn.records.destination import file_kind
 
 MAX_TEXT_BYTES = 1 << 32
@@ -221,3 +221,26 @@ def _line(path: Path, number: int, parts: list[str]) -> str:
 
 def _unreadable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(f"{path}: must be readable, got: {error.strerror}.")
+
+
+def with_known_names(
+    row: Mapping[str, Any], columns: Mapping[str, str], where: str
+) -> Mapping[str, Any]:
+    """The row with some columns under the names that a reader knows; the others stay.
+
+    Args:
+        row: Values by column.
+        columns: The reader's name to the row's.
+        where: Names the row in messages.
+
+    Raises:
+        ConfigError: A column that is named is missing.
+    """
+    for theirs in columns.values():
+        if theirs not in row:
+            known = sorted(map(str, row))
+            raise ConfigError(
+                f"{where}: must have the column {theirs!r} that 'columns' names, got "
+                f"{', '.join(known) or 'none'}.{did_you_mean(theirs, known)}"
+            )
+    return {**row, **{ours: row[theirs] for ours, theirs in columns.items()}} if columns else row

@@ -38,6 +38,12 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
         summary="bAbI-like facts spread over a long text, 0K to 128K",
         source="arXiv:2406.10149 (BABILong), tasks qa1 to qa5; score of booydar/babilong",
     ),
+    "block_perplexity": ProtocolFacts(
+        path="perplexity.block_perplexity:BlockPerplexity",
+        version=1,
+        summary="perplexity of blocks that do not overlap, as WikiText-2 is usually reported",
+        source="GPTQ, arXiv:2210.17323 (evaluation code); transformers' documentation",
+    ),
     "hallucination": ProtocolFacts(
         path="hallucination.hallucination:Hallucination",
         version=2,
@@ -59,7 +65,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "lm_tasks": ProtocolFacts(
         path="lm_tasks.lm_tasks:LmTasks",
-        version=2,
+        version=3,
         summary="seven multiple-choice tasks of lm-evaluation-harness, 0-shot or few-shot",
         source="arXiv:2410.05258v2, Tables 1 and 8; lm-evaluation-harness (tasks and prompts)",
     ),
@@ -89,7 +95,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "ruler": ProtocolFacts(
         path="long_context.ruler.ruler:Ruler",
-        version=3,
+        version=4,
         summary="RULER's 13 long-context tasks by length, and the effective length",
         source="arXiv:2404.06654 (RULER); templates and scores of NVIDIA/RULER",
     ),

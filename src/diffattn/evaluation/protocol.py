@@ -50,6 +50,16 @@ class Protocol(ABC):
     quick: ClassVar[Mapping[str, Any]] = {}
     """Parameters of the reduced size that ``--quick`` runs."""
 
+    @classmethod
+    def quick_for(cls, longest: int | None) -> dict[str, Any]:
+        """:attr:`quick`, smaller still where a model is made for fewer tokens.
+
+        Args:
+            longest: Tokens that the model of a run with the shortest context is made for. Default:
+                enough.
+        """
+        return dict(cls.quick)
+
     @property
     def version(self) -> int:
         """Two versions share no table."""
@@ -117,6 +127,23 @@ class Protocol(ABC):
             )
         for name in names:
             check_known(self.name, field, str(name), known)
+
+    def require_columns(self, known: Iterable[str]) -> None:
+        """Refuse a setting ``columns`` that is no object of known names to names of a file.
+
+        Raises:
+            ConfigError: It is not; the nearest known name is suggested.
+        """
+        columns = self.columns  # type: ignore[attr-defined]
+        if not isinstance(columns, Mapping) or not all(
+            isinstance(name, str) and name for name in columns.values()
+        ):
+            raise ConfigError(
+                f"{self.name}: columns must be an object of names to names in the file, such as "
+                f'{{"{next(iter(known))}": "my_column"}}, got {columns!r}.'
+            )
+        for name in columns:
+            check_known(self.name, "columns", str(name), known)
 
     def require_fit(self, model: "LanguageModel", field: str, tokens: int) -> None:
         """Refuse a setting that asks for more tokens than the model takes.

@@ -58,7 +58,7 @@ class QuantizedLogits(Protocol):
     }
     quick = {
         "bits": (16, 4),
-        "settings": {"tasks": ["hellaswag"], "limit": 4},
+        "settings": {"tasks": ["hellaswag"], "limit": 4, "data": "generated"},
         "num_windows": 2,
         "window_tokens": 128,
     }
@@ -73,6 +73,8 @@ class QuantizedLogits(Protocol):
     """What shares a scale: ``"tensor"``, ``"head"`` or ``"row"``."""
     text: str | None = "stdlib"
     """Corpus of the perplexity: see ``load_corpus``. ``None``: no perplexity."""
+    text_field: str = "text"
+    """Key of the text where the corpus is JSON lines or from the hub."""
     num_windows: int = 16
     """Windows of text, the first ones of the corpus."""
     windows_per_document: int = 4
@@ -171,7 +173,7 @@ class QuantizedLogits(Protocol):
         start, size = model.start(required=True), self.window_tokens
         self.require_fit(model, "window_tokens", size)
         left = self.num_windows
-        for document in load_corpus(self.text):
+        for document in load_corpus(self.text, text_field=self.text_field):
             wanted = min(left, self.windows_per_document)
             # Long books are cut before they are encoded: a token has rarely 16 characters.
             ids = model.encode(strip_gutenberg(document.text)[: 16 * size * wanted])

@@ -25,7 +25,13 @@ def protocol_class(name: str) -> type[Protocol]:
     return protocol
 
 
-def parts(names: Iterable[str], settings: Sequence[str] = (), *, quick: bool = False) -> list[Part]:
+def parts(
+    names: Iterable[str],
+    settings: Sequence[str] = (),
+    *,
+    quick: bool = False,
+    longest: int | None = None,
+) -> list[Part]:
     """Protocols and presets by name, with their parameters.
 
     Args:
@@ -33,6 +39,7 @@ def parts(names: Iterable[str], settings: Sequence[str] = (), *, quick: bool = F
         settings: ``PROTOCOL.KEY=VALUE``, for every part that runs this protocol; values are JSON,
             else text.
         quick: Take the parameters of the reduced size where they are not set.
+        longest: Tokens that this size is fitted to; see :meth:`Protocol.quick_for`.
 
     Raises:
         ConfigError: An unknown name, key or value, or a part asked for twice.
@@ -51,7 +58,7 @@ def parts(names: Iterable[str], settings: Sequence[str] = (), *, quick: bool = F
     built = []
     for variant, (name, parameters) in chosen.items():
         kind = protocol_class(name)
-        values = parameters | (dict(kind.quick) if quick else {}) | changes.get(name, {})
+        values = parameters | (kind.quick_for(longest) if quick else {}) | changes.get(name, {})
         built.append(Part(variant=variant, protocol=_build(kind, values)))
     return built
 

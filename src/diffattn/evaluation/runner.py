@@ -11,6 +11,7 @@ from diffattn.evaluation.protocol import Item, Part, Protocol, Summary
 from diffattn.evaluation.selection import ALL, Selection
 from diffattn.evaluation.shards import rows_of_shards
 from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.network_reader import ModelError
 from diffattn.records.claim import claim_run
 from diffattn.records.evaluations import ITEMS, EvalResult
 from diffattn.records.io import (
@@ -182,6 +183,8 @@ def _ask(model: LanguageModel, protocol: Protocol, items: Sequence[Item]) -> lis
     takes no other down."""
     try:
         answers = protocol.ask(model, items)
+    except ModelError:  # no other item would fare better
+        raise
     # Whatever a bad item brings about is recorded under its name, counted and shown.
     except Exception as error:
         if len(items) > 1:
@@ -189,6 +192,9 @@ def _ask(model: LanguageModel, protocol: Protocol, items: Sequence[Item]) -> lis
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return [{"id": items[0].id, "error": reason}]
     assert len(answers) == len(items), f"{protocol.name}: one row per item"
+    for answer in answers:  # what a served model cannot tell is no score
+        scores = answer["scores"]
+        answer["scores"] = {name: value for name, value in scores.items() if value is not None}
     return [
         _writable({"id": item.id, **({"cluster": item.cluster} if item.cluster else {}), **answer})
         for item, answer in zip(items, answers, strict=True)

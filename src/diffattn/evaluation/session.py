@@ -10,6 +10,7 @@ from diffattn.evaluation.compare import compare_folder
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.runner import evaluate
 from diffattn.evaluation.selection import ALL, Selection
+from diffattn.evaluation.served_model import ServedModel, is_address, served_settings
 from diffattn.evaluation.shards import all_finished
 from diffattn.inference.language_model import LanguageModel
 from diffattn.records.claim import is_claimed
@@ -23,11 +24,16 @@ def run_evaluation(
     folder: Path,
     *,
     device: str | None = None,
-    dtype: str = "float32",
+    dtype: str = "auto",
     max_length: int | None = None,
     add_bos: bool | None = None,
     verify: bool = True,
     selection: Selection = ALL,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    device_map: str | None = None,
+    reach: int | None = None,
+    served: Sequence[str] = (),
     on_start: Callable[[str], None] = lambda name: None,
     on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
     on_message: Callable[[str], None] = lambda line: None,
@@ -41,12 +47,16 @@ def run_evaluation(
         models: Paths by label; the first is the baseline of the comparison.
         folder: Evaluation folder, continued if it exists. Models and parts may be added later.
         device: Default: CUDA if there is any.
-        dtype: Of the weights.
+        dtype: Of the weights. Default: the checkpoint's.
         max_length: Longest context in tokens. Default: the model's.
         add_bos: Default: if the tokenizer has BOS.
         verify: Whether to compare the models' files with their manifests.
         selection: Which items. The process that finishes the last share of a part puts all of
             them together.
+        revision, trust_remote_code, device_map: See :meth:`LanguageModel.load`.
+        served: ``LABEL.KEY=VALUE`` of models whose path is the address of a server.
+        reach: Tokens that every model reads, also beyond those it is made for, if its positions
+            go on. Recorded. Default: what it is made for.
         on_start: Given the name of each model and part before its items are prepared.
         on_progress: Given the name of each model and part, and its items done and in all.
         on_message: Given one line per stage.
@@ -64,15 +74,27 @@ def run_evaluation(
     is_claimed(folder, EVALUATION_MARKER, "an evaluation")  # before a model is loaded
     done: dict[tuple[str, str], EvalResult] = {}
     refused: list[DiffAttnError] = []
+    servers = {
+        label: served_settings(label, path, served)
+        for label, path in models.items()
+        if is_address(path)
+    }
     left = {label: list(chosen) for label in models}
     # Parts that other processes are at work on come last, and are waited for.
     for wait in (False, True):
         for label, parts in [(label, parts) for label, parts in left.items() if parts]:
             left[label] = []
-            model = LanguageModel.load(
+            model = ServedModel(
+                servers[label], label=label, add_bos=add_bos
+            ) if label in servers else LanguageModel.load(
                 models[label], label=label, device=device, dtype=dtype, max_length=max_length,
-                add_bos=add_bos, verify=verify,
+                add_bos=add_bos, verify=verify, revision=revision,
+                trust_remote_code=trust_remote_code, device_map=device_map,
             )  # fmt: skip
+            if reach is not None and model.max_length < reach:
+                model = model.reaching(reach)
+                if model.made_for is not None:
+                    on_message(f"{label}: read up to {reach} tokens, made for {model.made_for}")
             for part in parts:
                 register(folder, label, part.variant)
                 name = f"{label}/{part.variant}"

@@ -18,8 +18,11 @@ from diffattn.inference import (
     token_losses,
 )
 from diffattn.inference.network_reader import NetworkReader
+from diffattn.inference.pass_limits import limits_on
 from diffattn.layers.saved_names import saved_name
 from diffattn.models.loading import load_model, usable_device
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 class LanguageModel(NetworkReader):
@@ -38,10 +41,13 @@ class LanguageModel(NetworkReader):
         *,
         label: str | None = None,
         device: str | None = None,
-        dtype: str = "float32",
+        dtype: str = "auto",
         max_length: int | None = None,
         add_bos: bool | None = None,
         verify: bool = True,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        device_map: str | None = None,
     ) -> "LanguageModel":
         """Open a run directory, a model folder or a hub name.
 
@@ -49,20 +55,34 @@ class LanguageModel(NetworkReader):
             name_or_path: See :func:`diffattn.models.loading.load_model`.
             label: Default: the last part of the path.
             device: Default: CUDA if there is any, else CPU.
-            dtype: ``"float32"``, ``"bfloat16"`` or ``"float16"``.
+            dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"auto"``: the checkpoint's.
             max_length: In tokens. Default: the model's.
             add_bos: Default: if the tokenizer has a BOS token.
-            verify: See :func:`diffattn.models.loading.load_model`.
+            verify, revision, trust_remote_code: See :func:`diffattn.models.loading.load_model`.
+            device_map: The same, in place of ``device``.
 
         Raises:
             CheckpointError: Nothing is there, or it is damaged.
             ConfigError: A bad option.
         """
-        if dtype not in ("float32", "bfloat16", "float16"):
-            raise ConfigError(f"dtype must be in {{float32, bfloat16, float16}}, got {dtype!r}.")
+        if dtype not in DTYPES:
+            raise ConfigError(f"dtype must be in {{{', '.join(DTYPES)}}}, got {dtype!r}.")
+        if device is not None and device_map is not None:
+            raise ConfigError(
+                f"device must be left out where a device_map is given, got {device!r} and "
+                f"{device_map!r}."
+            )
         where = usable_device(device)
-        network, tokenizer = load_model(name_or_path, verify=verify)
-        network.to(where, getattr(torch, dtype))
+        network, tokenizer = load_model(
+            name_or_path,
+            verify=verify,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            device_map=device_map,
+            dtype=None if dtype == "auto" else getattr(torch, dtype),
+        )
+        if device_map is None:
+            network.to(where)
         return cls(
             network,
             tokenizer,
@@ -70,6 +90,7 @@ class LanguageModel(NetworkReader):
             path=name_or_path,
             max_length=max_length,
             add_bos=add_bos,
+            limits=limits_on(torch.device(network.device)),
         )
 
     score = scoring.score
@@ -83,7 +104,6 @@ class LanguageModel(NetworkReader):
     def facts(self) -> dict[str, Any]:
         """What a record says of the model; equal facts mean equal results."""
         config = self.network.config
-        vocabulary = json.dumps(self.tokenizer.get_vocab(), sort_keys=True).encode()
         return {
             "label": self.label,
             "path": self.path,
@@ -95,10 +115,16 @@ class LanguageModel(NetworkReader):
             "dtype": str(self.network.dtype).removeprefix("torch."),
             "device": self.device.type,
             "max_length": self.max_length,
+            **({} if self.made_for is None else {"made_for": self.made_for}),
             "bos": self.bos,
             "tokenizer": type(self.tokenizer).__name__,
-            "vocabulary": hashlib.sha256(vocabulary).hexdigest()[:16],
+            "vocabulary": self.vocabulary_hash(),
         }
+
+    def vocabulary_hash(self) -> str:
+        """First 16 hex digits of the SHA-256 of the tokenizer's entries."""
+        vocabulary = json.dumps(self.tokenizer.get_vocab(), sort_keys=True).encode()
+        return hashlib.sha256(vocabulary).hexdigest()[:16]
 
     @cached_property
     def _weights_hash(self) -> str:

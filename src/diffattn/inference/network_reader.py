@@ -1,10 +1,11 @@
 """What reading a network takes: text to tokens, tokens to keys, values and logits."""
 
 import copy
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -12,30 +13,13 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.inference.pass_limits import STANDARD_LIMITS, PassLimits
 from diffattn.models.numbers import LARGEST_COUNT
 from diffattn.probes.finite import require_finite_logits
 
 
 class ItemError(DiffAttnError):
     """One item cannot be asked or scored. It is recorded, and the evaluation goes on."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PassLimits:
-    """What one forward pass may hold: memory stays flat however much is asked."""
-
-    chunk_tokens: int = 2_048
-    """Tokens of one row: longer ones run in chunks."""
-    chunk_logits: int = 2**26
-    """Logits of a chunk, of branches, or of windows that run together."""
-    batch_tokens: int = 16_384
-    """Tokens of rows that run together, padding included."""
-    batch_logits: int = 2**27
-    """Logits of rows that run together and keep them all."""
-    cache_bytes: int = 512 * 1024 * 1024
-    """Keys and values of one batch; a prefix counts once per row, since attention reads it so."""
-    copied_tokens: int = 8_192
-    """Rows times tokens of their prefix from which on copies of it cost more than a mask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +45,10 @@ class Prefix:
                 layer.values = layer.values.expand(count, -1, -1, -1)
             cache.layers.append(layer)
         return cache
+
+
+class ModelError(DiffAttnError):
+    """A model cannot be asked at all. The evaluation ends here; the same command continues it."""
 
 
 class NetworkReader:
@@ -92,7 +80,7 @@ class NetworkReader:
         path: str = "",
         max_length: int | None = None,
         add_bos: bool | None = None,
-        limits: PassLimits = PassLimits(),
+        limits: PassLimits = STANDARD_LIMITS,
     ) -> None:
         self.network, self.tokenizer = network.eval(), tokenizer
         self.label, self.path, self.limits = label, path, limits
@@ -104,11 +92,20 @@ class NetworkReader:
             )
         if add_bos and tokenizer.bos_token_id is None:
             raise ConfigError(f"{label}: add_bos needs a tokenizer with a BOS token, got none.")
+        known = inspect.signature(network.forward).parameters
+        if "state" in known and "past_key_values" not in known:
+            raise ConfigError(
+                f"{label}: layers must keep keys and values, got the recurrent state of "
+                f"{type(network).__name__}."
+            )
         layers = {type(layer) for layer in DynamicCache(config=network.config).layers}
         if other := [x.__name__ for x in layers - {DynamicLayer, DynamicSlidingWindowLayer}]:
             # A recurrent state would take in padding, and rows could not share what was read.
             raise ConfigError(f"{label}: layers must keep keys and values, got {other[0]}.")
         self.bos: int | None = tokenizer.bos_token_id if add_bos is not False else None
+        self.made_for: int | None = None  # fewer tokens than max_length
+        self._add_bos = add_bos
+        self._prefix: int | None = None  # where something must stand. Default: EOS
         self.rows_alone = False  # True: one row per pass and no shared prefixes
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
@@ -122,7 +119,8 @@ class NetworkReader:
 
     def encode_prompt(self, text: str, *, special: bool = False) -> list[int]:
         """BOS, if the model has one, and the tokens of ``text``."""
-        return [*self.start(), *self.encode(text, special=special)]
+        ids = self.encode(text, special=special)
+        return [*([] if self._begins_itself(ids, special) else self.start()), *ids]
 
     def encode_pair(
         self, context: str, continuation: str, *, special: bool = False
@@ -147,7 +145,36 @@ class NetworkReader:
             context = context[:-spaces]
         before = self.encode(context, special=special)
         whole = self.encode(context + continuation, special=special)
-        return [*self.start(not before), *whole[: len(before)]], whole[len(before) :]
+        start = [] if self._begins_itself(before, special) else self.start(not before)
+        return [*start, *whole[: len(before)]], whole[len(before) :]
+
+    def _begins_itself(self, ids: Sequence[int], special: bool) -> bool:
+        """Whether a text spells out BOS: then there is no second one."""
+        return special and self.bos is not None and list(ids[:1]) == [self.bos]
+
+    def as_its_tokenizer_begins(self) -> Self:
+        """The same model, with BOS only where its tokenizer puts it, as lm-evaluation-harness has
+        its own models; where something must stand, BOS stands all the same.
+
+        What ``add_bos`` asked for or against holds here, too.
+        """
+        other = copy.copy(self)
+        bos = self.tokenizer.bos_token_id
+        if self._add_bos is None and self.tokenizer("a")["input_ids"][:1] != [bos]:
+            other.bos = None
+        other._prefix = bos
+        return other
+
+    def reaching(self, tokens: int) -> Self:
+        """The same model, read up to so many tokens although it is made for fewer.
+
+        A network with a table of positions stays as it is: beyond the table there is nothing.
+        """
+        other = copy.copy(self)
+        tables = [x for x in self.network.modules() if isinstance(x, torch.nn.Embedding)]
+        if self.max_length < tokens and len(tables) == 1:
+            other.max_length, other.made_for = tokens, self.max_length
+        return other
 
     def start(self, required: bool = False) -> list[int]:
         """BOS; where something must stand and there is no BOS, EOS.
@@ -159,11 +186,12 @@ class NetworkReader:
             return [self.bos]
         if not required:
             return []
-        if self.tokenizer.eos_token_id is None:
+        prefix = self.tokenizer.eos_token_id if self._prefix is None else self._prefix
+        if prefix is None:
             raise ConfigError(
                 f"{self.label}: an empty context needs a tokenizer with BOS or EOS, got neither."
             )
-        return [self.tokenizer.eos_token_id]
+        return [prefix]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of tokens, special ones left out."""

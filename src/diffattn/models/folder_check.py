@@ -56,7 +56,9 @@ _OTHER_NAMES = (
 _FLOATS = ("auto", "float16", "float32", "float64", "bfloat16")
 
 
-def check_folder(name: str, folder: str, find: Find, *, in_memory: bool = True) -> None:
+def check_folder(
+    name: str, folder: str, find: Find, *, in_memory: bool = True, revision: str | None = None
+) -> None:
     """Refuse a model folder that cannot be a model, in time and memory that its files bound.
 
     Args:
@@ -64,6 +66,7 @@ def check_folder(name: str, folder: str, find: Find, *, in_memory: bool = True) 
         folder: What transformers is given: a path, or a name on the hub.
         find: Its files.
         in_memory: Whether all weights must fit the memory that is left.
+        revision: Of a name on the hub.
 
     Raises:
         CheckpointError: A file or field is impossible: it is named.
@@ -84,7 +87,7 @@ def check_folder(name: str, folder: str, find: Find, *, in_memory: bool = True) 
         return  # transformers says what is missing
     _check_counts(where, settings, weights)
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, revision=revision, trust_remote_code=False)
     except Exception as error:  # ours, or whatever that of another model type raises
         reason = " ".join(str(error).split())[:300].rstrip(".")
         raise CheckpointError(f"{where}: must be a configuration, got: {reason}.") from error

@@ -17,21 +17,39 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.manifest import MANIFEST, verify_manifest
 
 
-def load_model(name_or_path: str, *, verify: bool = True) -> tuple[Any, Any]:
+def load_model(
+    name_or_path: str,
+    *,
+    verify: bool = True,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    device_map: str | None = None,
+    dtype: torch.dtype | None = None,
+) -> tuple[Any, Any]:
     """A causal language model, ours or any other, and its tokenizer.
 
     Args:
         name_or_path: A run directory (with ``model/``), a model folder, or a hub name.
         verify: Whether to compare the files with their ``manifest.json``, if there is one: about
             a second per gigabyte.
+        revision: Commit, branch or tag of a name on the hub. Default: its main branch.
+        trust_remote_code: Whether to run the code that comes with the model. It can do anything,
+            so nothing else of the folder is checked then.
+        device_map: Where its parts go, as accelerate takes it: ``"auto"``, ``"balanced"``, a
+            device. Default: all on the CPU.
+        dtype: Of the weights. Default: the checkpoint's own.
 
     Returns:
         The model in evaluation mode, and the tokenizer.
 
     Raises:
         CheckpointError: Nothing is there, or the files are damaged or of another kind.
+        ConfigError: A revision of what is no name on the hub.
     """
     folder = checkpoint_folder(name_or_path)
+    if revision is not None and folder.exists():
+        raise ConfigError(f"{name_or_path}: revision must be of a hub name, got {revision!r}.")
+    source = {"revision": revision, "trust_remote_code": trust_remote_code}
     if verify and (folder / MANIFEST).exists():
         try:
             verify_manifest(folder)
@@ -39,18 +57,24 @@ def load_model(name_or_path: str, *, verify: bool = True) -> tuple[Any, Any]:
             advice = f"If it was changed on purpose, delete {folder / MANIFEST}."
             raise CheckpointError(f"{error} {advice}") from error
     with quiet(), _damage(f"{name_or_path}: must be a whole checkpoint"):
-        check_folder(name_or_path, str(folder), partial(_find, folder))
+        if not trust_remote_code:
+            find = partial(_find, folder, revision)
+            check_folder(
+                name_or_path, str(folder), find, in_memory=device_map is None, revision=revision
+            )
         model, report = AutoModelForCausalLM.from_pretrained(
             str(folder),
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # else the names stand in a log alone
-            trust_remote_code=False,
+            device_map=device_map,
+            dtype="auto" if dtype is None else dtype,
+            **source,
         )
     if model.can_generate():  # what to write is the caller's to say, not the folder's
         model.generation_config = GenerationConfig()
     _require_all_weights(name_or_path, model, report)
     with quiet(), _damage(f"{name_or_path}: must hold a tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), **source)
     return model.eval(), tokenizer
 
 
@@ -74,7 +98,7 @@ def usable_device(name: str | None) -> torch.device:
     return device
 
 
-def _find(folder: Path, name: str) -> Path | None:
+def _find(folder: Path, revision: str | None, name: str) -> Path | None:
     """One file of a model folder; of a name on the hub, fetched as transformers fetches it."""
     if folder.is_dir():
         path = folder / name
@@ -82,6 +106,7 @@ def _find(folder: Path, name: str) -> Path | None:
     path = cached_file(
         str(folder),
         name,
+        revision=revision,
         _raise_exceptions_for_gated_repo=False,
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,

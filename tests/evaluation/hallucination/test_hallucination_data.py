@@ -175,3 +175,15 @@ def test_a_document_that_fits_is_whole(counting):
 def test_a_prompt_that_fits_no_document(counting):
     with pytest.raises(ItemError, match="must fit 3 tokens"):
         cut(counting, "one two three", lambda text: f"a long question {text}", limit=3, where="end")
+
+
+def test_columns_can_be_called_otherwise(tmp_path):
+    row = {"passage": "d", "who": "q", "gold": ["a"], "answers": "unused"}
+    path = write(tmp_path / "rows.jsonl", row)
+    columns = {"document": "passage", "question": "who", "references": "gold"}
+    (example,) = load_examples(TASKS["qasper"], path, 5, 0, columns)
+    assert (example.document, example.question, example.references) == ("d", "q", ("a",))
+    (summary,) = load_examples(TASKS["xsum"], path, 5, 0, columns)
+    assert (summary.document, summary.question, summary.references) == ("d", "", ("a",))
+    with pytest.raises(ConfigError, match=r"must have the column 'whom' .* Did you mean 'who'\?"):
+        load_examples(TASKS["qasper"], path, 5, 0, columns | {"question": "whom"})

@@ -116,3 +116,27 @@ def test_the_hub_needs_its_package_and_a_connection(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ConfigError, match="needs the package 'datasets'"):
         load_icl_data("banking77", "hub")
+
+
+def test_json_lines_with_columns_of_any_name(tmp_path):
+    folder = tmp_path / "banking77"
+    folder.mkdir()
+    for name in ("train", "test"):
+        (folder / f"{name}.jsonl").write_text('{"question": "who is  it", "intent": "a_b"}\n\n')
+    columns = {"text": "question", "label": "intent"}
+    data = load_icl_data("banking77", str(tmp_path), columns)
+    assert [(one.text, one.label) for one in data.train] == [("who is it", "a b")]
+    with pytest.raises(ConfigError, match=r"train.jsonl:1: must have the column 'text'"):
+        load_icl_data("trec", str(folder))
+    (folder / "test.jsonl").write_text("[1]")
+    with pytest.raises(ConfigError, match=r"test.jsonl:1: must be a JSON object, got list"):
+        load_icl_data("banking77", str(tmp_path), columns)
+
+
+def test_csv_columns_of_any_name(tmp_path):
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.csv").write_text("question,intent\nwho,me\n")
+    columns = {"text": "question", "label": "intent"}
+    assert load_icl_data("banking77", str(tmp_path), columns).train[0].label == "me"
+    with pytest.raises(ConfigError, match="columns must be text and category, got"):
+        load_icl_data("banking77", str(tmp_path))

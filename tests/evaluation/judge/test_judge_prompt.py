@@ -14,7 +14,26 @@ from diffattn.evaluation.judge.prompt import judge_messages, read_verdict
         ("**Conclusion: True** would be wrong here.\n**Conclusion: False**", False),
         ("**Conclusion: True or False**", None),
         ("**Conclusion: Truely**", None),
-        ("**Conclusion:** True", None),  # the source's rule: the colon and a space, then the word
+        ("**Conclusion:** True", True),
+        ("**Conclusion:** False.\n**Problematic Spans:** []", False),
+        ("Conclusion: **True**", True),
+        ("**Conclusion**: **False**", False),
+        ("__Conclusion:__ True", True),
+        ("**conclusion : TRUE**", True),
+        ("**CONCLUSION:True**", True),
+        ("Conclusion:   `False`", False),
+        ("## Conclusion\n\n**True**", True),
+        ("**Conclusion:**\nFalse", False),
+        ("\uff0aConclusion\uff1aTrue", True),
+        ("**Conclusion: True** since nothing False is said.", True),
+        ("Conclusion: True, although the summary is short.\nNothing was False.", True),
+        ("Conclusion: The summary is True", True),
+        ("Conclusion: not True", None),
+        ("Conclusion: it is not true that it is supported", None),
+        ("Conclusion: True/False", None),
+        ("Conclusion: trueish", None),
+        ("In conclusion, True is what I would say.", None),
+        ("Conclusion: the summary would be true of another document", None),
         ("**Conclusion: **", None),
         ("I cannot say.", None),
         ("", None),
@@ -36,9 +55,15 @@ def test_conclusions(reply, correct):
         ("", ()),
     ],
 )
-def test_problematic_spans_are_read_and_never_run(text, spans):
-    reply = f"**Conclusion: False**\n**Problematic Spans: {text}**"
+@pytest.mark.parametrize("title", ["**Problematic Spans: {}**", "**Problematic spans:** {}"])
+def test_problematic_spans_are_read_and_never_run(title, text, spans):
+    reply = f"**Conclusion: False**\n{title.format(text)}"
     assert read_verdict(reply).problematic_spans == spans
+
+
+def test_a_reply_without_end_is_read_in_time():
+    reply = "conclusion *" * 40_000 + "\nproblematic spans" + " " * 200_000
+    assert read_verdict(reply).correct is None
 
 
 def test_the_parts_of_the_request_stand_in_the_order_of_the_source():

@@ -148,3 +148,18 @@ def test_both_files_of_a_task_must_be_of_one_form(tmp_path):
         read_one(tmp_path, "hellaswag", prompt)
     with pytest.raises(ConfigError, match="fields of the lines before"):
         read_one(tmp_path, "hellaswag", prompt, original)
+
+
+def test_fields_can_be_called_otherwise(tmp_path):
+    def write(name, *records):
+        (tmp_path / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+
+    write("piqa.jsonl", {"aim": "g", "sol1": "a", "sol2": "b", "right": 1})
+    write("winogrande.jsonl", {"sentence": "a _", "option1": "x", "option2": "y", "right": "2"})
+    columns = {"goal": "aim", "piqa.label": "right", "winogrande.answer": "right"}
+    assert read_task(tmp_path, "piqa", columns).evaluated == [
+        {"goal": "g", "sol1": "a", "sol2": "b", "label": 1}
+    ]
+    assert read_task(tmp_path, "winogrande", columns).evaluated[0]["answer"] == "2"
+    with pytest.raises(ConfigError, match=r"piqa.jsonl:1: must have the column 'aims' that 'col"):
+        read_task(tmp_path, "piqa", columns | {"goal": "aims"})

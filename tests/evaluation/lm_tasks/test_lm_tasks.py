@@ -42,11 +42,10 @@ def metric(result, name, task):
 
 
 def logprob(model, context, continuation):
-    """Sum over the continuation's tokens, by one plain forward pass."""
-    whole = [model.bos, *model.tokenizer.encode(context + continuation, add_special_tokens=False)]
-    first = 1 + len(model.tokenizer.encode(context, add_special_tokens=False))
-    whole = whole[-(model.max_length + 1) :]
-    first -= max(0, 1 + len(model.tokenizer.encode(context + continuation)) - len(whole))
+    """Sum over the continuation's tokens, by one plain forward pass of what the tokenizer makes."""
+    everything = model.tokenizer.encode(context + continuation)
+    whole = everything[-(model.max_length + 1) :]
+    first = len(model.tokenizer.encode(context)) - (len(everything) - len(whole))
     with torch.no_grad():
         logits = model.network(torch.tensor([whole[:-1]])).logits[0].double()
     logprobs = logits.log_softmax(-1)
@@ -102,8 +101,9 @@ def test_counts_equal_those_of_the_harness(models, folder, num_fewshot, tmp_path
     from lm_eval.tasks import TaskManager
 
     own = models["diff"]
-    model = LanguageModel(own.network, own.tokenizer, add_bos=False)
+    model = LanguageModel(own.network, own.tokenizer)
     result, rows = run(model, tmp_path / "out", data=str(folder), num_fewshot=num_fewshot)
+    assert result.tables["bos"] is False
     found = simple_evaluate(
         model=HFLM(pretrained=own.network, tokenizer=own.tokenizer, batch_size=4),
         tasks=[harness_task(task, read_task(folder, task)) for task in TASKS],
@@ -181,6 +181,15 @@ def test_without_bos_or_eos(models, folder, tmp_path):
     model = LanguageModel(own.network, own.tokenizer, add_bos=False)
     result, _ = run(model, tmp_path / "out", data=str(folder), tasks=("winogrande",), limit=2)
     assert (result.num_items, result.num_failed) == (2, 0)
+
+
+@pytest.mark.parametrize("add_bos", [None, True, False])
+def test_bos_is_the_tokenizers_unless_told_otherwise(models, folder, add_bos, tmp_path):
+    own = models["diff"]
+    model = LanguageModel(own.network, own.tokenizer, add_bos=add_bos)
+    result, _ = run(model, tmp_path / "out", data=str(folder), tasks=("winogrande",), limit=2)
+    assert result.tables["bos"] is (add_bos is True)
+    assert (model.bos is None) is (add_bos is False)  # for the other protocols
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Haystacks: exact lengths, needles whole and once, and depths off by less than a sentence."""
 
+import json
 import random
 from itertools import pairwise
 
@@ -22,6 +23,7 @@ from diffattn.evaluation.long_context.haystack import (
     insert_tokens,
     random_start,
     read_haystack_tokens,
+    read_haystack_words,
     sentence_ends,
 )
 from diffattn.evaluation.long_context.magic_numbers import (
@@ -253,3 +255,12 @@ def test_a_tokenizer_without_characters_is_refused(model, corpus, monkeypatch):
     monkeypatch.setattr(type(model.tokenizer), "is_fast", False)
     with pytest.raises(ConfigError, match="a fast one"):
         read_haystack_tokens(model, corpus, 0, 10)
+
+
+def test_a_haystack_of_json_lines_with_a_key_of_its_own(tmp_path):
+    path = tmp_path / "books.jsonl"
+    path.write_text(json.dumps({"text": "No.", "body": "A first sentence. A second one."}) + "\n")
+    assert corpus_text(str(path), "body") == "A first sentence. A second one."
+    assert read_haystack_words(str(path), 10, "body").words[:2] == ("A", "first")
+    with pytest.raises(ConfigError, match="must have field 'bodies'"):
+        corpus_text(str(path), "bodies")

@@ -28,7 +28,9 @@ class Example:
     references: tuple[str, ...]
 
 
-def load_examples(task: Task, data: str, samples: int, seed: int) -> list[Example]:
+def load_examples(
+    task: Task, data: str, samples: int, seed: int, columns: Mapping[str, str] = {}
+) -> list[Example]:
     """The first rows of a data set.
 
     Args:
@@ -38,6 +40,8 @@ def load_examples(task: Task, data: str, samples: int, seed: int) -> list[Exampl
             for another copy, or ``"generated"`` for made-up articles.
         samples: Rows wanted, in file order; fewer if there are no more.
         seed: Of the made-up articles.
+        columns: ``document``, ``question`` and ``references`` to what the rows call them, where
+            they do otherwise.
 
     Raises:
         ConfigError: Nothing is there, a column is missing, or a value has the wrong type.
@@ -46,7 +50,7 @@ def load_examples(task: Task, data: str, samples: int, seed: int) -> list[Exampl
     examples: list[Example] = []
     for number, row in enumerate(itertools.islice(rows, samples), start=1):
         row = files.normalise_line_ends(row)  # of the hub; those of files are
-        examples.append(_example(task, row, number, f"{name}:{number}"))
+        examples.append(_example(task, row, number, f"{name}:{number}", columns))
     if not examples:
         raise ConfigError(f"{name}: must hold one row or more, got none.")
     return examples
@@ -129,7 +133,14 @@ def _unreadable(name: str, error: Exception) -> ConfigError:
     return ConfigError(f"{name}: must be a data set that can be opened, got: {reason}.")
 
 
-def _example(task: Task, row: Mapping[str, Any], number: int, where: str) -> Example:
+def _example(
+    task: Task, row: Mapping[str, Any], number: int, where: str, named: Mapping[str, str]
+) -> Example:
+    if named:  # the layout's own names for what was not renamed
+        layout = task.columns[0]
+        known = {getattr(layout, ours): theirs for ours, theirs in named.items()}
+        known.pop(None, None)  # summaries have no question
+        row = files.with_known_names(row, known, where)
     columns = _columns(task, row, where)
     document = _text(row, columns.document, where)
     question = _text(row, columns.question, where) if columns.question else ""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,9 @@ class Hallucination(Protocol):
     data: str | None = None
     """File, folder with ``<dataset>.jsonl``, ``"hub"``, ``"hub:NAME[:CONFIG[:SPLIT]]"``, or
     ``"generated"``. Must be given: no data set is bundled and nothing is fetched unasked."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """``document``, ``question`` and ``references`` to what the rows call them. Default: the
+    columns of the data set, or of LongBench."""
     samples: int = 100
     prompt_tokens: int | None = None
     """Limit of the prompt. Default: the data set's, 2,033 or 4,096 less the answer's."""
@@ -88,6 +91,7 @@ class Hallucination(Protocol):
 
     def __post_init__(self) -> None:
         check_known(self.name, "dataset", self.dataset, TASKS)
+        self.require_columns(("document", "question", "references"))
         self.require_at_least(1, "samples", "prompt_tokens", "max_new_tokens")
 
     @property
@@ -116,7 +120,7 @@ class Hallucination(Protocol):
             )
         if self.rouge and self.task.kind == "summary":
             answer_metrics.rouge_scorer()
-        examples = load_examples(self.task, self.data, self.samples, self.seed)
+        examples = load_examples(self.task, self.data, self.samples, self.seed, self.columns)
         items = [Item(id=f"{self.dataset}-{example.id}", payload=example) for example in examples]
         return [items[i : i + _BATCH] for i in range(0, len(items), _BATCH)]
 

@@ -45,6 +45,8 @@ def generated_questions(per_class: int, seed: int) -> list[tuple[str, str]]:
     return questions
 
 
+_JSON_LINES = ("train.jsonl", "test.jsonl")
+"""In place of a data set's own files."""
 _COARSE = {
     "ABBR": "abbreviation", "ENTY": "entity", "DESC": "description", "HUM": "human",
     "LOC": "location", "NUM": "numeric",
@@ -97,14 +99,17 @@ class IclDataset:
     """Where the dashed lines of Fig. 6 begin."""
 
 
-def load_icl_data(dataset: str, source: str) -> IclData:
+def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) -> IclData:
     """Open a data set.
 
     Args:
         dataset: A name from :data:`ICL_DATASETS`.
         source: The folder that holds the original files, or one above it with the usual name of
-            the data set (``trec``, ``banking77``, ``clinc150``); or ``"hub"``; or ``"generated"``:
-            made-up questions that stand in for any of them, to see a protocol work.
+            the data set (``trec``, ``banking77``, ``clinc150``), or with ``train.jsonl`` and
+            ``test.jsonl`` in their place; or ``"hub"``; or ``"generated"``: made-up questions that
+            stand in for any of them, to see a protocol work.
+        columns: ``text`` and ``label`` to what CSV files and JSON lines call them. Default: those
+            names, and ``category`` for the label of a CSV file.
 
     Returns:
         Train and test examples, in the order of the files.
@@ -116,7 +121,7 @@ def load_icl_data(dataset: str, source: str) -> IclData:
     known = ICL_DATASETS[dataset]
     if source == "generated":
         return _generated()
-    data = _from_hub(dataset, known) if source == "hub" else known.read(_files(source, known))
+    data = _from_hub(dataset, known) if source == "hub" else _local(source, known, columns)
     for part, examples in (("train", data.train), ("test", data.test)):
         if not examples:
             raise ConfigError(f"{dataset}: {part} must hold one example or more, got none.")
@@ -134,18 +139,43 @@ def _generated() -> IclData:
     return IclData(train=train, test=test)
 
 
-def _files(source: str, known: IclDataset) -> list[Path]:
-    """The files of a data set, in the folder itself or below it."""
+def _local(source: str, known: IclDataset, columns: Mapping[str, str]) -> IclData:
+    """A data set from files in the folder itself or below it."""
     root = Path(source).expanduser()
     for folder in (root / known.folder, root):
         paths = [folder / name for name in known.files]
         if all(path.is_file() for path in paths):
-            return paths
+            return _banking(paths, columns) if known.read is _banking else known.read(paths)
+        paths = [folder / name for name in _JSON_LINES]
+        if all(path.is_file() for path in paths):
+            return _json_lines(paths, columns)
     wanted = ", ".join(known.files)
     raise ConfigError(
-        f"{source}: must be 'hub', 'generated' or a folder with {wanted}, "
-        f"or with {known.folder}/ that holds them, got neither."
+        f"{source}: must be 'hub', 'generated' or a folder with {wanted} (or "
+        f"{' and '.join(_JSON_LINES)}), or with {known.folder}/ that holds them, got neither."
     )
+
+
+def _json_lines(paths: list[Path], columns: Mapping[str, str]) -> IclData:
+    """One object per line with ``text`` and ``label``, or what ``columns`` calls them."""
+    parts = []
+    for path in paths:
+        examples = []
+        for number, line in enumerate(_text(path, "utf-8").split("\n"), start=1):
+            if not line.strip():
+                continue
+            where = f"{path}:{number}"
+            try:
+                row = files.parse_json(line)
+            except ValueError as error:
+                raise ConfigError(f"{where}: must be a JSON object, got {line[:40]!r}.") from error
+            if not isinstance(row, Mapping):
+                raise ConfigError(f"{where}: must be a JSON object, got {type(row).__name__}.")
+            named = {"text": "text", "label": "label", **columns}
+            row = files.with_known_names(row, named, where)
+            examples.append(_example(row["text"], row["label"], where))
+        parts.append(tuple(examples))
+    return IclData(train=parts[0], test=parts[1])
 
 
 def _text(path: Path, encoding: str) -> str:
@@ -185,16 +215,17 @@ def _trec(paths: list[Path], *, fine: bool) -> IclData:
     return IclData(train=parts[0], test=parts[1])
 
 
-def _banking(paths: list[Path]) -> IclData:
-    """CSV with the columns ``text`` and ``category``."""
+def _banking(paths: list[Path], columns: Mapping[str, str] = {}) -> IclData:
+    """CSV with the columns ``text`` and ``category``, or what ``columns`` calls them."""
     parts = []
+    text, label = columns.get("text", "text"), columns.get("label", "category")
     for path in paths:
         reader = csv.DictReader(io.StringIO(_text(path, "utf-8"), newline=""))
-        columns = list(reader.fieldnames or [])
-        if not {"text", "category"} <= set(columns):
-            raise ConfigError(f"{path}: columns must be text and category, got {columns}.")
+        names = list(reader.fieldnames or [])
+        if not {text, label} <= set(names):
+            raise ConfigError(f"{path}: columns must be {text} and {label}, got {names}.")
         rows = enumerate(reader, start=2)
-        parts.append(tuple(_example(r["text"], r["category"], f"{path}:row {i}") for i, r in rows))
+        parts.append(tuple(_example(r[text], r[label], f"{path}:row {i}") for i, r in rows))
     return IclData(train=parts[0], test=parts[1])
 
 

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -31,15 +31,22 @@ class IclTask:
         source: See :func:`load_icl_data`.
         test_items: Drawn from the test set.
         seed: Of the draw: fewer items are a part of more.
+        columns: See :func:`load_icl_data`.
 
     Raises:
         ConfigError: The data is missing or wrong, or has too few test items.
     """
 
     def __init__(
-        self, model: LanguageModel, dataset: str, source: str, test_items: int, seed: int
+        self,
+        model: LanguageModel,
+        dataset: str,
+        source: str,
+        test_items: int,
+        seed: int,
+        columns: Mapping[str, str] = {},
     ) -> None:
-        data = load_icl_data(dataset, source)
+        data = load_icl_data(dataset, source, columns)
         self.known = ICL_DATASETS[dataset]
         longest = longest_kept(data.train)
         self.train = [example for example in data.train if len(example.text) <= longest]

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from diffattn.evaluation.icl.data import ICL_DATASETS, Example
@@ -61,7 +61,9 @@ class ManyShot(Protocol):
     dataset: str = "trec"
     """``trec``, ``trec_fine``, ``banking77``, ``clinic150`` or ``clinic151`` (with ``oos``)."""
     data: str = "hub"
-    """Folder with the original files, ``"hub"``, or ``"generated"`` to see it work."""
+    """Folder with original files or JSON lines, ``"hub"``, or ``"generated"`` to see it work."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """``text`` and ``label`` to what local CSV files and JSON lines call them."""
     shots: tuple[int, ...] | None = None
     """Numbers of demonstrations. Default: those of Fig. 6."""
     test_items: int = 100
@@ -75,6 +77,7 @@ class ManyShot(Protocol):
     def __post_init__(self) -> None:
         check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
         check_known(self.name, "decoding", self.decoding, DECODINGS)
+        self.require_columns(("text", "label"))
         self.require_at_least(1, "shots", "test_items")
 
     @property
@@ -136,7 +139,7 @@ class ManyShot(Protocol):
 
     @kept_per_model
     def _ready(self, model: LanguageModel) -> _Ready:
-        task = IclTask(model, self.dataset, self.data, self.test_items, self.seed)
+        task = IclTask(model, self.dataset, self.data, self.test_items, self.seed, self.columns)
         order = task.rounds(self.seed)
         pieces = task.encode(model, order[: self.grid[-1]])
         fit = task.how_many_fit(model, pieces)

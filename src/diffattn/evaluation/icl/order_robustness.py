@@ -1,7 +1,7 @@
 """How much does the order of the demonstrations matter?"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,9 @@ class OrderRobustness(Protocol):
     dataset: str = "trec"
     """As in ``many_shot``."""
     data: str = "hub"
-    """Folder with the original files, ``"hub"``, or ``"generated"`` to see it work."""
+    """Folder with original files or JSON lines, ``"hub"``, or ``"generated"`` to see it work."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """``text`` and ``label`` to what local CSV files and JSON lines call them."""
     format: str = "random"
     """``random`` or ``alternating``."""
     per_class: int | None = None
@@ -79,6 +81,7 @@ class OrderRobustness(Protocol):
         check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
         check_known(self.name, "format", self.format, ORDERS)
         check_known(self.name, "decoding", self.decoding, DECODINGS)
+        self.require_columns(("text", "label"))
         self.require_at_least(1, "per_class", "test_items")
         self.require_at_least(2, "orders")
 
@@ -126,7 +129,7 @@ class OrderRobustness(Protocol):
 
     @kept_per_model
     def _ready(self, model: LanguageModel) -> _Ready:
-        task = IclTask(model, self.dataset, self.data, self.test_items, self.seed)
+        task = IclTask(model, self.dataset, self.data, self.test_items, self.seed, self.columns)
         known, order = ICL_DATASETS[self.dataset], task.rounds(self.seed)
         wanted = known.shots
         if self.per_class is not None:

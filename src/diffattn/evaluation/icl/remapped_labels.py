@@ -3,7 +3,7 @@
 import hashlib
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from diffattn.errors import ConfigError
@@ -66,7 +66,9 @@ class RemappedLabels(Protocol):
     dataset: str = "trec"
     """As in ``many_shot``; the reference takes ``clinic151``."""
     data: str = "hub"
-    """Folder with the original files, ``"hub"``, or ``"generated"`` to see it work."""
+    """Folder with original files or JSON lines, ``"hub"``, or ``"generated"`` to see it work."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """``text`` and ``label`` to what local CSV files and JSON lines call them."""
     shots: tuple[int, ...] | None = None
     """Numbers of demonstrations. Default: the reference's for 8K to 128K tokens."""
     test_items: int = 500
@@ -74,6 +76,7 @@ class RemappedLabels(Protocol):
 
     def __post_init__(self) -> None:
         check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
+        self.require_columns(("text", "label"))
         self.require_at_least(1, "shots", "test_items")
 
     @property
@@ -161,7 +164,7 @@ class RemappedLabels(Protocol):
 
     @kept_per_model
     def _ready(self, model: LanguageModel) -> _Ready:
-        data = load_icl_data(self.dataset, self.data)
+        data = load_icl_data(self.dataset, self.data, self.columns)
         if len(data.test) < self.test_items:
             raise ConfigError(
                 f"{self.name}: test_items must be at most {len(data.test)}, got {self.test_items}."

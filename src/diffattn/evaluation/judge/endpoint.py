@@ -5,7 +5,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.client import MULTIPLE_CHOICES
 from threading import Event
 from typing import Any
@@ -20,13 +20,12 @@ from diffattn.evaluation.judge.interface import (
     JudgeUnreachable,
     Reply,
 )
-from diffattn.evaluation.judge.prompt import Messages, storable
+from diffattn.evaluation.judge.prompt import storable
 from diffattn.evaluation.judge.redaction import Redaction
 
 _REFUSALS = {401, 403, 404}
 """Wrong key, model or address: no request will fare better."""
 _PASSING = {408, 409, 425, 429}
-_PATH = "/chat/completions"
 _USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
 _LONGEST = 2**20
 """Characters of a reply; more is no verdict, and would take long to look through."""
@@ -49,6 +48,9 @@ class _Passing(Exception):
 class EndpointJudge:
     """``POST {endpoint}/chat/completions``, through the proxy that the environment names, if any.
 
+    A subclass may ask for something else than a chat: it says where, what is sent, and where the
+    text stands in an answer.
+
     Args:
         settings: With an ``endpoint``.
 
@@ -56,15 +58,17 @@ class EndpointJudge:
         ConfigError: There is no endpoint, the key's variable is not set, or the proxy is no URL.
     """
 
+    path, kind = "/chat/completions", "chat completion"
+
     def __init__(self, settings: JudgeSettings) -> None:
         url = settings.url()
         if url is None:
             raise ConfigError("judge: endpoint must be set, got none.")
         path = url.path.rstrip("/")
         self.settings, self.workers = settings, settings.workers
-        self._url = url._replace(path=path if path.endswith(_PATH) else path + _PATH)
+        self._url = url._replace(path=path if path.endswith(self.path) else path + self.path)
         self._proxy = proxy_for(url)
-        self._key = _key(settings.key_variable)
+        self._key = _key(settings.who, settings.key_variable)
         account = (self._proxy and login(self._proxy)) or ""
         password = account.partition(":")[2]
         secrets = [self._key or "", account, password, *_values(url.query, settings.model)]
@@ -74,7 +78,16 @@ class EndpointJudge:
         """The settings; of the endpoint neither query nor key."""
         return self.settings.facts()
 
-    def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
+    def body(self, messages: Any) -> dict[str, Any]:
+        """What is sent, without model and settings."""
+        return {"messages": messages}
+
+    @staticmethod
+    def text_of(choice: dict[str, Any]) -> Any:
+        """The text of the first choice of an answer; KeyError or TypeError if it has no place."""
+        return choice["message"]["content"]
+
+    def reply(self, name: str, messages: Any, stop: Event) -> Reply:
         """Ask until there is a reply, with exponential waits, at most ``max_attempts`` times."""
         reason = ""
         for attempt in range(1, self.settings.max_attempts + 1):
@@ -95,7 +108,7 @@ class EndpointJudge:
             f"last: {reason}"
         )
 
-    def _ask(self, messages: Messages) -> tuple[str, dict[str, Any]]:
+    def _ask(self, messages: Any) -> tuple[str, dict[str, Any]]:
         """One attempt."""
         answer = self._answer(messages)
         if isinstance(answer, str):
@@ -104,9 +117,9 @@ class EndpointJudge:
             self._refuse(answer)
         return self._completion(answer.content)
 
-    def _answer(self, messages: Messages) -> Answer | str:
+    def _answer(self, messages: Any) -> Answer | str:
         """What the server answers, or why there is nothing. No exception holds what was sent."""
-        body: dict[str, Any] = {"model": self.settings.model, "messages": messages}
+        body: dict[str, Any] = {"model": self.settings.model, **self.body(messages)}
         for name in ("temperature", "max_tokens"):
             if getattr(self.settings, name) is not None:
                 body[name] = getattr(self.settings, name)
@@ -125,8 +138,8 @@ class EndpointJudge:
         reason = self._redaction.message(f"HTTP {answer.status} {_readable(answer.content)}")
         if answer.status in _REFUSALS:
             raise DiffAttnError(
-                f"judge: {self.facts()['endpoint']} must accept the key and know the model "
-                f"{self.settings.model!r}, got {reason}"
+                f"{self.settings.who}: {self.facts()['endpoint']} must accept the key and know the "
+                f"model {self.settings.model!r}, got {reason}"
             )
         if answer.status in _PASSING or answer.status >= 500:
             raise _Passing(reason, _retry_after(answer.retry_after))
@@ -134,10 +147,10 @@ class EndpointJudge:
 
     def _completion(self, content: bytes) -> tuple[str, dict[str, Any]]:
         """Text and details of a chat completion."""
-        value = _completion(content)
+        value = _completion(content, self.text_of)
         if value is None:
-            raise _Passing(f"no chat completion: {self._redaction.message(_readable(content))}")
-        text = value["choices"][0]["message"]["content"]
+            raise _Passing(f"no {self.kind}: {self._redaction.message(_readable(content))}")
+        text = self.text_of(value["choices"][0])
         finish = self._name(value["choices"][0].get("finish_reason"))
         if not isinstance(text, str):
             raise JudgeFailure(
@@ -165,11 +178,11 @@ class EndpointJudge:
         return self._redaction.name(storable(value)) if isinstance(value, str) else None
 
 
-def _completion(content: bytes) -> dict[str, Any] | None:
-    """A chat completion, if it is one."""
+def _completion(content: bytes, text_of: Callable[[dict[str, Any]], Any]) -> dict[str, Any] | None:
+    """A completion, if it is one."""
     try:
         value: dict[str, Any] = json.loads(content)
-        value["choices"][0]["message"]["content"]
+        text_of(value["choices"][0])
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return value
@@ -194,7 +207,7 @@ def _retry_after(value: str | None) -> float | None:
         return None
 
 
-def _key(variable: str | None) -> str | None:
+def _key(who: str, variable: str | None) -> str | None:
     """The key. The variable is not named: a key may have been typed in its place."""
     if variable is None:
         return None
@@ -202,7 +215,7 @@ def _key(variable: str | None) -> str | None:
     if not _KEY.fullmatch(key):
         got = "other characters, or more than 4096" if key else "none"
         raise ConfigError(
-            "judge: key_variable must name an environment variable that holds a key in printable "
+            f"{who}: key_variable must name an environment variable that holds a key in printable "
             f"ASCII, got {got}."
         )
     return key

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from threading import Event
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from urllib.parse import SplitResult
 
 from diffattn.errors import ConfigError, DiffAttnError
@@ -73,6 +73,8 @@ class Judge(Protocol):
 class JudgeSettings:
     """How a judge is asked."""
 
+    who: ClassVar[str] = "judge"
+    """First in messages."""
     model: str
     """Name of the model at the endpoint; without one, a local model folder or hub name."""
     endpoint: str | None = field(default=None, repr=False)
@@ -108,7 +110,7 @@ class JudgeSettings:
             self._require_number(name, low, high)
         if 0 < (self.temperature or 0) < _LEAST_TEMPERATURE:
             raise ConfigError(
-                f"judge: temperature must be 0 or at least {_LEAST_TEMPERATURE}, "
+                f"{self.who}: temperature must be 0 or at least {_LEAST_TEMPERATURE}, "
                 f"got {self.temperature}."
             )
         for name in ("model", "name", "key_variable"):
@@ -117,14 +119,14 @@ class JudgeSettings:
                 continue
             if not isinstance(value, str) or not 0 < len(value) <= 1000 or not value.isprintable():
                 raise ConfigError(
-                    f"judge: {name} must be printable text of 1 to 1000 characters, "
+                    f"{self.who}: {name} must be printable text of 1 to 1000 characters, "
                     "got something else."
                 )
         if self.document not in ("whole", "read"):
             raise ConfigError("judge: document must be 'whole' or 'read', got something else.")
         if len(self.folder_name.encode()) > _LONGEST_NAME:
             raise ConfigError(
-                f"judge: name must be set to one of at most {_LONGEST_NAME} bytes, "
+                f"{self.who}: name must be set to one of at most {_LONGEST_NAME} bytes, "
                 f"got {len(self.folder_name.encode())}."
             )
         self.url()
@@ -137,17 +139,17 @@ class JudgeSettings:
         if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
             what = "a whole number" if kinds is int else "a number"
             raise ConfigError(
-                f"judge: {name} must be {what} from {low} to {high}, got {_shown(value)}."
+                f"{self.who}: {name} must be {what} from {low} to {high}, got {_shown(value)}."
             )
 
     def url(self) -> SplitResult | None:
         """The endpoint's parts."""
         if self.endpoint is None:
             return None
-        url = checked_url("judge: endpoint", self.endpoint, "http", "https")
+        url = checked_url(f"{self.who}: endpoint", self.endpoint, "http", "https")
         if "@" in url.netloc or url.fragment:
             raise ConfigError(
-                "judge: endpoint must be without user, password and fragment, got one. "
+                f"{self.who}: endpoint must be without user, password and fragment, got one. "
                 "Use key_variable."
             )
         return url

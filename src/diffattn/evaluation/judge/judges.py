@@ -21,7 +21,7 @@ def chosen_judge(
     *,
     replies: Path | None = None,
     device: str | None = None,
-    dtype: str = "float32",
+    dtype: str = "auto",
 ) -> Judge:
     """The judge that the settings mean: recorded replies, an endpoint, or a local model.
 
@@ -29,7 +29,7 @@ def chosen_judge(
         settings: How a judge is asked.
         replies: File of replies; then nobody is asked.
         device: Of a local model. Default: CUDA if there is any.
-        dtype: Of a local model's weights.
+        dtype: Of a local model's weights. Default: the checkpoint's.
 
     Raises:
         ConfigError: The endpoint, its key, the replies or an option is wrong.

@@ -6,9 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-PROMPT_VERSION = 1
+PROMPT_VERSION = 2
 """Raised with any change of the prompt or of how replies are read."""
 
+
+# A title in any case with a colon (or the line's end, as below a heading), set in bold or not.
+_CONCLUSION = re.compile(r"(?<![a-z])conclusion[*_ \t]*(?:[:\uff1a]|\n)[*_\s]*", re.IGNORECASE)
+_SPANS = re.compile(r"(?<![a-z])problematic spans[*_ \t]*(?:[:\uff1a]|\n)[*_\s]*", re.IGNORECASE)
+_FIRST_WORD = re.compile(r"[\"'`(\[]*(true|false)\b", re.IGNORECASE)
+_VERDICT = re.compile(r"\b(True|TRUE|False|FALSE)\b")
+_DENIED = re.compile(r"\b(?:not|n't|neither|nor)\s+(?:true|false)\b", re.IGNORECASE)
 
 Messages = list[dict[str, str]]
 
@@ -73,21 +80,33 @@ def judge_messages(row: Mapping[str, Any], document: str) -> Messages:
 
 
 def read_verdict(reply: str) -> Verdict:
-    """Read the last conclusion of a reply: what stands between ``Conclusion: `` and ``**``.
+    """Read the last conclusion of a reply, however it is set: ``**Conclusion: True**``,
+    ``**Conclusion:** True``, ``Conclusion: **TRUE**``, ``## Conclusion`` and the word below.
 
-    It must hold one of the words True and False; anything else is no verdict. Nothing in a reply
-    is ever run.
+    True or False in any case must stand first, or one of them alone, spelled so, in what follows up
+    to ``**`` or the end of the line; a denied one ("not True") and anything else is no verdict.
+    Nothing in a reply is ever run.
     """
-    said = set(re.findall(r"\b(True|False)\b", _after(reply, "Conclusion: ") or ""))
-    correct = said == {"True"} if len(said) == 1 else None
-    spans = _after(reply, "Problematic Spans: ")
-    return Verdict(correct=correct, problematic_spans=_strings(spans) if spans else ())
+    spans = _after(reply, _SPANS)
+    return Verdict(
+        correct=_correct((_after(reply, _CONCLUSION) or "").partition("\n")[0]),
+        problematic_spans=_strings(spans) if spans else (),
+    )
 
 
-def _after(reply: str, title: str) -> str | None:
+def _correct(line: str) -> bool | None:
+    """The verdict of what follows a conclusion's title."""
+    said = {word.lower() for word in _VERDICT.findall(line)}
+    first = _FIRST_WORD.match(line)
+    if first:
+        said.add(first[1].lower())
+    return said == {"true"} if len(said) == 1 and not _DENIED.search(line) else None
+
+
+def _after(reply: str, title: re.Pattern[str]) -> str | None:
     """What follows the last ``title``, up to ``**`` or the end."""
-    _, separator, rest = reply.rpartition(title)
-    return rest.partition("**")[0].strip() if separator else None
+    ends = [match.end() for match in title.finditer(reply)]
+    return reply[ends[-1] :].partition("**")[0].strip() if ends else None
 
 
 def _strings(text: str) -> tuple[str, ...]:

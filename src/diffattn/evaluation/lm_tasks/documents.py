@@ -15,7 +15,17 @@ from typing import Any
 from diffattn.data import files
 from diffattn.errors import ConfigError
 
-TASKS = ("arc_challenge", "arc_easy", "boolq", "hellaswag", "openbookqa", "piqa", "winogrande")
+FIELDS: dict[str, tuple[str, ...]] = {
+    "arc_challenge": ("question", "choices", "answerKey"),
+    "arc_easy": ("question", "choices", "answerKey"),
+    "boolq": ("passage", "question", "answer"),
+    "hellaswag": ("activity_label", "ctx_a", "ctx_b", "endings", "label"),
+    "openbookqa": ("question_stem", "choices", "answerKey"),
+    "piqa": ("goal", "sol1", "sol2", "label"),
+    "winogrande": ("sentence", "option1", "option2", "answer"),
+}
+"""What a document of each task must have."""
+TASKS = tuple(FIELDS)
 
 Document = dict[str, Any]
 
@@ -30,13 +40,15 @@ class LocalDocuments:
     paths: tuple[Path, ...]
 
 
-def read_task(folder: Path, task: str) -> LocalDocuments:
+def read_task(folder: Path, task: str, columns: Mapping[str, str] = {}) -> LocalDocuments:
     """Documents of a task: ``TASK.jsonl`` (also ``TASK_test``, ``TASK_val``, ...), and its
     ``TASK_train.jsonl`` if there is one; a number after the split is allowed.
 
     Args:
         folder: Where the files lie.
         task: One of :data:`TASKS`.
+        columns: Fields that the files call otherwise: ours (``goal``, or ``piqa.goal`` for one task
+            alone) to theirs.
 
     Raises:
         ConfigError: No file or several, or a line that is no document of the task.
@@ -50,7 +62,12 @@ def read_task(folder: Path, task: str) -> LocalDocuments:
         raise ConfigError(f"{wanted}: file must exist, got none.{files.near_path(wanted)}")
     training = _only(folder, task, rf"{task}_train(_\d+)?\.jsonl")
     paths = tuple(path for path in (evaluated, training) if path is not None)
-    read = [_read(path, task) for path in paths]
+    of_task = {
+        name.rpartition(".")[2]: theirs
+        for name, theirs in columns.items()
+        if name.rpartition(".")[0] in ("", task) and name.rpartition(".")[2] in FIELDS[task]
+    }
+    read = [_read(path, task, of_task) for path in paths]
     forms = {tuple(sorted(documents[0])) for documents in read}
     if len(forms) > 1:
         raise ConfigError(
@@ -58,6 +75,16 @@ def read_task(folder: Path, task: str) -> LocalDocuments:
             f"got {' and '.join(str(sorted(form)) for form in sorted(forms))}."
         )
     return LocalDocuments(read[0], read[1] if training is not None else None, paths)
+
+
+def read_document(task: str, record: Mapping[str, Any]) -> Document:
+    """One document in any of the three forms, in the fields that prompts read.
+
+    Raises:
+        KeyError: A field is missing.
+        TypeError, ValueError: A field holds something else.
+    """
+    return _READERS[task](record)
 
 
 def _only(folder: Path, task: str, pattern: str) -> Path | None:
@@ -70,7 +97,7 @@ def _only(folder: Path, task: str, pattern: str) -> Path | None:
     return paths[0] if paths else None
 
 
-def _read(path: Path, task: str) -> list[Document]:
+def _read(path: Path, task: str, columns: Mapping[str, str]) -> list[Document]:
     text = files.read_text(path)
     if text is None:
         raise ConfigError(f"{path}: must be UTF-8 text, got binary data or another encoding.")
@@ -86,7 +113,7 @@ def _read(path: Path, task: str) -> list[Document]:
         if not isinstance(record, Mapping):
             raise ConfigError(f"{where}: must be a JSON object, got {type(record).__name__}.")
         try:
-            document = _READERS[task](record)
+            document = read_document(task, files.with_known_names(record, columns, where))
         except KeyError as error:
             raise ConfigError(
                 f"{where}: a document of {task} must have field {error}, got {sorted(record)}."

@@ -116,7 +116,8 @@ def harness_model(model: LanguageModel) -> Any:
     """A model as ``lm_eval.simple_evaluate(model=...)`` takes it, for any of the harness's tasks.
 
     Log-likelihoods, rolling log-likelihoods and greedy generation; contexts that are too long
-    lose their beginning, as with the harness's own models.
+    lose their beginning, as with the harness's own models. BOS begins them where the tokenizer puts
+    it, or where the model was told to.
 
     Args:
         model: Any model.
@@ -149,8 +150,8 @@ def continuation(model: LanguageModel, context: str, text: str) -> tuple[Continu
         ItemError: No token is left to score, or they alone are longer than the model.
     """
     given, target = model.encode_pair(context, text, special=True)
-    alone = model.encode(context.rstrip(), special=True)
-    given = [*model.start(not alone), *alone]
+    alone = model.encode_prompt(context.rstrip(), special=True)
+    given = alone or given  # an empty context has something to stand for it
     if not target:
         raise ItemError(f"harness: a continuation must have a token or more, got none of {text!r}.")
     if len(target) > model.max_length:
@@ -167,7 +168,7 @@ class _Answers:
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
-        self.model = model
+        self.model = model.as_its_tokenizer_begins()
 
     @property
     def tokenizer_name(self) -> str:

@@ -1,14 +1,15 @@
 """The seven tasks of Tables 1 and 8, asked as lm-evaluation-harness asks them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.lm_tasks.documents import TASKS, read_task
+from diffattn.evaluation.lm_tasks.documents import FIELDS, TASKS, LocalDocuments, read_task
+from diffattn.evaluation.lm_tasks.generated import generated_documents
 from diffattn.evaluation.lm_tasks.harness import Question, continuation, harness_questions
 from diffattn.evaluation.metrics import metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_long_batches
@@ -18,6 +19,8 @@ from diffattn.inference.scoring import Score
 from diffattn.stats.proportions import mean_of_shares, wilson_interval
 
 _METRICS = ("acc", "acc_norm", "acc_bytes")
+_GENERATED = 100
+"""Made-up documents of a task, if no limit is set."""
 _ASKED_TOGETHER = 16
 """Documents per batch: an interruption loses no more."""
 
@@ -50,19 +53,22 @@ class LmTasks(Protocol):
         "prompts": "those of the installed lm-eval; the paper's baselines come from an older one",
         "examples": "drawn by the harness with seed 1234, which the paper does not state; from "
         "the training split, else from the evaluated one without the question",
-        "BOS": "begins every sequence if the tokenizer has one; the harness leaves it to the "
-        "tokenizer's own settings (--no-bos)",
+        "BOS": "begins every sequence where the tokenizer puts it by its own settings, as in the "
+        "harness; --bos and --no-bos say otherwise; an empty context is BOS, else EOS",
         "truncation": "from the left to max_length inputs, as the harness does, and counted",
         "boolq": "title and passage as in SuperGLUE",
         "average": "unweighted mean of the tasks; interval within tasks",
     }
-    quick = {"limit": 4}
+    quick = {"limit": 4, "data": "generated"}
 
     tasks: tuple[str, ...] = TASKS
     num_fewshot: int = 0
     """Solved examples before each question."""
     data: str = "hub"
-    """A folder with ``TASK.jsonl`` (and ``TASK_train.jsonl``), or ``"hub"``."""
+    """A folder with ``TASK.jsonl`` (and ``TASK_train.jsonl``), ``"hub"``, or ``"generated"``: made
+    up, to see it work."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Fields that the local files call otherwise: the name above, or ``TASK.FIELD``, to theirs."""
     limit: int | None = None
     """Only the first so many documents of each task. Default: all."""
     seed: int = 1234
@@ -70,6 +76,8 @@ class LmTasks(Protocol):
 
     def __post_init__(self) -> None:
         self.require_names("tasks", TASKS)
+        names = dict.fromkeys(name for task in self.tasks for name in FIELDS[task])
+        self.require_columns([*names, *(f"{t}.{name}" for t in self.tasks for name in FIELDS[t])])
         self.require_at_least(0, "num_fewshot")
         self.require_at_least(1, "limit")
         if not isinstance(self.seed, int):
@@ -77,8 +85,7 @@ class LmTasks(Protocol):
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """Documents of a task in order; every file is read before the first is asked."""
-        folder = Path(self.data).expanduser()
-        local = {t: read_task(folder, t) if self.data != "hub" else None for t in self.tasks}
+        local = {task: self._documents(task) for task in self.tasks}
         read = {
             task: harness_questions(
                 task, documents, num_fewshot=self.num_fewshot, limit=self.limit, seed=self.seed
@@ -97,6 +104,14 @@ class LmTasks(Protocol):
             batches += split_long_batches([items], _ASKED_TOGETHER)
         return batches
 
+    def _documents(self, task: str) -> LocalDocuments | None:
+        """Of a task; ``None``: those of the hub."""
+        if self.data == "hub":
+            return None
+        if self.data == "generated":
+            return generated_documents(task, self.limit or _GENERATED, self.seed)
+        return read_task(Path(self.data).expanduser(), task, self.columns)
+
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Score every choice of every document; contexts are read once."""
         asked: list[_Asked] = [item.payload for item in items]
@@ -106,14 +121,19 @@ class LmTasks(Protocol):
                     f"lm_tasks: {entry.task} document {entry.document}: choices must not be empty, "
                     f"got {list(entry.question.choices)}."
                 )
+        model = model.as_its_tokenizer_begins()
         pairs = [continuation(model, *pair) for entry in asked for pair in entry.question.pairs]
         scores = iter(model.score([pair for pair, _ in pairs]))
         cuts = iter([cut for _, cut in pairs])
         return [
-            self._row(entry, [next(scores) for _ in entry.question.pairs],
-                      max(next(cuts) for _ in entry.question.pairs))
+            {"bos": model.bos is not None}
+            | self._row(
+                entry,
+                [next(scores) for _ in entry.question.pairs],
+                max(next(cuts) for _ in entry.question.pairs),
+            )
             for entry in asked
-        ]  # fmt: skip
+        ]
 
     def _row(self, asked: _Asked, scores: Sequence[Score], cut: int) -> dict[str, Any]:
         question = asked.question
@@ -164,7 +184,7 @@ class LmTasks(Protocol):
             columns.append([float(row[headline_metric(task)]) for row in of_task])
         if len(columns) > 1:
             metrics.append(metric("average", mean_of_shares(columns), headline=True))
-        return Summary(metrics=metrics, tables={"documents": counts})
+        return Summary(metrics=metrics, tables={"documents": counts, "bos": rows[0]["bos"]})
 
 
 def headline_metric(task: str) -> str:

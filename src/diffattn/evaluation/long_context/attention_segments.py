@@ -69,6 +69,8 @@ class AttentionSegments(Protocol):
     """Haystacks."""
     haystack: str = "stdlib"
     """Text to hide in: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
+    text_field: str = "text"
+    """Key of the text where the haystack is JSON lines or from the hub."""
     per_head: bool = False
     """Record the sums of every layer and head as well: about 10 kB per 100 heads and item."""
     seed: int = 1234
@@ -149,7 +151,8 @@ class AttentionSegments(Protocol):
     def task(self, sample: int) -> MagicTask:
         """What is hidden in one haystack, and where."""
         return MagicTask(
-            source=self.haystack, length=self.length, num_needles=self.num_needles, num_asked=1,
+            source=self.haystack, text_field=self.text_field, length=self.length,
+            num_needles=self.num_needles, num_asked=1,
             sample=sample, seed=self.seed, template="completion", room=0, needs_start=True,
             depths=tuple(self.depths), ending=f" {answer('{city}')}",
         )  # fmt: skip

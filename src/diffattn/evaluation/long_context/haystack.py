@@ -92,10 +92,10 @@ class HaystackTokens:
         return self.sentence_ends[index - 1] if index else 0
 
 
-def _documents(source: str, num_characters: int) -> Iterator[str]:
+def _documents(source: str, num_characters: int, text_field: str) -> Iterator[str]:
     """Documents without Project Gutenberg's frames, until there are so many characters."""
     size = 0
-    for document in load_corpus(source):
+    for document in load_corpus(source, text_field=text_field):
         text = strip_gutenberg(document.text).strip()
         yield text
         size += len(text) + len(_BETWEEN_DOCUMENTS)
@@ -104,7 +104,7 @@ def _documents(source: str, num_characters: int) -> Iterator[str]:
 
 
 @lru_cache(maxsize=2)
-def corpus_text(source: str) -> str:
+def corpus_text(source: str, text_field: str = "text") -> str:
     """All documents of a corpus as one text, without Project Gutenberg's frames.
 
     Documents follow each other after a blank line, in the corpus's order, up to 20 million
@@ -112,11 +112,12 @@ def corpus_text(source: str) -> str:
 
     Args:
         source: See :func:`diffattn.data.corpora.load_corpus`.
+        text_field: Key or column of the text.
 
     Raises:
         ConfigError: The source cannot be read.
     """
-    return _BETWEEN_DOCUMENTS.join(_documents(source, _MAX_CHARACTERS))
+    return _BETWEEN_DOCUMENTS.join(_documents(source, _MAX_CHARACTERS, text_field))
 
 
 def random_start(text: str, generator: Random) -> int:
@@ -126,7 +127,7 @@ def random_start(text: str, generator: Random) -> int:
 
 
 def read_haystack_tokens(
-    model: LanguageModel, source: str, start: int, num_tokens: int
+    model: LanguageModel, source: str, start: int, num_tokens: int, text_field: str = "text"
 ) -> HaystackTokens:
     """Exactly ``num_tokens`` tokens of a corpus from a character on.
 
@@ -137,11 +138,12 @@ def read_haystack_tokens(
         source: See :func:`diffattn.data.corpora.load_corpus`.
         start: Character to begin at.
         num_tokens: 1 or more.
+        text_field: Key or column of the text.
 
     Raises:
         ConfigError: The whole corpus has fewer tokens, or the tokenizer tells no characters.
     """
-    text = corpus_text(source)
+    text = corpus_text(source, text_field)
     longest = len(text) + len(_BETWEEN_DOCUMENTS)
     size = 5 * num_tokens + 64  # characters: enough for most texts and tokenizers
     while True:
@@ -308,19 +310,21 @@ class HaystackWords:
 
 
 @lru_cache(maxsize=4)
-def read_haystack_words(source: str, tokens: int) -> HaystackWords:
+def read_haystack_words(source: str, tokens: int, text_field: str = "text") -> HaystackWords:
     """The beginning of a corpus as words, enough for contexts of ``tokens`` tokens.
 
     Args:
         source: See :func:`diffattn.data.corpora.load_corpus`.
         tokens: Longest context.
+        text_field: Key or column of the text.
 
     Raises:
         ConfigError: The corpus cannot be read.
     """
     words: list[str] = []
     starts: list[int] = []
-    for text in _documents(source, max(_LEAST_CHARACTERS, _CHARACTERS_PER_TOKEN * tokens)):
+    size = max(_LEAST_CHARACTERS, _CHARACTERS_PER_TOKEN * tokens)
+    for text in _documents(source, size, text_field):
         for sentence in _sentences(text.split()):
             starts.append(len(words))
             words += sentence

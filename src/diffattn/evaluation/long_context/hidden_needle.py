@@ -77,6 +77,8 @@ class HiddenNeedleSearch(Protocol):
     """How many of the needles, from the first on."""
     haystack: str = "stdlib"
     """Corpus of the text; see :func:`diffattn.data.corpora.load_corpus`."""
+    text_field: str = "text"
+    """Key of the text where the haystack is JSON lines or from the hub."""
     max_new_tokens: int = 16
     chat: bool = False
     """Ask through the tokenizer's chat template."""
@@ -114,7 +116,9 @@ class HiddenNeedleSearch(Protocol):
                 f"needle with this tokenizer, got {min(lengths)}."
             )
         longest = max(lengths)
-        read_haystack_words(self.haystack, longest).require_tokens(model, longest, self.name)
+        read_haystack_words(self.haystack, longest, self.text_field).require_tokens(
+            model, longest, self.name
+        )
         return [
             [
                 Item(
@@ -132,7 +136,10 @@ class HiddenNeedleSearch(Protocol):
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Ask all questions about one text."""
         length, number, step, _, longest = items[0].payload
-        needle, background = NEEDLES[number], read_haystack_words(self.haystack, longest)
+        needle, background = (
+            NEEDLES[number],
+            read_haystack_words(self.haystack, longest, self.text_field),
+        )
         text, name, tokens, place = self._text(model, background, length, number, step)
         kinds = [item.payload[3] for item in items]
         texts = [self._prompt(model, text, needle.question(kind)) for kind in kinds]

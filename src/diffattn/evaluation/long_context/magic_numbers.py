@@ -81,6 +81,8 @@ class MagicTask:
     """Of the first city asked for, over the prompts of this haystack."""
     needs_start: bool = False
     """Begin with EOS where the tokenizer has no BOS."""
+    text_field: str = "text"
+    """Key of the text in JSON lines."""
     ending: str = ""
     """Follows the template, for example the beginning of an answer; ``{city}`` is the first."""
 
@@ -140,7 +142,7 @@ def build_prompts(
             the tokenizer has neither BOS nor EOS.
         ItemError: Needles and question leave too little text between them.
     """
-    corpus = corpus_text(task.source)
+    corpus = corpus_text(task.source, task.text_field)
     key = f"{task.seed}-{task.length}-{task.sample}"
     # All cities are drawn, so that fewer needles are the first of more.
     cities = Random(f"{key}-cities").sample(CITIES, len(CITIES))[: task.num_needles]
@@ -162,7 +164,7 @@ def build_prompts(
             f"got {size} tokens for the text. Choose a greater length."
         )
     stretch = read_haystack_tokens(
-        model, task.source, random_start(corpus, Random(f"{key}-text")), size
+        model, task.source, random_start(corpus, Random(f"{key}-text")), size, task.text_field
     )
     taken = {stretch.slot(depth) for depth in task.depths}
     others = stretch.random_slots(Random(f"{key}-places"), task.num_needles - 1, taken)

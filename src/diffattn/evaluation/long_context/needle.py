@@ -70,6 +70,8 @@ class Needle(Protocol):
     """Haystacks per length."""
     haystack: str = "stdlib"
     """Text to hide in: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
+    text_field: str = "text"
+    """Key of the text where the haystack is JSON lines or from the hub."""
     prompt: str = "completion"
     """``"completion"`` or ``"lwm"``."""
     seed: int = 1234
@@ -151,7 +153,8 @@ class Needle(Protocol):
 
     def _task(self, model: LanguageModel, n: int, r: int, length: int, sample: int) -> MagicTask:
         return MagicTask(
-            source=self.haystack, length=length, num_needles=n, num_asked=r, sample=sample,
+            source=self.haystack, text_field=self.text_field, length=length, num_needles=n,
+            num_asked=r, sample=sample,
             seed=self.seed, template=self.prompt, room=answer_room(model, new_tokens(r)),
             depths=tuple(self.depths),
         )  # fmt: skip

@@ -78,6 +78,8 @@ class SingleNeedle(Protocol):
     """Texts per length."""
     haystack: str = "stdlib"
     """Text to hide in: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
+    text_field: str = "text"
+    """Key of the text where the haystack is JSON lines or from the hub."""
     seed: int = 1234
 
     def __post_init__(self) -> None:
@@ -87,7 +89,7 @@ class SingleNeedle(Protocol):
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One text per batch, at all depths and without the needle."""
         self.require_fit(model, "lengths", max(self.lengths))
-        if PHRASE in " ".join(corpus_text(self.haystack).split()):
+        if PHRASE in " ".join(corpus_text(self.haystack, self.text_field).split()):
             raise ConfigError(
                 f"single_needle: the haystack must not hold the needle, got it in "
                 f"{self.haystack!r}. Choose another text."
@@ -164,9 +166,11 @@ class SingleNeedle(Protocol):
                 f"single_needle: lengths must hold instruction, question, needle, answer and text "
                 f"of {model.label}: {length - size + 1} tokens or more, got {length}."
             )
-        start = random_start(corpus_text(self.haystack), Random(f"{key}-text"))
-        without = read_haystack_tokens(model, self.haystack, start, size + len(needle))
-        around = read_haystack_tokens(model, self.haystack, start, size)
+        start = random_start(corpus_text(self.haystack, self.text_field), Random(f"{key}-text"))
+        without = read_haystack_tokens(
+            model, self.haystack, start, size + len(needle), self.text_field
+        )
+        around = read_haystack_tokens(model, self.haystack, start, size, self.text_field)
         prompts = []
         for depth in depths:
             if depth is None:

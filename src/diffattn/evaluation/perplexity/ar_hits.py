@@ -70,6 +70,11 @@ class ArHits(Protocol):
     threshold: int | None = None
     """Highest training count of a hit. Default: in proportion to the training tokens."""
 
+    @classmethod
+    def quick_for(cls, longest: int | None) -> dict[str, Any]:
+        """See :meth:`Protocol.quick_for`."""
+        return cls.quick | {"length": min(cls.quick["length"], longest or cls.quick["length"])}
+
     def __post_init__(self) -> None:
         if not self.n or min(self.n) < 2 or len(set(self.n)) < len(self.n):
             raise ConfigError(f"ar_hits: n must be different numbers from 2 on, got {self.n}.")

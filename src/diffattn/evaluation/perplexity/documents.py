@@ -14,17 +14,18 @@ _CUT_TOKENS = 16
 """Tokens left out before a cut in the text, which may have changed them."""
 
 
-def open_texts(source: str, text_field: str) -> Iterator[Document]:
+def open_texts(source: str, text_field: str, *, split: str = "train") -> Iterator[Document]:
     """Documents of a corpus without what Project Gutenberg put around them.
 
     Args:
         source: See :func:`diffattn.data.corpora.load_corpus`.
         text_field: Key or column of the text.
+        split: Of a hub dataset.
 
     Raises:
         ConfigError: The source is unknown, missing, empty or damaged.
     """
-    for document in load_corpus(source, text_field=text_field):
+    for document in load_corpus(source, text_field=text_field, split=split):
         yield Document(name=document.name, text=strip_gutenberg(document.text))
 
 

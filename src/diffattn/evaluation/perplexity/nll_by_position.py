@@ -58,6 +58,11 @@ class NllByPosition(Protocol):
     windows: int = 1
     """Windows per document, one after the other; they count as one cluster."""
 
+    @classmethod
+    def quick_for(cls, longest: int | None) -> dict[str, Any]:
+        """See :meth:`Protocol.quick_for`."""
+        return cls.quick | {"length": min(cls.quick["length"], longest or cls.quick["length"])}
+
     def __post_init__(self) -> None:
         self.require_at_least(2, "length")
         self.require_at_least(1, "windows", "documents")

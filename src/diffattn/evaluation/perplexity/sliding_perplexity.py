@@ -43,6 +43,12 @@ class SlidingPerplexity(Protocol):
     documents: int | None = 10
     """How many are taken, in the order of the corpus. None: all that are long enough."""
 
+    @classmethod
+    def quick_for(cls, longest: int | None) -> dict[str, Any]:
+        """See :meth:`Protocol.quick_for`."""
+        window = min(max(cls.quick["windows"]), longest or max(cls.quick["windows"]))
+        return cls.quick | {"windows": (window // 4, window), "stride": window // 8}
+
     def __post_init__(self) -> None:
         if not self.windows or not 1 <= self.stride < min(self.windows):
             raise ConfigError(

@@ -45,6 +45,12 @@ class WordPerplexity(Protocol):
     documents: int | None = None
     """How many are taken, in the order of the corpus. Default: all."""
 
+    @classmethod
+    def quick_for(cls, longest: int | None) -> dict[str, Any]:
+        """See :meth:`Protocol.quick_for`."""
+        window = min(cls.quick["window"], longest or cls.quick["window"])
+        return cls.quick | {"window": window, "stride": window // 2}
+
     def __post_init__(self) -> None:
         self.require_at_least(1, "stride", "documents")
         self.require_at_least(self.stride + 1, "window")

@@ -5,14 +5,11 @@ import json
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.ruler.ruler import (
-    TASKS,
-    THIN_TASKS,
-    THRESHOLD,
-    Ruler,
-    summarise,
-)
+from diffattn.evaluation.long_context.ruler.ruler import Ruler
 from diffattn.evaluation.long_context.ruler.samples import Material
+from diffattn.evaluation.long_context.ruler.summary import THRESHOLD, summarise
+from diffattn.evaluation.long_context.ruler.tasks import TASKS, THIN_TASKS
+from diffattn.evaluation.long_context.ruler.words import WordList
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.runner import evaluate
 from diffattn.inference.prompting import Completion
@@ -115,8 +112,10 @@ def test_all_thirteen_tasks_fill_their_length(long_model, haystack, questions, t
     result = evaluate(model, Part(variant="ruler", protocol=protocol), tmp_path / "out")
     assert (result.num_items, result.num_failed) == (2 * 13 * 2, 0)
     # Whatever is asked for, the right answer scores 1.
-    assert [m.value for m in result.headline()] == [1.0, 1.0, 8000.0]
-    assert result.headline()[0].name == "mean_of_13_tasks"
+    scores = [m for m in result.headline() if not m.name.startswith("guess")]
+    assert [m.value for m in scores] == [1.0, 1.0, 8000.0]
+    assert scores[0].name == "mean_of_13_tasks"
+    assert_guesses(result)
     assert result.tables["left_out"] == {}
     material = protocol._material(8000)
     for row in read_jsonl(tmp_path / "out" / "items.jsonl"):
@@ -135,10 +134,28 @@ def test_all_thirteen_tasks_fill_their_length(long_model, haystack, questions, t
         )  # fmt: skip
 
 
+def assert_guesses(result):
+    """What copying would score stands beside every score, of lists also in the printed table."""
+    printed = {(m.name, m.where["length"]): m.value for m in result.headline() if "guess" in m.name}
+    assert set(printed) == {
+        (name, length) for name in ("guess", "guess_of_all_that_fit") for length in (3500, 8000)
+    }
+    table = result.tables["guesses"]
+    at = table["tasks"].index("cwe")
+    assert table["guess"][1][at] == pytest.approx(printed["guess", 8000])
+    assert 0 < printed["guess", 8000] <= printed["guess_of_all_that_fit", 8000] <= 1
+    singles = [table["guess"][0][table["tasks"].index(f"niah_single_{i}")] for i in (1, 2, 3)]
+    assert singles == [1.0, 1.0, 1.0]  # the only value there is
+    assert table["guess"][0][table["tasks"].index("niah_multikey_1")] == 0.25
+    assert table["guess"][0][table["tasks"].index("qa_1")] is None
+    assert len(result.tables["words_sha256"]) == 1
+
+
 def test_lists_are_thin_where_full_ones_do_not_fit(long_model):
     protocol = Ruler(tasks=("cwe",), samples=1)
-    assert [task.repeats for task in protocol._tasks(long_model, 4096, Material())] == [(6, 1)]
-    assert [task.repeats for task in protocol._tasks(long_model, 8192, Material())] == [(30, 3)]
+    material = Material(words=WordList("coined"))
+    assert [task.repeats for task in protocol._tasks(long_model, 4096, material)] == [(6, 1)]
+    assert [task.repeats for task in protocol._tasks(long_model, 8192, material)] == [(30, 3)]
 
 
 def test_a_wrong_answer_scores_nothing(long_model, haystack, questions, tmp_path):
@@ -147,7 +164,7 @@ def test_a_wrong_answer_scores_nothing(long_model, haystack, questions, tmp_path
         lengths=(3500,), samples=2, haystack=haystack, logprob=False, **questions
     )
     result = evaluate(model, Part(variant="ruler", protocol=protocol), tmp_path / "out")
-    assert [m.value for m in result.headline()] == [0.0, 0.0]
+    assert [m.value for m in result.headline() if m.name != "guess"][:2] == [0.0, 0.0]
 
 
 def test_tasks_without_a_file_are_left_out_by_name(long_model, haystack, tmp_path):

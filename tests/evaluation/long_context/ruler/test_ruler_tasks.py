@@ -4,22 +4,21 @@ import json
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from diffattn.evaluation.long_context.haystack import HaystackWords
 from diffattn.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
-from diffattn.evaluation.long_context.ruler.ruler import TASKS, THIN_TASKS
 from diffattn.evaluation.long_context.ruler.samples import (
-    ADJECTIVES,
     DEPTHS,
-    NOUNS,
     Material,
     Streams,
-    coined_words,
     found_any,
     found_share,
 )
+from diffattn.evaluation.long_context.ruler.tasks import TASKS, THIN_TASKS
+from diffattn.evaluation.long_context.ruler.words import WordList
 
 NEEDLES = [name for name in TASKS if name.startswith("niah")]
 NEEDLE = re.compile(r"One of the special magic (?:numbers|uuids) for (\S+) is: (\S+)\.")
@@ -35,6 +34,7 @@ def material(tmp_path_factory):
     background = HaystackWords("text", tuple(words), tuple(range(0, 3_000, 7)))
     return Material(
         background=background,
+        words=WordList("coined"),
         questions={"qa_1": read_squad(str(squad)), "qa_2": read_hotpotqa(str(hotpot))},
     )
 
@@ -212,14 +212,49 @@ def test_a_sample_is_the_same_every_time_and_differs_by_index(material):
         )
 
 
-def test_the_word_lists_hold_different_words():
-    for words in (ADJECTIVES, NOUNS):
-        assert len(set(words)) == len(words)
-        assert all(re.fullmatch(r"[a-z]+", word) for word in words)
-    words = coined_words(5_000, random.Random(0))
-    assert len(set(words)) == 5_000
-    assert {len(word) for word in words} == {6}
-    assert coined_words(100, random.Random(0)) == words[:100]
+def test_questions_are_drawn_from_the_whole_file(material):
+    file = material.questions["qa_1"]
+    drawn = file.shuffled(random.Random("42-qa_1"))
+    assert drawn.questions != file.questions
+    assert sorted(q.text for q in drawn.questions) == sorted(q.text for q in file.questions)
+    # The first ten of 90 in file order would all be of the first four articles.
+    assert len({q.text.split("-")[0] for q in drawn.questions[:10]}) > 4
+    assert drawn.questions == file.shuffled(random.Random("42-qa_1")).questions
+
+
+def test_passages_begin_where_they_are_asked_to(material):
+    def first_words(material):
+        sentences = [
+            NEEDLE.sub("", build("niah_single_2", 70, material, seed=seed).question.split("\n")[1])
+            for seed in range(8)
+        ]
+        return {text.split()[0] for text in sentences}
+
+    assert len(first_words(material)) > 4
+    assert first_words(replace(material, from_beginning=True)) == {"w0"}
+
+
+def test_keys_can_be_the_users(material):
+    own = replace(material, keys=tuple(f"key{i}" for i in range(12)))
+    sample = build("niah_multikey_2", 30, own)
+    assert {re.sub(r"\d+", "", key) for key, _ in NEEDLE.findall(sample.question)} == {"key"}
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if not name.startswith("qa")])
+def test_candidates_are_what_an_answer_could_be(name, material):
+    sample = build(name, 60, material)
+    if name.startswith("niah"):
+        listed = {value for _, value in NEEDLE.findall(sample.question)}
+    elif name == "vt":
+        listed = set(re.findall(r"VAR ([A-Z]{5})", sample.question))
+    elif name == "cwe":
+        asked = sample.question.rpartition("Below is a numbered list")[2]
+        listed = set(re.findall(r"\d+\. ([a-z]+)", asked))
+    else:
+        text = sample.question.split("coded words. ")[1].split("\nQuestion:")[0]
+        listed = set(text.split()) - {"..."}
+    assert set(sample.references) <= listed
+    assert sample.candidates == len(listed)
 
 
 def test_scores_are_substrings_without_case():

@@ -142,6 +142,8 @@ class BabiLong(Protocol):
     """Per task and length."""
     haystack: str = "stdlib"
     """Corpus of the background; see :func:`diffattn.data.corpora.load_corpus`."""
+    text_field: str = "text"
+    """Key of the text where the haystack is JSON lines or from the hub."""
     max_new_tokens: int = 16
     chat: bool = False
     """Ask through the tokenizer's chat template."""
@@ -172,7 +174,7 @@ class BabiLong(Protocol):
                 f"with this tokenizer facts and prompt alone need at least {least}."
             )
         if any(lengths):
-            read_haystack_words(self.haystack, max(lengths)).require_tokens(
+            read_haystack_words(self.haystack, max(lengths), self.text_field).require_tokens(
                 model, max(lengths), self.name
             )
         return split_long_batches(
@@ -249,7 +251,7 @@ class BabiLong(Protocol):
         story = self._story(task, index)
         if length == 0:
             return story, self._text(model, task, story), [], None
-        background = read_haystack_words(self.haystack, longest)
+        background = read_haystack_words(self.haystack, longest, self.text_field)
         draw = Random(f"{self.seed}-{length}-{task}-{index}-places")
         first = draw.randrange(len(background.starts))
         # Uniform in [0, 1): as the text grows during the fit, no fact moves across another.

@@ -5,13 +5,11 @@ import string
 from dataclasses import dataclass
 from random import Random
 
-from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.ruler.samples import (
     Material,
     RulerTask,
     Sample,
     Streams,
-    coined_words,
 )
 
 _COMMON = (
@@ -53,15 +51,16 @@ class CommonWordsTask(RulerTask):
 
     def most(self, material: Material, index: int, length: int) -> int:
         """See :meth:`RulerTask.most`."""
-        if material.words is None:
-            return length
-        return len(material.words) - self.example_words
+        assert material.words is not None
+        most = material.words.most
+        return length if most is None else most - self.example_words
 
     def build(
         self, units: int, length: int, index: int, streams: Streams, material: Material
     ) -> Sample:
         """See :meth:`RulerTask.build`."""
-        words = self._words(self.example_words + units, streams, material)
+        assert material.words is not None
+        words = material.words.draw(self.example_words + units, streams("words"))
         shown, asked = words[: self.example_words], words[self.example_words :]
         example, known = self._list(shown, self.example_repeats, streams("example"))
         question, common = self._list(asked, self.repeats, streams("question"))
@@ -70,19 +69,9 @@ class CommonWordsTask(RulerTask):
             answer_prefix=_COMMON_PREFIX,
             references=tuple(common),
             answer=_numbered(common),
+            candidates=units,
             notes={"repeats": list(self.repeats)},
         )
-
-    def _words(self, count: int, streams: Streams, material: Material) -> list[str]:
-        if material.words is None:
-            return coined_words(count, streams("words"))
-        if count > len(material.words):
-            raise ConfigError(
-                f"{self.name}: word_list must hold {count} words, got {len(material.words)}."
-            )
-        shuffled = list(material.words)
-        streams("words").shuffle(shuffled)
-        return shuffled[:count]
 
     def _list(
         self, words: list[str], repeats: tuple[int, int], draw: Random
@@ -131,6 +120,7 @@ class FrequentWordsTask(RulerTask):
             answer_prefix=_FREQUENT_PREFIX,
             references=tuple(words[1:4]),
             answer=" ".join(words[1:4]),
+            candidates=len(set(text)) - 1,  # the dots are none
         )
 
 

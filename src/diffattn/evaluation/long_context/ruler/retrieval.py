@@ -7,15 +7,14 @@ from random import Random
 
 from diffattn.evaluation.long_context.haystack import insert_sentences
 from diffattn.evaluation.long_context.ruler.samples import (
-    ADJECTIVES,
     DEPTHS,
     NOISE,
-    NOUNS,
     Material,
     RulerTask,
     Sample,
     Streams,
 )
+from diffattn.evaluation.long_context.ruler.words import ADJECTIVES, NOUNS
 
 _NEEDLE = "One of the special magic {kind} for {key} is: {value}."
 _ONE = (
@@ -59,6 +58,12 @@ def _uuid(draw: Random) -> str:
 _DRAW: dict[str, Callable[[Random], str]] = {"words": _word, "numbers": _number, "uuids": _uuid}
 
 
+def _key(kind: str, material: Material) -> Callable[[Random], str]:
+    """How keys are drawn: by kind, words from the user's list if there is one."""
+    keys = material.keys
+    return _DRAW[kind] if kind != "words" or keys is None else lambda draw: draw.choice(keys)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NeedleTask(RulerTask):
     """Values of keys, said in sentences hidden between others.
@@ -95,7 +100,7 @@ class NeedleTask(RulerTask):
         """See :meth:`RulerTask.build`."""
         draw = streams("needles")
         num_keys = max(self.num_keys, self.num_queries)
-        keys = _distinct(_DRAW[self.key_kind], draw, num_keys)
+        keys = _distinct(_key(self.key_kind, material), draw, num_keys)
         values = _distinct(
             _DRAW[self.value_kind], draw, num_keys * self.num_values, material.numbers
         )
@@ -109,7 +114,7 @@ class NeedleTask(RulerTask):
         if self.haystack == "essay":
             context, depths = self._in_text(needles, units, streams, material)
         else:
-            lines = self._lines(units, streams, set(keys), set(values))
+            lines = self._lines(units, streams, set(keys), set(values), material)
             context, depths = _in_lines(needles, lines, streams("places"))
         by_key = {key: [v for k, v in zip(owner, values, strict=True) if k == key] for key in asked}
         references = tuple(value for key in asked for value in by_key[key])
@@ -121,6 +126,7 @@ class NeedleTask(RulerTask):
             answer_prefix=(_ONE_PREFIX if single else _MANY_PREFIX).format(kind=kind, query=query),
             references=references,
             answer=", ".join(references),
+            candidates=len(values) + (units if self.haystack == "needle" else 0),
             notes={
                 "query": query,
                 "depths": [d for (key, _), d in zip(hidden, depths, strict=True) if key in asked],
@@ -133,6 +139,8 @@ class NeedleTask(RulerTask):
         """Needles between the sentences of a passage, each at a depth of its own."""
         assert material.background is not None
         first = streams("passage").randrange(len(material.background.starts))
+        if material.from_beginning:
+            first = 0
         sentences = material.background.passage(first, units)
         depths = sorted(streams("places").sample(DEPTHS, len(needles)))
         places = [int(len(sentences) * depth / 100) for depth in depths]
@@ -140,7 +148,9 @@ class NeedleTask(RulerTask):
             insert_sentences(sentences, list(zip(places, needles, strict=True)))
         ), depths
 
-    def _lines(self, units: int, streams: Streams, keys: set[str], values: set[str]) -> list[str]:
+    def _lines(
+        self, units: int, streams: Streams, keys: set[str], values: set[str], material: Material
+    ) -> list[str]:
         """Lines of noise, or other needles none of which has a key or value that is asked for."""
         if self.haystack == "noise":
             return [NOISE] * units
@@ -148,7 +158,7 @@ class NeedleTask(RulerTask):
         return [
             _NEEDLE.format(
                 kind=self.value_kind,
-                key=_other(_DRAW[self.key_kind], draw, keys),
+                key=_other(_key(self.key_kind, material), draw, keys),
                 value=_other(_DRAW[self.value_kind], draw, values),
             )
             for _ in range(units)
@@ -180,6 +190,7 @@ class VariableTask(RulerTask):
             answer_prefix=prefix,
             references=tuple(names),
             answer=" ".join(names),
+            candidates=len(names),
         )
 
     def _ask(

@@ -2,68 +2,44 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.fitting import most_that_fits
 from diffattn.evaluation.long_context.haystack import read_haystack_words
 from diffattn.evaluation.long_context.lengths import (
-    by_length_and_task,
-    length_metric,
     lengths_that_fit,
     require_lengths,
 )
-from diffattn.evaluation.long_context.ruler.aggregation import CommonWordsTask, FrequentWordsTask
-from diffattn.evaluation.long_context.ruler.questions import QuestionTask, read_hotpotqa, read_squad
-from diffattn.evaluation.long_context.ruler.retrieval import NeedleTask, VariableTask
+from diffattn.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
 from diffattn.evaluation.long_context.ruler.samples import (
     Material,
+    QuestionFile,
     RulerTask,
     Sample,
     Streams,
     found_any,
     found_share,
-    read_words,
 )
+from diffattn.evaluation.long_context.ruler.summary import summarise
+from diffattn.evaluation.long_context.ruler.tasks import (
+    FILE_PARAMETERS,
+    FULL_FROM,
+    TASKS,
+    THIN_TASKS,
+    needs_background,
+)
+from diffattn.evaluation.long_context.ruler.words import guess_shares, read_words, word_list
 from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
 from diffattn.inference.prompting import prompt_text, require_chat_template
 
-_ALL: tuple[RulerTask, ...] = (
-    NeedleTask(name="niah_single_1", haystack="noise"),
-    NeedleTask(name="niah_single_2", haystack="essay"),
-    NeedleTask(name="niah_single_3", haystack="essay", value_kind="uuids"),
-    NeedleTask(name="niah_multikey_1", haystack="essay", num_keys=4),
-    NeedleTask(name="niah_multikey_2", haystack="needle"),
-    NeedleTask(name="niah_multikey_3", haystack="needle", key_kind="uuids", value_kind="uuids"),
-    NeedleTask(name="niah_multivalue", haystack="essay", num_values=4),
-    NeedleTask(name="niah_multiquery", haystack="essay", num_queries=4),
-    VariableTask(name="vt"),
-    CommonWordsTask(name="cwe"),
-    FrequentWordsTask(name="fwe"),
-    QuestionTask(name="qa_1"),
-    QuestionTask(name="qa_2"),
-)
-TASKS: dict[str, RulerTask] = {task.name: task for task in _ALL}
-"""In the order of RULER's tables."""
-THIN_TASKS: dict[str, RulerTask] = {
-    "cwe": CommonWordsTask(name="cwe", example_words=20, example_repeats=(3, 1), repeats=(6, 1))
-}
-"""What RULER takes in place of a task where contexts are short."""
-FULL_FROM = 4_096
-"""Tokens from which contexts are not short."""
-FILE_PARAMETERS = {"qa_1": "squad", "qa_2": "hotpotqa"}
-"""Tasks that need a file, and the parameter that names it."""
-
-
-def needs_background(task: RulerTask) -> bool:
-    """Whether the haystack is the user's text."""
-    return isinstance(task, NeedleTask) and task.haystack == "essay"
-
-
 _BATCH = 8
 """Samples of one length and task that are decoded together where memory allows."""
+_LEAST_KEYS = 10
+"""More than one sample asks for."""
 _TRIED = 4
 """Samples whose least length is measured before the first item."""
 
@@ -81,18 +57,25 @@ class Ruler(Protocol):
         "prefix in the assistant's turn; no space at the end of a prompt (upstream's vt has one)",
         "length": "BOS, prompt and generation budget; every sample filled to its own largest "
         "number of words, lines or documents, by bisection",
-        "haystack": "the corpus named, from a random sentence on per sample, white space "
-        "collapsed (upstream: Paul Graham's essays, always from the beginning)",
+        "haystack": "the corpus named, white space collapsed (upstream: Paul Graham's essays); "
+        "from a random sentence on per sample, by haystack_start=beginning always from the "
+        "beginning, as upstream",
         "sentences": "end at . ! ? or after 60 words (upstream: NLTK)",
-        "keys": "adjective-noun pairs of lists written for this project; no distractor has a key "
-        "or value that is asked for, no value is a number of the haystack",
-        "words": "cwe: six-letter words coined by rule, or word_list (upstream: wonderwords)",
+        "keys": "adjective-noun pairs of lists written for this project, 197 by 324, or key_list "
+        "(upstream: wonderwords' adjectives and nouns); no distractor has a key or value that is "
+        "asked for, no value is a number of the haystack",
+        "words": "cwe: real words of 5 to 9 letters from the documentation that Python carries, "
+        "of which none lies within another, then pairs as the keys; or word_list (upstream: "
+        "wonderwords' nouns, adjectives and verbs, then a list of English words)",
+        "guess": "expected score of naming strings of the context without regard to the question: "
+        "as many as are asked for, and as many as the new tokens hold",
         "lists": "cwe: 10 words 30 times among words 3 times; 6 and 1 below 4K (upstream's rule) "
         "and where the former do not fit, as with small vocabularies",
         "example": "cwe and vt show one worked example; that of vt has 10 lines of noise "
         "(upstream: as many as fill 500 tokens)",
-        "questions": "qa_1 and qa_2: drawn at random from the file, without repeats (upstream: "
-        "the first ones); left out of the mean where no file is given",
+        "questions": "qa_1 and qa_2: drawn at random from the whole file by the seed, without "
+        "repeats, the same at every length (upstream: the first ones); left out of the mean where "
+        "no file is given",
         "score": "upstream's: substring, case ignored; share of references found, for qa any",
         "logprob": "teacher-forced log-probability of the answer beside it, not part of RULER",
         "effective length": "longest length with a mean of 0.856 or more (Llama-2-7B at 4K)",
@@ -107,12 +90,19 @@ class Ruler(Protocol):
     """Per task and length."""
     haystack: str = "stdlib"
     """Corpus; see :func:`diffattn.data.corpora.load_corpus`."""
+    text_field: str = "text"
+    """Key of the text where the haystack is JSON lines or from the hub."""
     squad: str | None = None
     """SQuAD JSON file, for ``qa_1``."""
     hotpotqa: str | None = None
     """HotpotQA JSON file (distractor setting), for ``qa_2``."""
-    word_list: str | None = None
-    """Text file with a word per line, for ``cwe``. Default: coined words."""
+    haystack_start: str = "random"
+    """Of every sample: a ``"random"`` sentence, or the ``"beginning"`` of the corpus."""
+    word_list: str = "python"
+    """Of ``cwe``: ``"python"`` (words of the documentation that this Python installation carries),
+    ``"haystack"`` (words of the haystack), ``"coined"``, or a text file with a word per line."""
+    key_list: str | None = None
+    """Text file with a key of needles per line. Default: adjective-noun pairs."""
     chat: bool = False
     """Ask through the tokenizer's chat template."""
     logprob: bool = True
@@ -122,6 +112,11 @@ class Ruler(Protocol):
     def __post_init__(self) -> None:
         require_lengths(self.name, self.lengths)
         self.require_at_least(1, "samples")
+        if self.haystack_start not in ("random", "beginning"):
+            raise ConfigError(
+                "ruler: haystack_start must be 'random' or 'beginning', "
+                f"got {self.haystack_start!r}."
+            )
         if self.tasks is not None:
             self.require_names("tasks", TASKS)
         for name in self.tasks or ():
@@ -183,6 +178,8 @@ class Ruler(Protocol):
                     "prompt": prompt_facts(completion.prompt),
                     "units": units,
                     "haystack": text.sha256 if text else None,
+                    **_guess(model, task, sample),
+                    **_words(task, material),
                     **sample.notes,
                     "scores": scores,
                 }
@@ -210,10 +207,13 @@ class Ruler(Protocol):
     def _material(self, longest: int) -> Material:
         """Content of all samples. Files are read once per process."""
         chosen = self.chosen()
-        background = None
-        if any(needs_background(TASKS[name]) for name in chosen):
-            background = read_haystack_words(self.haystack, longest)
-        questions: dict[str, Any] = {}
+        background, words = None, None
+        of_haystack = "cwe" in chosen and self.word_list == "haystack"
+        if of_haystack or any(needs_background(TASKS[name]) for name in chosen):
+            background = read_haystack_words(self.haystack, longest, self.text_field)
+        if "cwe" in chosen:
+            words = word_list(self.word_list, background.words if background else ())
+        questions: dict[str, QuestionFile] = {}
         if "qa_1" in chosen and self.squad:
             questions["qa_1"] = read_squad(self.squad)
         if "qa_2" in chosen and self.hotpotqa:
@@ -221,8 +221,13 @@ class Ruler(Protocol):
         return Material(
             background=background,
             numbers=frozenset() if background is None else background.numbers,
-            words=read_words(self.word_list, 60) if self.word_list and "cwe" in chosen else None,
-            questions=questions,
+            from_beginning=self.haystack_start == "beginning",
+            words=words,
+            keys=read_words(self.key_list, _LEAST_KEYS) if self.key_list else None,
+            questions={
+                name: file.shuffled(Random(f"{self.seed}-{name}-questions"))
+                for name, file in questions.items()
+            },
         )
 
     def _require_questions(self, material: Material) -> None:
@@ -303,29 +308,18 @@ class Ruler(Protocol):
         return prompt_text(model, sample.question, sample.answer_prefix, chat=self.chat)
 
 
-THRESHOLD = 0.856
-"""Mean score of Llama-2-7B at 4K: from here on RULER calls a length effective."""
+def _words(task: RulerTask, material: Material) -> dict[str, str]:
+    """Which words a list was made of."""
+    listed = material.words if task.name == "cwe" else None
+    return {} if listed is None else {"words": listed.sha256}
 
 
-def summarise(rows: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) -> Summary:
-    """Metrics and tables of scored rows.
-
-    Args:
-        rows: With ``length``, ``task`` and ``scores``.
-        left_out: Tasks that were not run, and why.
-    """
-    lengths = sorted({int(row["length"]) for row in rows})
-    tasks = [name for name in TASKS if any(row["task"] == name for row in rows)]
-    name = f"mean_of_{len(tasks)}_tasks"
-    metrics, means, grid = by_length_and_task(rows, tasks, "score", "score")
-    length_name = f"effective_length_of_{len(tasks)}_tasks"
-    metrics.append(length_metric(length_name, means, THRESHOLD, len(rows)))
-    hashes = sorted({row["haystack"] for row in rows if row.get("haystack")})
-    tables = {
-        "scores": {"lengths": lengths, "tasks": tasks, "score": grid},
-        name: [{"length": length, "score": mean} for length, mean in means.items()],
-        "left_out": dict(left_out),
-        "threshold": THRESHOLD,
-        "haystack_sha256": hashes,
-    }
-    return Summary(metrics=metrics, tables=tables)
+def _guess(model: LanguageModel, task: RulerTask, sample: Sample) -> dict[str, float]:
+    """What naming strings of the context would score, whatever was asked."""
+    if sample.candidates is None:
+        return {}
+    count = len(sample.references)
+    tokens_of_one = len(model.encode(f" {sample.answer}")) / count
+    fitting = int(task.max_new_tokens / tokens_of_one)
+    asked, most = guess_shares(count, sample.candidates, fitting)
+    return {"guess": asked, "guess_of_all_that_fit": most}

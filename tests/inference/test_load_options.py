@@ -1,0 +1,117 @@
+"""How a model is opened: its dtype, its revision, its own code, and what a pass may hold."""
+
+import copy
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.inference import pass_limits
+from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.pass_limits import STANDARD_LIMITS, limits_on
+
+GIB = 2**30
+CODE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+class OwnConfig(LlamaConfig):
+    model_type = "own_llama"
+class OwnForCausalLM(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+@pytest.fixture(scope="module")
+def bfloat16_folder(tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=64,
+    )  # fmt: skip
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "dtype"),
+    [
+        ({}, torch.bfloat16),
+        ({"dtype": "auto", "device": "cpu"}, torch.bfloat16),
+        ({"dtype": "float32"}, torch.float32),
+        ({"dtype": "float16", "device_map": "cpu"}, torch.float16),
+    ],
+)
+def test_the_dtype_is_the_checkpoints_unless_named(bfloat16_folder, options, dtype):
+    model = LanguageModel.load(str(bfloat16_folder), **options)
+    assert {x.dtype for x in model.network.parameters()} == {dtype}
+    assert model.facts()["dtype"] == str(dtype).removeprefix("torch.")
+    (scored,) = model.score([pass_one()]) if dtype != torch.float16 else [None]
+    assert scored is None or scored.logprob < 0
+
+
+def pass_one():
+    from diffattn.inference.scoring import Continuation
+
+    return Continuation((1, 2, 3), (4, 5))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"dtype": "float64"},
+            "dtype must be in {auto, float32, bfloat16, float16}, got",
+        ),
+        ({"revision": "main"}, "revision must be of a hub name, got 'main'"),
+        ({"device": "cpu", "device_map": "auto"}, "device must be left out where a device_map is"),
+    ],
+)
+def test_options_that_cannot_be(bfloat16_folder, options, message):
+    with pytest.raises(ConfigError, match=message):
+        LanguageModel.load(str(bfloat16_folder), **options)
+
+
+def test_code_of_a_model_runs_on_request_only(bfloat16_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "m"))
+    monkeypatch.syspath_prepend(str(tmp_path / "m"))
+    folder = tmp_path / "own"
+    model = LanguageModel.load(str(bfloat16_folder))
+    config = copy.deepcopy(model.network.config)
+    model.network.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    values = config.to_dict() | {
+        "model_type": "own_llama", "architectures": ["OwnForCausalLM"],
+        "auto_map": {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"},
+    }  # fmt: skip
+    type(config).from_dict(values).to_json_file(folder / "config.json", use_diff=False)
+    text = (folder / "config.json").read_text().replace('"llama"', '"own_llama"')
+    (folder / "config.json").write_text(text)
+    (folder / "own.py").write_text(CODE)
+    with pytest.raises(CheckpointError):
+        LanguageModel.load(str(folder))
+    trusted = LanguageModel.load(str(folder), trust_remote_code=True)
+    assert type(trusted.network).__name__ == "OwnForCausalLM"
+    assert trusted.score([pass_one()]) == model.score([pass_one()])
+
+
+@pytest.mark.parametrize(
+    ("device", "free", "cache"),
+    [
+        ("cpu", 64 * GIB, GIB // 2),  # a CPU keeps the standard
+        ("cpu", GIB, GIB // 4),
+        ("cpu", 2**20, 2**24),
+        ("cuda", 3 * GIB, GIB // 2),
+        ("cuda", 20 * GIB, 4 * GIB),
+        ("cuda", 70 * GIB, 4 * GIB),
+        ("cuda", 10 * GIB, 2 * GIB),
+        ("cpu", None, GIB // 2),
+    ],
+)
+def test_a_pass_holds_what_the_memory_allows(monkeypatch, device, free, cache):
+    monkeypatch.setattr(pass_limits, "_free_bytes", lambda device: free)
+    limits = limits_on(torch.device(device))
+    assert limits.cache_bytes == cache
+    assert limits.batch_tokens == STANDARD_LIMITS.batch_tokens * max(1, 2 * cache // GIB)
+    assert limits.chunk_logits <= STANDARD_LIMITS.chunk_logits
+    assert limits.chunk_tokens == STANDARD_LIMITS.chunk_tokens
