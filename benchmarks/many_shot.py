@@ -26,8 +26,8 @@ from typing import Any
 import torch
 
 from diffattn.evaluation.icl.demonstrations import IclTask
-from diffattn.evaluation.session import labelled
 from diffattn.inference.label_trie import LabelReading
+from diffattn.inference.labels import labelled
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.scoring import Continuation
 from diffattn.records.io import write_json
