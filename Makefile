@@ -42,11 +42,11 @@ $(WITH_EXTRAS): $(INSTALLED)
 	touch $(WITH_EXTRAS)
 
 reproduce: $(INSTALLED)
-	$(BIN)/diffattn reproduce --scale laptop --out runs/laptop
+	$(BIN)/diffattn reproduce text --scale laptop --out runs/laptop
 
 smoke: $(INSTALLED)
 	rm -rf runs/smoke
-	$(BIN)/diffattn reproduce --scale smoke --out runs/smoke
+	$(BIN)/diffattn reproduce text --scale smoke --out runs/smoke
 
 lint: $(WITH_EXTRAS)
 	$(BIN)/ruff check .

@@ -28,7 +28,7 @@ def test_version_and_module(cli):
 
 def test_reproduce_trains_compares_and_reports(cli, here, small, tmp_path):
     out = tmp_path / "study"
-    first = cli("reproduce", "--scale", "smoke", "--out", out, *small)
+    first = cli("reproduce", "text", "--scale", "smoke", "--out", out, *small)
     assert first.code == 0, first
     table = first.out.splitlines()
     assert table[0].startswith("Uninformative about attention types: ")
@@ -44,7 +44,7 @@ def test_reproduce_trains_compares_and_reports(cli, here, small, tmp_path):
     assert lines[-2].startswith("counting ")
     assert lines[-1] == "comparing"
 
-    again = cli("reproduce", "--scale", "smoke", "--out", out, *small, "--json")
+    again = cli("reproduce", "text", "--scale", "smoke", "--out", out, *small, "--json")
     assert again.code == 0
     assert again.out == (out / "results.json").read_text(encoding="utf-8")
     assert list(json.loads(again.out)["variants"]) == list(SWEPT)
@@ -58,7 +58,7 @@ def test_reproduce_trains_compares_and_reports(cli, here, small, tmp_path):
     written = cli("report", out, "--out", tmp_path / "page.html")
     assert written.out == f"{tmp_path / 'page.html'}\n"
     assert (tmp_path / "page.html").read_bytes() == page
-    other = cli("reproduce", "--scale", "smoke", "--out", out, *small, "--seeds", "1")
+    other = cli("reproduce", "text", "--scale", "smoke", "--out", out, *small, "--seeds", "1")
     assert (other.code, other.out) == (2, "")
     assert "must hold this configuration to be continued" in other.err
 
@@ -147,7 +147,7 @@ def test_generate_prints_the_text_alone(cli, trained):
 @pytest.mark.parametrize(
     ("command", "key"),
     [
-        (("reproduce", "--scale", "study", "--seeds", "4,5"), "config"),
+        (("reproduce", "text", "--scale", "study", "--seeds", "4,5"), "config"),
         (("reproduce", "recall", "--scale", "study", "--seeds", "4,5"), "tasks"),
         (("train", "laptop", "--attention", "diff_v2", "--set", "train.num_steps=60"), "model"),
     ],

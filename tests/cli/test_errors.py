@@ -17,8 +17,8 @@ from trials.wrong_calls import calls_besides_evaluate
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (("reproduce", "--scale", "smok"), "Did you mean 'smoke'?"),
-        (("reproduce", "--match", "param"), "Did you mean 'params'?"),
+        (("reproduce", "text", "--scale", "smok"), "Did you mean 'smoke'?"),
+        (("reproduce", "text", "--match", "param"), "Did you mean 'params'?"),
         (("reproduce", "recal"), "Did you mean 'recall'?"),
         (("reproduce", "recall", "--scale", "smok"), "Did you mean 'smoke'?"),
         (("reproduce", "recall", "--match", "param"), "Did you mean 'params'?"),
@@ -26,18 +26,18 @@ from trials.wrong_calls import calls_besides_evaluate
         (("reproduce", "recall", "--seeds=-1"), "seed must be from 0 to"),
         (("reproduce", "recall", "--seeds", "100"), "must not be those of the sweep"),
         (("reproduce", "recall", "--set", "train.seed=1"), "--set must be left out"),
-        (("reproduce", "--seeds", "1,x"), "--seeds: must be whole numbers"),
-        (("reproduce", "--seeds", ""), "--seeds: must be whole numbers"),
-        (("reproduce", "--seeds", "1,1"), "seeds must be distinct"),
-        (("reproduce", "--seeds=-1"), "seed must be from 0 to"),
-        (("reproduce", "--seeds", "99999999999"), "seed must be from 0 to"),
-        (("reproduce", "--set", "train.num_step=5"), "Did you mean 'train.num_steps'?"),
-        (("reproduce", "--set", "train.num_steps=x"), "num_steps must be int, got 'x'"),
-        (("reproduce", "--set", "train.learning_rate=NaN"), "must be finite, got NaN"),
-        (("reproduce", "--set", "data.vocab_size=100"), "vocab_size must be 257 or more"),
-        (("reproduce", "--set", "model.vocab_size=300"), "at least data.vocab_size=1024"),
-        (("reproduce", "--set", "data.source=/no/such/text"), "got '/no/such/text'"),
-        (("reproduce", "--set", "model.attention_type=diff"), "base must be a softmax model"),
+        (("reproduce", "text", "--seeds", "1,x"), "--seeds: must be whole numbers"),
+        (("reproduce", "text", "--seeds", ""), "--seeds: must be whole numbers"),
+        (("reproduce", "text", "--seeds", "1,1"), "seeds must be distinct"),
+        (("reproduce", "text", "--seeds=-1"), "seed must be from 0 to"),
+        (("reproduce", "text", "--seeds", "99999999999"), "seed must be from 0 to"),
+        (("reproduce", "text", "--set", "train.num_step=5"), "Did you mean 'train.num_steps'?"),
+        (("reproduce", "text", "--set", "train.num_steps=x"), "num_steps must be int, got 'x'"),
+        (("reproduce", "text", "--set", "train.learning_rate=NaN"), "must be finite, got NaN"),
+        (("reproduce", "text", "--set", "data.vocab_size=100"), "vocab_size must be 257 or more"),
+        (("reproduce", "text", "--set", "model.vocab_size=300"), "at least data.vocab_size=1024"),
+        (("reproduce", "text", "--set", "data.source=/no/such/text"), "got '/no/such/text'"),
+        (("reproduce", "text", "--set", "model.attention_type=diff"), "base must be a softmax model"),
         (("train", "smok", "--out", "OUT"), "Did you mean 'smoke'?"),
         (("train", "smoke", "--out", "OUT", "--attention", "dif"), "Did you mean 'diff'?"),
         (("train", "smoke", "--out", "OUT", "--resume"), "--resume needs a run in"),
@@ -62,8 +62,8 @@ def test_misuse_is_two_and_leaves_no_trace(arguments, hint, fails, tmp_path, mon
         (("train",), "Missing argument"),
         (("train", "smoke"), "Missing option '--out'"),
         (("train", "smoke", "--ouy", "x"), "No such option"),
-        (("reproduce", "--workers", "0"), "'--workers'"),
-        (("reproduce", "--workers", "two"), "'--workers'"),
+        (("reproduce", "text", "--workers", "0"), "'--workers'"),
+        (("reproduce", "text", "--workers", "two"), "'--workers'"),
         (("generate", "x", "--prompt", "x", "--max-new-tokens", "0"), "'--max-new-tokens'"),
         (("generate", "x", "--prompt", "x", "--seed=-1"), "'--seed'"),
     ],
@@ -94,8 +94,8 @@ def test_missing_and_foreign_folders(fails, tmp_path, monkeypatch):
         (("report", "nothing"), 1, "nothing: must hold study.json or evaluation.json, got neither"),
         (("report", "mine"), 1, "mine: must hold study.json or evaluation.json, got neither"),
         (("report", "file"), 1, "file: must hold study.json or evaluation.json, got neither"),
-        (("reproduce", "--out", "mine"), 1, "mine: must be empty or hold a study"),
-        (("reproduce", "--out", "file"), 2, "file: must be a folder"),
+        (("reproduce", "text", "--out", "mine"), 1, "mine: must be empty or hold a study"),
+        (("reproduce", "text", "--out", "file"), 2, "file: must be a folder"),
         (("train", "smoke", "--out", "mine"), 1, "mine: must be empty or hold a run"),
         (("train", "smoke", "--out", "file"), 2, "file: must be a folder"),
         (("train", "smoke", "--out", "x", "--data", "mine"), 1, "data.json: file must exist"),
@@ -228,7 +228,7 @@ def test_a_disk_that_is_full_from_the_start(fails, small, tmp_path, monkeypatch)
 
     monkeypatch.setattr(records, "write_text", full)
     for arguments in (
-        ("reproduce", "--scale", "smoke", "--out", tmp_path / "study", *small),
+        ("reproduce", "text", "--scale", "smoke", "--out", tmp_path / "study", *small),
         ("train", "smoke", "--out", tmp_path / "run", *small),
     ):
         assert "No space left on device" in fails(*arguments, code=1)
@@ -239,7 +239,7 @@ def test_ctrl_c_is_130_and_says_what_is_kept(cli, small, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("diffattn.studies.workers.run_members", interrupt)
-    called = cli("reproduce", "--scale", "smoke", "--out", tmp_path / "study", *small)
+    called = cli("reproduce", "text", "--scale", "smoke", "--out", tmp_path / "study", *small)
     assert (called.code, called.out) == (130, "")
     assert called.err.splitlines()[-1] == (
         "diffattn: interrupted. What was finished is kept: run the same command again."
@@ -253,5 +253,5 @@ def test_folders_that_may_not_be_written(fails, small, tmp_path, monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    for command in (("reproduce", "--scale", "smoke"), ("train", "smoke")):
+    for command in (("reproduce", "text", "--scale", "smoke"), ("train", "smoke")):
         assert "Permission denied" in fails(*command, "--out", tmp_path / "x", *small, code=1)

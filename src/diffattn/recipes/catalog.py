@@ -43,7 +43,7 @@ GROUPS: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
 """Recipes by experiment; every large one has a small sibling."""
 RECIPES = {name: make for makes in GROUPS.values() for name, make in makes.items()}
 SCALES = ("smoke", "laptop", "study")
-"""Recipes of softmax models, whose twins ``diffattn reproduce`` compares."""
+"""Recipes of softmax models, whose twins ``diffattn reproduce text`` compares."""
 
 
 def plan(name: str) -> RunPlan:

@@ -8,7 +8,7 @@ from diffattn.training.config import DataConfig, TrainConfig
 def smoke() -> RunPlan:
     """Softmax model of 0.14M parameters, 20 steps: checks the machinery, shows nothing else.
 
-    Command: ``diffattn reproduce --scale smoke``. Hardware: 2 CPU cores. Duration: under a
+    Command: ``diffattn reproduce text --scale smoke``. Hardware: 2 CPU cores. Duration: under a
     minute for all four types. Expected: losses near 5.5 nats, alike for all four types.
     """
     return RunPlan(

@@ -25,9 +25,9 @@ _GPU_STEPS = "--set train.num_steps=4000 --set train.warmup_steps=400"
 _GPU_FEW_STEPS = "--set train.num_steps=1000 --set train.warmup_steps=100"
 
 TEXT = Commands(
-    "diffattn reproduce --seeds 0,1,2",
-    "diffattn reproduce --scale study",
-    f"diffattn reproduce --scale study --out runs/gpu {_GPU_MODEL} {_GPU_STEPS}",
+    "diffattn reproduce text --seeds 0,1,2",
+    "diffattn reproduce text --scale study",
+    f"diffattn reproduce text --scale study --out runs/gpu {_GPU_MODEL} {_GPU_STEPS}",
 )
 SCALING = Commands(
     "diffattn reproduce scaling",
