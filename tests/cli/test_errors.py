@@ -37,7 +37,10 @@ from trials.wrong_calls import calls_besides_evaluate
         (("reproduce", "text", "--set", "data.vocab_size=100"), "vocab_size must be 257 or more"),
         (("reproduce", "text", "--set", "model.vocab_size=300"), "at least data.vocab_size=1024"),
         (("reproduce", "text", "--set", "data.source=/no/such/text"), "got '/no/such/text'"),
-        (("reproduce", "text", "--set", "model.attention_type=diff"), "base must be a softmax model"),
+        (
+            ("reproduce", "text", "--set", "model.attention_type=diff"),
+            "base must be a softmax model",
+        ),
         (("train", "smok", "--out", "OUT"), "Did you mean 'smoke'?"),
         (("train", "smoke", "--out", "OUT", "--attention", "dif"), "Did you mean 'diff'?"),
         (("train", "smoke", "--out", "OUT", "--resume"), "--resume needs a run in"),

@@ -75,7 +75,10 @@ def test_everything_imports_without_extras(environment):
 @pytest.mark.scheduled
 def test_the_smoke_run_trains_and_reports(environment):
     python, work = environment
-    run([python.parent / "diffattn", "reproduce", "text", "--scale", "smoke", "--out", "smoke"], work)
+    run(
+        [python.parent / "diffattn", "reproduce", "text", "--scale", "smoke", "--out", "smoke"],
+        work,
+    )
     results = work / "smoke" / "results.json"
     page = work / "smoke" / "report.html"
     assert results.stat().st_size

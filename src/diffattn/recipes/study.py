@@ -8,8 +8,8 @@ from diffattn.training.config import DataConfig, TrainConfig
 def study() -> RunPlan:
     """Softmax model of 4.8M parameters with 16 heads (8 DIFF heads) of width 32, 4M tokens per run.
 
-    Command: ``diffattn reproduce text --scale study``. Hardware: 2 CPU cores. Duration: days for all
-    variants and five seeds, 40 minutes of one slow core per run; it continues where it was
+    Command: ``diffattn reproduce text --scale study``. Hardware: 2 CPU cores. Duration: days for
+    all variants and five seeds, 40 minutes of one slow core per run; it continues where it was
     stopped. Expected: whatever the committed records say. Eight DIFF heads is the smallest number
     the papers test, the token budget lies far below theirs.
     """

@@ -174,19 +174,21 @@ def _is_study(folder: Path) -> bool:
 
 
 def _sentence(folder: Path, stage: str) -> str:
-    """What a stage found, in its own words."""
+    """What a stage found, in its own words: the first sentence, of which its page has the rest."""
     if stage in (ANALYSIS, THROUGHPUT):
         return ""
     results = read_json(folder / stage / _RESULTS)
     if "verdict" in results:
-        return str(results["verdict"].get("sentence", ""))
+        first, stop, _ = str(results["verdict"].get("sentence", "")).partition(". ")
+        return first + stop.strip()
+    asked = {"can": "Who learns it", "sooner": "Who learns it sooner"}
     found = [
-        f"{key}: {task[key]['sentence']}"
+        f"{question}: {task[key]['sentence']}"
         for task in results.get("tasks", {}).values()
-        for key in ("can", "sooner")
+        for key, question in asked.items()
         if key in task
     ]
-    return " ".join([*found, str(results.get("statement", ""))])
+    return " ".join(found)
 
 
 def _digest(folder: Path, stage: str) -> str:

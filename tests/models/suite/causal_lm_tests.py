@@ -63,8 +63,8 @@ class DiffTransformerTest(CausalLMModelTest, unittest.TestCase):
 
     def _check_past_key_values_for_generate(self, batch_size, past_key_values, seq_length, config):
         """Our caches hold one head per pair, both maps' keys in it: fewer than a kernel needs."""
-        self.assertEqual(len(past_key_values), config.num_hidden_layers)
+        assert len(past_key_values) == config.num_hidden_layers
         num_heads, width = config.cached_kv_shape
         for layer in past_key_values.layers:
             for kept in (layer.keys, layer.values):
-                self.assertEqual(tuple(kept.shape), (batch_size, num_heads, seq_length, width))
+                assert tuple(kept.shape) == (batch_size, num_heads, seq_length, width)
