@@ -7,10 +7,17 @@ from statistics import fmean
 import plotly.graph_objects as go
 import pytest
 
-from diffattn.records.evaluations import EvalResult, Metric, register
+from diffattn.records.evaluations import (
+    Comparison,
+    EvalResult,
+    Metric,
+    PairedDifference,
+    register,
+)
 from diffattn.report.beside_papers import build_papers_report
 from diffattn.report.claims.catalog import CLAIMS
 from diffattn.report.claims.folders import committed_folders, sort_folders
+from diffattn.report.claims.verdicts import judged_claims
 from diffattn.report.paper import published_tables
 from diffattn.report.papers.sections import SECTIONS
 from record_files import replace_in_record
@@ -99,6 +106,29 @@ def test_other_versions_and_questions_are_left_out(tmp_path):
         "diff-seed1's result of needle was left out: its parameters differ from those of "
         "softmax-seed0.",
     ]
+
+
+def test_scores_at_the_floor_tell_nothing(tmp_path):
+    folders = [
+        evaluation(tmp_path / f"{kind}{seed}", f"{kind}-seed{seed}", value=value)
+        for kind, values in (("softmax", (0.0, 0.0, 0.1)), ("diff", (0.1, 0.0, 0.0)))
+        for seed, value in enumerate(values)
+    ]
+    row = PairedDifference(
+        variant="needle", score="recall", model="diff", baseline="softmax", difference=0.0,
+        low=None, high=None, level=0.95, method="", p_value=None, test="", n=3, num_items=3,
+        num_unpaired=0, over="seeds", primary=True, verdict="uninformative: neither guesses well",
+    )  # fmt: skip
+    Comparison(baseline="softmax", differences=[row]).write(folders[0])
+    (needles,) = [
+        of for of in judged_claims(sort_folders(folders).records) if of.claim.id == "needles"
+    ]
+    assert (needles.verdict, needles.why) == ("uninformative", "neither guesses well")
+    (folders[0] / "comparison.json").unlink()
+    (needles,) = [
+        of for of in judged_claims(sort_folders(folders).records) if of.claim.id == "needles"
+    ]
+    assert needles.verdict == "inconclusive"
 
 
 def test_damaged_foreign_and_second_studies_are_left_out(make_study, tmp_path):

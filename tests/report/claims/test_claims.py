@@ -277,12 +277,12 @@ def test_stability_over_the_rates_at_which_both_attend():
 
 def test_gradients_by_the_largest_factor_of_each_seed():
     rows = [
-        {"id": "level", "values": [8.0, 8.1, 7.9], "why": ""},
+        {"id": "level-large-values", "values": [8.0, 8.1, 7.9], "why": ""},
         {"id": "updates", "values": [1.25, 1.25, 1.25], "why": "so are the control's"},
         {"id": "drift-width", "values": [], "why": "a size is not known"},
     ]
     records = ClaimRecords(gradient_flow={"judgements": rows})
-    found = gradient_factor("level", 2.0)(records)
+    found = gradient_factor("level-large-values", 2.0)(records)
     assert found.effect == pytest.approx((8.0 * 8.1 * 7.9) ** (1 / 3))
     assert found.low < found.effect < found.high
     logs = [math.log(value / 2) for value in (8.0, 8.1, 7.9)]

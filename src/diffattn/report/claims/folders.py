@@ -14,6 +14,7 @@ from diffattn.report.claims.records import (
     STUDIES,
     ClaimRecords,
     read_evaluations,
+    read_floors,
     records_of_kind,
 )
 from diffattn.report.page.runs import study_kind
@@ -68,20 +69,26 @@ def sort_folders(folders: Sequence[Path], root: Path | None = None) -> SortedFol
     found = SortedFolders(root=root)
     of_kind: dict[str, Any] = {}
     results: list[EvalResult] = []
+    floors: dict[tuple[str, str], str] = {}
     bench: list[BenchResult] = []
     for folder in folders:
         try:
             if (folder / "study.json").exists():
                 _take_study(folder, found, of_kind)
             elif (folder / EVALUATION_MARKER).exists():
-                results += read_evaluations(folder)
+                of_folder = read_evaluations(folder)
+                floors |= read_floors(folder, of_folder)
+                results += of_folder
                 found.evaluations.append(folder)
             else:
                 bench += _bench(folder, found)
         except CheckpointError as error:
             found.gaps.append(f"{found.name(folder)} was left out: {error}")
     found.records = ClaimRecords(
-        **of_kind, evaluations=tuple(_alike(results, found.gaps)), benchmarks=tuple(bench)
+        **of_kind,
+        evaluations=tuple(_alike(results, found.gaps)),
+        floors=floors,
+        benchmarks=tuple(bench),
     )
     found.lies_at |= {STUDIES[kind]: found.name(path) for kind, path in found.studies.items()}
     if found.evaluations:

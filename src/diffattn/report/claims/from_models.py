@@ -33,7 +33,8 @@ def evaluated(
     def measure(records: ClaimRecords) -> Measured | None:
         scores = _scores(records, protocol, metric, parts, where)
         values = [score - base for score, base in _pairs(scores, variant, baseline)]
-        return paired(values, 0.0) if values else None
+        floor = records.floors.get((protocol, variant), "")
+        return paired(values, 0.0, uninformative=floor) if values else None
 
     return measure
 

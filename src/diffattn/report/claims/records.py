@@ -1,12 +1,18 @@
 """The committed records that claims are read from; every one of them may be missing."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
-from diffattn.records.evaluations import EVALUATION_MARKER, EvalResult, evaluation_marker
+from diffattn.records.evaluations import (
+    EVALUATION_MARKER,
+    Comparison,
+    EvalResult,
+    evaluation_marker,
+)
 from diffattn.records.fields import AtLeast, Probability, checked, short
 from diffattn.records.io import read_json
 from diffattn.records.results import BenchResult
@@ -192,6 +198,9 @@ class ClaimRecords:
     scaling: Mapping[str, Any] | None = None
     gradient_flow: Mapping[str, Any] | None = None
     evaluations: tuple[EvalResult, ...] = ()
+    floors: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Protocol, and kind of model compared with the baseline, to why their scores tell nothing:
+    neither is above guessing, or both have everything right."""
     benchmarks: tuple[BenchResult, ...] = ()
 
 
@@ -205,6 +214,11 @@ def read_claim_records(root: Path) -> ClaimRecords:
         CheckpointError: A file is damaged, of another kind or of another schema version.
     """
     root = Path(root)
+    markers = sorted((root / EVALUATIONS).glob(f"*/{EVALUATION_MARKER}"))
+    evaluations = {marker.parent: list(_evaluations([marker])) for marker in markers}
+    floors: dict[tuple[str, str], str] = {}
+    for folder, results in evaluations.items():
+        floors |= read_floors(folder, results)
     return ClaimRecords(
         text=_text(root / TEXT),
         ablations=_text(root / ABLATIONS),
@@ -213,9 +227,8 @@ def read_claim_records(root: Path) -> ClaimRecords:
         stability=_stability(root / STABILITY),
         scaling=_scaling(root / SCALING),
         gradient_flow=_read(root / GRADIENT_FLOW, _GradientFlow),
-        evaluations=tuple(
-            _evaluations(sorted((root / EVALUATIONS).glob(f"*/{EVALUATION_MARKER}")))
-        ),
+        evaluations=tuple(chain.from_iterable(evaluations.values())),
+        floors=floors,
         benchmarks=tuple(map(BenchResult.read, sorted((root / BENCHMARKS).glob("*.json")))),
     )
 
@@ -240,6 +253,27 @@ def read_evaluations(folder: Path) -> list[EvalResult]:
         CheckpointError: A file is damaged, of another kind or of another schema version.
     """
     return list(_evaluations([folder / EVALUATION_MARKER]))
+
+
+def read_floors(folder: Path, results: Iterable[EvalResult]) -> dict[tuple[str, str], str]:
+    """What the comparison of an evaluation folder says tells nothing, over seeds.
+
+    Args:
+        folder: Evaluation folder.
+        results: Of it.
+
+    Raises:
+        CheckpointError: ``comparison.json`` is damaged, of another kind or schema version.
+    """
+    if not (folder / "comparison.json").exists():
+        return {}
+    protocols = {result.variant: result.protocol for result in results}
+    floors = {}
+    for of in Comparison.read(folder).differences:
+        word, _, why = of.verdict.partition(": ")
+        if of.over == "seeds" and word == "uninformative" and of.variant in protocols:
+            floors[protocols[of.variant], of.model.partition("-seed")[0]] = why
+    return floors
 
 
 def _read(folder: Path, kind: Any) -> dict[str, Any] | None:
