@@ -17,6 +17,7 @@ DOORS = {"read_text", "read_bytes", "open", "loads", "reader", "DictReader", "fr
 NO_TEXT_OF_USERS = {
     "cli/app.py": "opens the null device for output that nobody reads",
     "cli/reproduce.py": "prints its own record",
+    "cli/whole.py": "prints its own record",
     "data/byte_pairs.py": "the tokenizer's own definition",
     "data/files.py": "the door",
     "data/split_writer.py": "writes token files",
@@ -25,6 +26,8 @@ NO_TEXT_OF_USERS = {
     "evaluation/icl/data.py": "CSV of a text from the door",
     "evaluation/judge/endpoint.py": "a server's answer",
     "evaluation/judge/prompt.py": "a judge's reply",
+    "evaluation/quick.py": "a model's settings",
+    "studies/whole.py": "its own records",
     "studies/worker.py": "orders of the parent process",
     "studies/workers.py": "events and logs of workers",
 }

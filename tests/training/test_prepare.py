@@ -151,7 +151,7 @@ def test_a_packed_commit_of_the_hub_is_used_without_the_hub(
 ):
     revisions = []
 
-    def documents(name, *, text_field, config, revision):
+    def documents(name, *, text_field, config, revision, split, keep_empty):
         revisions.append(revision)
         return load_corpus(str(corpus))
 

@@ -6,7 +6,7 @@ import itertools
 import pytest
 from rich.console import Console
 
-from diffattn.cli import progress
+from diffattn.cli.screen import progress
 from diffattn.cli.screen.progress import ItemProgress, PackProgress, RunsProgress, duration
 
 
