@@ -17,6 +17,7 @@ from diffattn.records.evaluations import (
 from diffattn.report.beside_papers import build_papers_report
 from diffattn.report.claims.catalog import CLAIMS
 from diffattn.report.claims.folders import committed_folders, sort_folders
+from diffattn.report.claims.records import ClaimRecords
 from diffattn.report.claims.verdicts import judged_claims
 from diffattn.report.paper import published_tables
 from diffattn.report.papers.sections import SECTIONS
@@ -129,6 +130,26 @@ def test_scores_at_the_floor_tell_nothing(tmp_path):
         of for of in judged_claims(sort_folders(folders).records) if of.claim.id == "needles"
     ]
     assert needles.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(("control", "verdict"), [(0.8, "agrees"), (0.3, "uninformative")])
+def test_a_lead_that_a_control_has_too_tells_nothing(tmp_path, control, verdict):
+    means = {"softmax": 1.0, "diff": 0.3, "softmax_half": control}
+    results = [
+        EvalResult(
+            protocol="outliers", version=1, source="", variant="outliers",
+            model={"label": f"{kind}-seed{seed}"}, parameters={}, choices={}, tables={},
+            num_items=1, num_failed=0, items={},
+            metrics=[Metric(name="largest hidden state", value=mean + seed / 1_000 * number,
+                            n=9, headline=True)],
+        )
+        for number, (kind, mean) in enumerate(means.items())
+        for seed in range(4)
+    ]  # fmt: skip
+    judged = judged_claims(ClaimRecords(evaluations=tuple(results)))
+    (found,) = [of for of in judged if of.claim.id == "outliers-hidden"]
+    assert found.verdict == verdict
+    assert ("Softmax × ½" in found.why) == (verdict == "uninformative")
 
 
 def test_damaged_foreign_and_second_studies_are_left_out(make_study, tmp_path):

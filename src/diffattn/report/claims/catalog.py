@@ -148,7 +148,7 @@ CLAIMS: tuple[Claim, ...] = (
         commands=_TABLE3,
         record=EVALUATIONS,
         measure=evaluated(
-            "attention_segments", "noise", "diff",
+            "attention_segments", "noise", "diff", better="below",
             where={"weights": "absolute", "normalised": "global"},
         ),
     ),
@@ -171,7 +171,8 @@ CLAIMS: tuple[Claim, ...] = (
             small=("order_robustness.data=ICL", "order_robustness.per_class=1"),
             whole=("order_robustness.data=ICL",),
         ),
-        record=EVALUATIONS, measure=evaluated("order_robustness", "margin_greedy_trie", "diff"),
+        record=EVALUATIONS,
+        measure=evaluated("order_robustness", "margin_greedy_trie", "diff", better="below"),
     ),
     Claim(
         id="hallucination-summaries", expects="above", bound=0.0, source=f"{V1}, Table 4",

@@ -3,11 +3,19 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median
-from typing import Any
+from typing import Any, Literal
 
 from diffattn.records.results import BenchCase
-from diffattn.report.claims.measured import Measure, Measured, exponential, paired
+from diffattn.report.claims.from_text import CONTROLS
+from diffattn.report.claims.measured import (
+    Measure,
+    Measured,
+    explained_by,
+    exponential,
+    paired,
+)
 from diffattn.report.claims.records import ClaimRecords
+from diffattn.stats.intervals import mean_interval
 
 
 def evaluated(
@@ -16,6 +24,7 @@ def evaluated(
     variant: str,
     baseline: str = "softmax",
     *,
+    better: Literal["above", "below"] = "above",
     parts: Sequence[str] = (),
     where: Mapping[str, Any] | None = None,
 ) -> Measure:
@@ -26,21 +35,27 @@ def evaluated(
         metric: Its name, or how it begins; where there are several, their mean.
         variant: Its models are called ``diff-seed0`` and the like.
         baseline: The same; models of one seed are paired.
+        better: On which side of 0 the paper sees the difference.
         parts: How names of variants of the protocol begin. Default: all.
         where: What the metric's place must say. Default: headline metrics.
     """
 
     def measure(records: ClaimRecords) -> Measured | None:
         scores = _scores(records, protocol, metric, parts, where)
-        values = [score - base for score, base in _pairs(scores, variant, baseline)]
-        floor = records.floors.get((protocol, variant), "")
-        return paired(values, 0.0, uninformative=floor) if values else None
+        values = _differences(scores, variant, baseline)
+        if not values:
+            return None
+        sign = 1 if better == "above" else -1
+        why = records.floors.get((protocol, variant), "")
+        return paired(values, 0.0, uninformative=why or _explained(scores, variant, values, sign))
 
     return measure
 
 
 def evaluated_ratio(protocol: str, metric: str, variant: str, baseline: str = "softmax") -> Measure:
     """A headline metric over the baseline's, by seed of the models: their geometric mean.
+
+    The paper sees it below 1.
 
     Args:
         protocol: Its name.
@@ -51,12 +66,13 @@ def evaluated_ratio(protocol: str, metric: str, variant: str, baseline: str = "s
 
     def measure(records: ClaimRecords) -> Measured | None:
         scores = _scores(records, protocol, metric, (), None)
-        values = [
-            math.log(score / base)
-            for score, base in _pairs(scores, variant, baseline)
-            if score > 0 and base > 0
-        ]
-        return exponential(paired(values, 0.0)) if values else None
+        logs = {label: math.log(score) for label, score in scores.items() if score > 0}
+        values = _differences(logs, variant, baseline)
+        if not values:
+            return None
+        return exponential(
+            paired(values, 0.0, uninformative=_explained(logs, variant, values, sign=-1))
+        )
 
     return measure
 
@@ -88,14 +104,28 @@ def _scores(
     return {label: fmean(values) for label, values in found.items() if values}
 
 
-def _pairs(
-    scores: Mapping[str, float], variant: str, baseline: str
-) -> Iterator[tuple[float, float]]:
-    """Scores of a variant and of the baseline, seed by seed."""
-    for label, value in scores.items():
-        other = label.replace(variant, baseline, 1)
-        if label.startswith(f"{variant}-seed") and other in scores:
-            yield value, scores[other]
+def _differences(scores: Mapping[str, float], variant: str, baseline: str) -> list[float]:
+    """A variant's scores minus the baseline's, seed by seed."""
+    return [
+        value - scores[other]
+        for label, value in scores.items()
+        if label.startswith(f"{variant}-seed")
+        and (other := label.replace(variant, baseline, 1)) in scores
+    ]
+
+
+def _explained(
+    scores: Mapping[str, float], variant: str, values: Sequence[float], sign: int
+) -> str:
+    """Which controls a lead is not shown to exceed; empty without a lead."""
+    if sign * fmean(values) <= 0:
+        return ""
+    lows = {
+        control: mean_interval([sign * value for value in beyond]).low
+        for control in CONTROLS
+        if (beyond := _differences(scores, variant, control))
+    }
+    return explained_by(control for control, low in lows.items() if low is None or low <= 0)
 
 
 def time_ratio(
