@@ -45,8 +45,8 @@ def reproduce(
     scale: Annotated[
         str,
         typer.Option(
-            help="smoke (a minute), laptop (10 minutes, all 15; scaling, ablations and rank "
-            "hours) or study (hours, all days; not scaling)"
+            help="smoke (a minute, all 3), laptop (10 minutes, all untimed; scaling, ablations and "
+            "rank hours) or study (hours, all days; not scaling)"
         ),
     ] = "laptop",
     out: Annotated[
