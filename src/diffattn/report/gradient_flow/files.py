@@ -5,7 +5,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
 from diffattn.records.fields import AtLeast, short
-from diffattn.report.page.runs import Study, read_checked, read_runs, run_gaps
+from diffattn.report.page.runs import Study, read_checked, runs_by_name
 
 BASE = "base"
 NULL = "other seed"
@@ -112,19 +112,12 @@ def read_gradient_flow_study(folder: Path) -> Study:
             f"{folder / 'study.json'}: must have phases and an arm {BASE!r}, "
             f"got {short(list(info['phases']))} and {short(list(info['arms']))}."
         )
-    runs = {run.name: run for run in read_runs(folder, {})}
     wanted = run_names(info)
+    runs, gaps = runs_by_name(folder, wanted)
     results = None
     if (folder / "results.json").exists():
         results = read_checked(folder / "results.json", _Results)
         _require_known(folder / "results.json", results, info)
-    gaps = [
-        f"Run {name} is in the folder but not part of this study."
-        for name in runs
-        if name not in wanted
-    ]
-    for name in wanted:
-        gaps += run_gaps(runs[name]) if name in runs else [f"Run {name} was not found."]
     if results is None:
         gaps.append("results.json is missing: the study has not finished, so nothing is judged.")
     return Study(

@@ -1,6 +1,7 @@
 """Runs of a study in memory, and how they are read; every kind of study shares them."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
@@ -189,3 +190,24 @@ def read_checked(path: Path, kind: Any) -> dict[str, Any]:
     value = read_json(path)
     require_schema(value, path)
     return dict(checked(kind, value, str(path)))
+
+
+def runs_by_name(folder: Path, wanted: Sequence[str]) -> tuple[dict[str, StudyRun], list[str]]:
+    """Runs of a study folder by name, and a sentence for each that is missing, foreign or damaged.
+
+    Args:
+        folder: Study folder.
+        wanted: Names of the runs that belong to it.
+
+    Raises:
+        CheckpointError: A file is damaged, of another kind or of another schema version.
+    """
+    runs = {run.name: run for run in read_runs(folder, {})}
+    gaps = [
+        f"Run {name} is in the folder but not part of this study."
+        for name in runs
+        if name not in wanted
+    ]
+    for name in wanted:
+        gaps += run_gaps(runs[name]) if name in runs else [f"Run {name} was not found."]
+    return runs, gaps

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
 from diffattn.records.fields import AtLeast, short
-from diffattn.report.page.runs import Study, StudyRun, is_number, read_checked, read_runs, run_gaps
+from diffattn.report.page.runs import Study, StudyRun, is_number, read_checked, runs_by_name
 
 AXES = {"parameters": "Parameters", "tokens": "Training tokens"}
 """Along which models grow, and their names."""
@@ -115,19 +115,12 @@ def read_scaling_study(folder: Path) -> Study:
     """
     folder = Path(folder)
     info = read_checked(folder / "study.json", _Info)
-    runs = {run.name: run for run in read_runs(folder, {})}
     wanted = list(dict.fromkeys(info["runs"]))
+    runs, gaps = runs_by_name(folder, wanted)
     results = None
     if (folder / "results.json").exists():
         results = read_scaling_results(folder / "results.json")
         _require_whole(folder / "results.json", results, info)
-    gaps = [
-        f"Run {name} is in the folder but not part of this study."
-        for name in runs
-        if name not in wanted
-    ]
-    for name in wanted:
-        gaps += run_gaps(runs[name]) if name in runs else [f"Run {name} was not found."]
     if results is None:
         gaps.append("results.json is missing: the study has not finished, so nothing is fitted.")
     else:

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +9,10 @@ from diffattn.models.known_names import check_known
 from diffattn.records.io import read_json, read_jsonl, write_json
 from diffattn.records.lock import sole_writer
 from diffattn.report.build import build_report
+from diffattn.studies.fixed_members import train_members
 from diffattn.studies.gradient_flow.config import GradientFlowConfig
 from diffattn.studies.gradient_flow.summary import gradient_flow_results
-from diffattn.studies.study_folder import begin_study, recorded_study, require_same_data
-from diffattn.studies.workers import (
-    OnMessage,
-    OnProgress,
-    run_here,
-    run_members,
-    unfinished,
-    worker_count,
-)
-from diffattn.training.prepare import prepare_data
+from diffattn.studies.workers import OnMessage, OnProgress
 from diffattn.training.settings import apply_settings
 
 
@@ -61,10 +52,9 @@ def reproduce_gradient_flow(
         CheckpointError: ``out`` holds foreign or damaged files.
         DiffAttnError: A run failed.
     """
-    from diffattn.training.trainer import require_enough, train
+    from diffattn.training.trainer import train
 
     config = gradient_flow_study(scale, seeds=seeds, settings=settings, match=match)
-    workers = worker_count(workers)
     folder = Path(out) if out is not None else Path("runs") / f"gradient-flow-{scale}"
 
     def tell(name: str, event: dict[str, Any]) -> None:
@@ -73,23 +63,10 @@ def reproduce_gradient_flow(
         on_progress(name, event)
 
     with sole_writer(folder):
-        resolved = config.resolved()
-        recorded = recorded_study(folder, resolved, besides="data")
-        data = prepare_data(config.base.data, folder / "data", on_message=on_message)
-        require_enough(config.base, data)
-        if recorded is None:
-            facts = {"source": config.base.data.source, **data.facts()}
-            begin_study(folder, resolved, {"kind": "gradient-flow", "data": facts})
-        else:
-            require_same_data(folder, recorded, data.facts())
-        members = config.members()
-        waiting = unfinished(members, folder / "runs")
-        if waiting:
-            on_message(f"training {len(waiting)} of {len(members)} models")
-        if workers == 1:
-            run_here(waiting, folder / "runs", partial(train, data=data), on_progress=tell)
-        else:
-            run_members(waiting, data.folder, folder / "runs", workers=workers, on_progress=tell)
+        train_members(
+            config, "gradient-flow", folder, train, workers=workers,
+            on_message=on_message, on_progress=tell,
+        )  # fmt: skip
         _summarise(config, folder)
         return build_report(folder)
 

@@ -1,25 +1,16 @@
 """The scaling study: losses of matched models over sizes and over tokens, and their fits."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from diffattn.models.known_names import check_known
 from diffattn.records.io import read_json, write_json
 from diffattn.records.lock import sole_writer
 from diffattn.report.build import build_report
+from diffattn.studies.fixed_members import train_members
 from diffattn.studies.scaling.config import ScalingStudyConfig
 from diffattn.studies.scaling.summary import scaling_results
-from diffattn.studies.study_folder import begin_study, recorded_study, require_same_data
-from diffattn.studies.workers import (
-    OnMessage,
-    OnProgress,
-    run_here,
-    run_members,
-    unfinished,
-    worker_count,
-)
-from diffattn.training.prepare import prepare_data
+from diffattn.studies.workers import OnMessage, OnProgress
 from diffattn.training.settings import apply_settings
 
 
@@ -63,33 +54,17 @@ def reproduce_scaling(
         CheckpointError: ``out`` holds foreign or damaged files.
         DiffAttnError: A run failed.
     """
-    from diffattn.training.trainer import require_enough, train
+    from diffattn.training.trainer import train
 
     config = scaling_study(scale, seeds=seeds, settings=settings, match=match)
-    workers = worker_count(workers)
     folder = Path(out) if out is not None else Path("runs") / f"scaling-{scale}"
     with sole_writer(folder):
-        resolved = config.resolved()
-        recorded = recorded_study(folder, resolved, besides="data")
-        data = prepare_data(config.base.data, folder / "data", on_message=on_message)
-        require_enough(config.base, data)
-        if recorded is None:
-            facts = {"source": config.base.data.source, **data.facts()}
-            names = [member.config.name for member in config.members()]
-            begin_study(folder, resolved, {"kind": "scaling", "data": facts, "runs": names})
-        else:
-            require_same_data(folder, recorded, data.facts())
-        members = config.members()
-        waiting = unfinished(members, folder / "runs")
-        if waiting:
-            on_message(f"training {len(waiting)} of {len(members)} models")
-        if workers == 1:
-            here = partial(train, data=data)
-            run_here(waiting, folder / "runs", here, on_progress=on_progress)
-        else:
-            run_members(
-                waiting, data.folder, folder / "runs", workers=workers, on_progress=on_progress
-            )
+        names = [member.config.name for member in config.members()]
+        train_members(
+            config, "scaling", folder, train, workers=workers,
+            on_message=on_message, on_progress=on_progress,
+            facts={"runs": names},
+        )  # fmt: skip
         _summarise(config, folder, extrapolate)
         return build_report(folder)
 

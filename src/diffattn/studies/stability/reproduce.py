@@ -1,25 +1,16 @@
 """The stability study: loss and gradient spikes of matched models over learning rates."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from diffattn.models.known_names import check_known
 from diffattn.records.io import read_json, read_jsonl, write_json
 from diffattn.records.lock import sole_writer
 from diffattn.report.build import build_report
+from diffattn.studies.fixed_members import train_members
 from diffattn.studies.stability.config import StabilityStudyConfig
 from diffattn.studies.stability.summary import stability_results
-from diffattn.studies.study_folder import begin_study, recorded_study, require_same_data
-from diffattn.studies.workers import (
-    OnMessage,
-    OnProgress,
-    run_here,
-    run_members,
-    unfinished,
-    worker_count,
-)
-from diffattn.training.prepare import prepare_data
+from diffattn.studies.workers import OnMessage, OnProgress
 from diffattn.training.settings import apply_settings
 
 
@@ -60,32 +51,14 @@ def reproduce_stability(
         DiffAttnError: A run failed otherwise than by divergence.
     """
     from diffattn.training.stability import train_stability
-    from diffattn.training.trainer import require_enough
 
     config = stability_study(scale, seeds=seeds, settings=settings, match=match)
-    workers = worker_count(workers)
     folder = Path(out) if out is not None else Path("runs") / f"stability-{scale}"
     with sole_writer(folder):
-        resolved = config.resolved()
-        recorded = recorded_study(folder, resolved, besides="data")
-        data = prepare_data(config.base.data, folder / "data", on_message=on_message)
-        require_enough(config.base, data)
-        if recorded is None:
-            facts = {"source": config.base.data.source, **data.facts()}
-            begin_study(folder, resolved, {"kind": "stability", "data": facts})
-        else:
-            require_same_data(folder, recorded, data.facts())
-        members = config.members()
-        waiting = unfinished(members, folder / "runs")
-        if waiting:
-            on_message(f"training {len(waiting)} of {len(members)} models")
-        if workers == 1:
-            train = partial(train_stability, data=data)
-            run_here(waiting, folder / "runs", train, on_progress=on_progress)
-        else:
-            run_members(
-                waiting, data.folder, folder / "runs", workers=workers, on_progress=on_progress
-            )
+        train_members(
+            config, "stability", folder, train_stability, workers=workers,
+            on_message=on_message, on_progress=on_progress,
+        )  # fmt: skip
         _summarise(config, folder)
         return build_report(folder)
 
