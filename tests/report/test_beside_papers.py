@@ -7,6 +7,7 @@ from statistics import fmean
 import plotly.graph_objects as go
 import pytest
 
+from diffattn.errors import CheckpointError
 from diffattn.records.evaluations import (
     Comparison,
     EvalResult,
@@ -164,6 +165,12 @@ def test_damaged_foreign_and_second_studies_are_left_out(make_study, tmp_path):
     assert first.startswith("three was left out: ")
     assert other == "two was left out: there must be one study of text, got one, too."
     assert last.startswith("foreign was left out: must hold study.json")
+
+
+def test_a_page_needs_one_record_of_those_named(tmp_path):
+    with pytest.raises(CheckpointError, match=r"one record must be readable, got none: .*was left"):
+        build_papers_report([tmp_path], tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_hostile_text_is_shown(make_study, tmp_path):

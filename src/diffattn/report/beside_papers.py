@@ -74,9 +74,12 @@ def build_papers_report(
         The file written.
 
     Raises:
+        CheckpointError: Of the folders none could be read.
         OSError: The file cannot be written; an existing one is left as it was.
     """
     found = sort_folders(folders, root)
+    if folders and not (found.studies or found.evaluations or found.benchmarks):
+        raise CheckpointError(f"report: one record must be readable, got none: {found.gaps[0]}")
     studies = _read(found)
     charts, tables = _own(studies)
     page = papers_page(
