@@ -103,6 +103,26 @@ def test_no_more_than_the_given_number_run_at_a_time(count, members, tmp_path, m
     assert max(running) <= count
 
 
+@pytest.mark.parametrize("short", [True, False])
+def test_short_runs_share_processes(short, members, tmp_path, monkeypatch):
+    fake(
+        monkeypatch,
+        tmp_path,
+        """
+        send(done=True)
+        for line in sys.stdin:
+            send(done=True)
+        """,
+    )
+    done = []
+    run_members(
+        members, None, tmp_path / "runs", workers=2, short=short,
+        on_progress=lambda name, event: "done" in event and done.append(name),
+    )  # fmt: skip
+    assert sorted(done) == sorted(member.config.name for member in members)
+    assert len(list((tmp_path / "runs").glob("*.pid"))) == (2 if short else len(members))
+
+
 def test_finished_members_are_left_out(members, tmp_path):
     (tmp_path / members[1].config.name).mkdir()
     (tmp_path / members[1].config.name / "results.json").touch()
@@ -224,11 +244,25 @@ def test_a_real_worker_tells_one_json_line_per_event(body, events, status):
     with real_worker(body) as process:
         process.stdin.write('{"name": "r"}\n')
         process.stdin.flush()
-        assert [json.loads(line) for line in process.stdout] == events
+        assert [json.loads(process.stdout.readline()) for _ in events] == events
+        if status == 0:
+            process.stdin.close()  # or it would wait for another job
+        assert process.stdout.read() == ""
         log = process.stderr.read()
         assert process.wait() == status
     assert ("noise" in log and "more" in log) == ("noise" in body)
     assert "Error" not in log
+
+
+def test_a_real_worker_takes_one_job_after_another():
+    with real_worker("send(step=1)") as process:
+        for _ in range(3):
+            process.stdin.write('{"name": "r"}\n')
+            process.stdin.flush()
+            told = [json.loads(process.stdout.readline()) for _ in range(2)]
+            assert told == [{"step": 1}, {"done": True}]
+        process.stdin.close()
+        assert process.wait(timeout=10) == 0
 
 
 def test_a_real_worker_ends_with_the_process_that_waits_for_it():

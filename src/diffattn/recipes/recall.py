@@ -46,7 +46,7 @@ def laptop() -> dict[str, Any]:
     Expected: what learns within the steps given; one seed shows no difference between types.
     """
     return {
-        "tasks": (_noisy_recall(num_steps=800),),
+        "tasks": (_noisy_recall(num_steps=600),),
         "learning_rates": (2e-3,),
         "seeds": (0,),
     }

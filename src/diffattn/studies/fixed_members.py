@@ -43,6 +43,7 @@ def train_members(
     on_message: OnMessage,
     on_progress: OnProgress,
     facts: dict[str, Any] | None = None,
+    short: bool = False,
 ) -> None:
     """Begin or continue a study, and train what is left of it. Its folder is locked by the caller.
 
@@ -56,6 +57,7 @@ def train_members(
         on_message: Given one line per stage.
         on_progress: Given progress of each run: its name, and ``step`` and ``loss``.
         facts: More that ``study.json`` says.
+        short: A worker makes one run after another; see :func:`run_members`.
 
     Raises:
         ConfigError: ``folder`` holds another configuration.
@@ -80,4 +82,7 @@ def train_members(
     if workers == 1:
         run_here(waiting, folder / "runs", partial(train, data=data), on_progress=on_progress)
     else:
-        run_members(waiting, data.folder, folder / "runs", workers=workers, on_progress=on_progress)
+        run_members(
+            waiting, data.folder, folder / "runs",
+            workers=workers, on_progress=on_progress, short=short,
+        )  # fmt: skip

@@ -1,7 +1,7 @@
-"""One run of a study in a process of its own: ``python -m diffattn.studies.worker``.
+"""Runs of a study in a process of their own: ``python -m diffattn.studies.worker``.
 
-Reads a job, one line, from standard input and writes one JSON line per event to standard output.
-Ends when its standard input does: then the process that waits for it is gone.
+Reads jobs, a line each, from standard input and writes one JSON line per event to standard output.
+Ends when its standard input does, even within a run: then nobody waits for it.
 """
 
 import json
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from diffattn.errors import DiffAttnError
@@ -35,24 +36,28 @@ def job(config: Any, facts: dict[str, Any], data: Path | None, folder: Path) -> 
 
 
 def main() -> int:
-    """Run the job on standard input; 0 done, 1 failed."""
+    """Run the jobs on standard input; 0 done, 1 failed."""
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a library may print goes to the log
-    order = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    orders: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+    idle = threading.Event()
+    idle.set()
+    threading.Thread(target=_take_orders, args=(orders, idle), daemon=True).start()
 
     def send(**event: Any) -> None:
         print(json.dumps(event), file=events, flush=True)
 
-    try:
-        _train(order, send)
-    except DiffAttnError as error:
-        send(error=f"{order['name']}: {error}")
-        return 1
-    except OSError as error:  # a full disk, a folder that may not be written
-        send(error=f"{order['name']}: files must be writable, got {error}.")
-        return 1
-    send(done=True)
+    while (order := orders.get()) is not None:
+        try:
+            _train(order, send)
+        except DiffAttnError as error:
+            send(error=f"{order['name']}: {error}")
+            return 1
+        except OSError as error:  # a full disk, a folder that may not be written
+            send(error=f"{order['name']}: files must be writable, got {error}.")
+            return 1
+        idle.set()  # before the answer, after which standard input may end
+        send(done=True)
     return 0
 
 
@@ -114,10 +119,14 @@ def _train_on_task(order: dict[str, Any], **callbacks: Callable[..., None]) -> N
     train_recall(config, Path(order["folder"]), facts=order["facts"], **callbacks)
 
 
-def _end_with_parent() -> None:
-    while os.read(0, 1):  # not sys.stdin, whose lock would be held when the interpreter ends
-        pass
-    os._exit(1)
+def _take_orders(orders: "SimpleQueue[dict[str, Any] | None]", idle: threading.Event) -> None:
+    with os.fdopen(os.dup(0), encoding="utf-8") as lines:  # whose lock is no one else's
+        for line in lines:
+            idle.clear()
+            orders.put(json.loads(line))
+    if not idle.is_set():
+        os._exit(1)
+    orders.put(None)
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ def run_members(
     *,
     workers: int,
     on_progress: OnProgress,
+    short: bool = False,
 ) -> None:
     """Train the members, ``workers`` at a time.
 
@@ -88,39 +89,46 @@ def run_members(
         folder: Where the run directories lie, one per member.
         workers: Processes at a time, each with one thread.
         on_progress: Given the name of a run and each of its events.
+        short: A process makes one run after another, because to start one takes longer than a run;
+            peak memory is then that of the process so far.
 
     Raises:
-        DiffAttnError: A run failed; its log is ``<folder>/<name>.log``.
+        DiffAttnError: A run failed; its process's log is ``<folder>/<name>.log``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     waiting = _longest_first(members)
-    events: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
-    active: dict[str, subprocess.Popen[str]] = {}
+    events: queue.Queue[tuple[_Worker, dict[str, Any]]] = queue.Queue()
+    active: list[_Worker] = []
     failures: list[str] = []
     try:
         with ended_by_sigterm():
             while active or (waiting and not failures):
                 while waiting and len(active) < workers and not failures:
-                    member = waiting.pop(0)
-                    active[member.config.name] = _start(member, data, folder, events)
-                name, event = events.get()
+                    active.append(_Worker.start(folder / f"{waiting[0].config.name}.log", events))
+                    active[-1].give(waiting.pop(0), data, folder)
+                worker, event = events.get()
                 if "exit" not in event:
-                    on_progress(name, event)
+                    on_progress(worker.run, event)
                     if "error" in event:
                         failures.append(event["error"])
+                    if "done" in event and short and waiting and not failures:
+                        worker.give(waiting.pop(0), data, folder)
+                    elif "done" in event:
+                        worker.hang_up()
                     continue
-                _hang_up(active.pop(name))
+                worker.hang_up()
+                active.remove(worker)
                 if event["exit"] != 0 and not failures:
                     failures.append(
-                        f"{name}: the run must end by itself, got exit status {event['exit']}. "
-                        f"Its log: {folder / name}.log"
+                        f"{worker.run}: the run must end by itself, got exit status "
+                        f"{event['exit']}. Its log: {worker.log}"
                     )
     finally:
-        for process in active.values():
-            process.terminate()  # it saves a checkpoint first
-        for process in active.values():
-            process.wait()
-            _hang_up(process)
+        for worker in active:
+            worker.process.terminate()  # it saves a checkpoint first
+        for worker in active:
+            worker.process.wait()
+            worker.hang_up()
     if failures:
         raise DiffAttnError(failures[0])
 
@@ -170,41 +178,51 @@ def run_here(
         torch.set_num_threads(threads)
 
 
-def _start(
-    member: Member[Config],
-    data: Path | None,
-    folder: Path,
-    events: "queue.Queue[tuple[str, dict[str, Any]]]",
-) -> "subprocess.Popen[str]":
-    name = member.config.name
-    with (folder / f"{name}.log").open("w", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "diffattn.studies.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
-            start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the others
-        )
+@dataclass(eq=False, slots=True)
+class _Worker:
+    """A process that trains, one run at a time."""
 
-    def listen() -> None:
-        assert process.stdout is not None
-        with process.stdout:
-            for line in process.stdout:
-                with contextlib.suppress(json.JSONDecodeError):  # half a line of a killed worker
-                    events.put((name, json.loads(line)))
-        events.put((name, {"exit": process.wait()}))
+    process: "subprocess.Popen[str]"
+    log: Path
+    run: str = ""
+    """Name of the run it was given last."""
 
-    threading.Thread(target=listen, daemon=True).start()
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it has died already: its exit says so
-        process.stdin.write(job(member.config, member.facts, data, folder / name) + "\n")
-        process.stdin.flush()  # and left open: its end tells the worker that nobody waits for it
-    return process
+    @classmethod
+    def start(cls, log: Path, events: "queue.Queue[tuple[_Worker, dict[str, Any]]]") -> "_Worker":
+        with log.open("w", encoding="utf-8") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "diffattn.studies.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+                env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+                start_new_session=True,  # Ctrl-C reaches this process alone, which ends the others
+            )
+        worker = cls(process, log)
 
+        def listen() -> None:
+            assert process.stdout is not None
+            with process.stdout:
+                for line in process.stdout:
+                    with contextlib.suppress(json.JSONDecodeError):  # half a line: it was killed
+                        events.put((worker, json.loads(line)))
+            events.put((worker, {"exit": process.wait()}))
 
-def _hang_up(process: "subprocess.Popen[str]") -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.close()
+        threading.Thread(target=listen, daemon=True).start()
+        return worker
+
+    def give(self, member: Member[Any], data: Path | None, folder: Path) -> None:
+        """Its next run. Standard input stays open: its end says that nobody waits any more."""
+        self.run = member.config.name
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has died already: its exit says so
+            self.process.stdin.write(
+                job(member.config, member.facts, data, folder / self.run) + "\n"
+            )
+            self.process.stdin.flush()
+
+    def hang_up(self) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()

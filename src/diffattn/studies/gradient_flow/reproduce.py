@@ -65,7 +65,7 @@ def reproduce_gradient_flow(
     with sole_writer(folder):
         train_members(
             config, "gradient-flow", folder, train, workers=workers,
-            on_message=on_message, on_progress=tell,
+            on_message=on_message, on_progress=tell, short=True,
         )  # fmt: skip
         _summarise(config, folder)
         return build_report(folder)
