@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from rich.console import Console
 
 import diffattn
@@ -166,6 +167,28 @@ def test_dry_run_prints_the_configuration_and_creates_nothing(
     else:
         assert resolved["seeds"] == [4, 5]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_whole_on_one_gpu_grows_what_trains_on_text(cli, tmp_path):
+    command = ("reproduce", "--scale", "workstation", "--out", tmp_path / "all", "--dry-run")
+    called = cli(*command, "--set", "data.source=texts/")
+    assert (called.code, called.err) == (0, "")
+    studies = json.loads(called.out)
+    assert list(studies) == [
+        "text", "gradient-flow", "recall", "stability", "scaling", "ablations", "rank",
+    ]  # fmt: skip
+    larger = {name for name, of in studies.items() if of.get("scale") == "workstation"}
+    assert larger == {"text", "ablations", "rank"}
+    for name in larger:
+        assert studies[name]["config"]["model"]["hidden_size"] == 1_024
+        assert studies[name]["config"]["data"]["source"] == "texts/"
+        assert len(studies[name]["seeds"]) == 3
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_the_scale_of_a_gpu_needs_one(fails, tmp_path):
+    line = fails("reproduce", "--scale", "workstation", "--out", tmp_path / "all", code=2)
+    assert "scale 'workstation' needs a CUDA device, got none here" in line
 
 
 def test_a_dry_run_shows_how_the_run_is_executed(cli):

@@ -45,8 +45,9 @@ def reproduce(
     scale: Annotated[
         str,
         typer.Option(
-            help="smoke (a minute, all 3), laptop (10 minutes, all untimed; scaling, ablations and "
-            "rank hours) or study (hours, all days; not scaling)"
+            help="smoke (a minute, all 3), laptop (10 minutes, all 15; scaling, ablations and rank "
+            "hours), study (hours, all days; not scaling) or workstation (one GPU; all, text, "
+            "ablations, rank)"
         ),
     ] = "laptop",
     out: Annotated[
@@ -70,7 +71,7 @@ def reproduce(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="not all, not recall; e.g. data.source=texts/ (repeatable)",
+            help="not recall, of all only data; e.g. data.source=texts/ (repeatable)",
         ),
     ] = None,
     match: Annotated[
@@ -122,8 +123,11 @@ def reproduce(
         raise ConfigError(f"reproduce {study}: --extrapolate must be left out, it is of scaling.")
     if only is not None and study != WHOLE:
         raise ConfigError(f"reproduce {study}: --only must be left out, it is of all.")
-    if set_ and study in (WHOLE, "recall"):
+    if set_ and study == "recall":
         raise ConfigError(f"reproduce {study}: --set must be left out, got {set_[0]!r}.")
+    for setting in set_ or () if study == WHOLE else ():
+        if not setting.startswith("data."):
+            raise ConfigError(f"reproduce all: --set must name one of data, got {setting!r}.")
     if out is not None:
         require_folder_destination(out)
     settings = set_ or []
@@ -135,7 +139,7 @@ def reproduce(
             scale,
             out or Path("runs") / f"all-{scale}",
             () if only is None else tuple(name.strip() for name in only.split(",")),
-            plan=partial(_plan, seeds=numbers, match=match),
+            plan=partial(_plan, seeds=numbers, match=match, settings=settings),
             run=partial(run_study, seeds=numbers, match=match, workers=workers),
             first_seed=numbers is None,
             dry_run=dry_run,

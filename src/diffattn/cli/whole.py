@@ -22,7 +22,7 @@ def reproduce_all(
     """Run what a scale affords, and write the page of all of it.
 
     Args:
-        scale: ``"smoke"``, ``"laptop"`` or ``"study"``.
+        scale: ``"smoke"``, ``"laptop"``, ``"study"`` or ``"workstation"``.
         folder: Holds one folder per stage, ``results.json`` and ``report.html``.
         only: Names of stages. Default: all.
         plan: Of a study and its scale, with its seeds.
@@ -33,13 +33,13 @@ def reproduce_all(
     """
     from diffattn.cli.screen.progress import ItemProgress, RunsProgress
     from diffattn.errors import ConfigError
-    from diffattn.studies.whole import ANALYSIS, THROUGHPUT, scale_of, stages_of
+    from diffattn.studies.whole import ANALYSIS, THROUGHPUT, is_long, scale_of, stages_of
 
     stages = stages_of(scale, only)
     studies = [name for name in stages if name not in (ANALYSIS, THROUGHPUT)]
     if ANALYSIS in stages and "text" not in stages and not (folder / "text" / "runs").is_dir():
         raise ConfigError("reproduce all: --only must hold text, whose models analysis reads.")
-    seeds = {"seeds": (0,)} if first_seed and scale != "study" else {}
+    seeds = {"seeds": (0,)} if first_seed and not is_long(scale) else {}
     plans = {name: plan(name, scale_of(name, scale), **seeds) for name in studies}
     if dry_run:
         resolved = {name: of.config.resolved() for name, of in plans.items()}

@@ -17,6 +17,7 @@ from diffattn.recipes.sibling import laptop_sibling
 from diffattn.recipes.smoke import smoke
 from diffattn.recipes.study import study
 from diffattn.recipes.token_scaling import TOKEN_SCALING
+from diffattn.recipes.workstation import workstation
 from diffattn.training.config import RunConfig
 
 _LARGE: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
@@ -30,7 +31,12 @@ _LARGE: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
 }
 _SIBLING_TOKENS = {"long context": 1_024}
 GROUPS: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
-    "comparison": {"smoke": smoke, "laptop": laptop, "study": study},
+    "comparison": {
+        "smoke": smoke,
+        "laptop": laptop,
+        "study": study,
+        "workstation": workstation,
+    },
     **_LARGE,
     **{
         f"{group}, laptop": {
@@ -42,7 +48,7 @@ GROUPS: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
 }
 """Recipes by experiment; every large one has a small sibling."""
 RECIPES = {name: make for makes in GROUPS.values() for name, make in makes.items()}
-SCALES = ("smoke", "laptop", "study")
+SCALES = ("smoke", "laptop", "study", "workstation")
 """Recipes of softmax models, whose twins ``diffattn reproduce text`` compares."""
 
 

@@ -19,10 +19,12 @@ from diffattn.training.prepare import open_data
 
 ANALYSIS, THROUGHPUT = "analysis", "throughput"
 _FEW = ("text", "gradient-flow", "recall")
+_ALL = (*_FEW, "stability", "scaling", "ablations", "rank")
 STUDIES_OF: dict[str, tuple[str, ...]] = {
     "smoke": _FEW,
     "laptop": _FEW,
-    "study": (*_FEW, "stability", "scaling", "ablations", "rank"),
+    "study": _ALL,
+    "workstation": _ALL,
 }
 """Scale to its studies, in the order in which they run."""
 TITLES = {
@@ -36,7 +38,7 @@ TITLES = {
     ANALYSIS: "Attention, outliers and λ of the models trained on text",
     THROUGHPUT: "Speed of whole models",
 }
-_ANALYSED_TOKENS = {"smoke": 512, "laptop": 8_192, "study": 65_536}
+_ANALYSED_TOKENS = {"smoke": 512, "laptop": 8_192, "study": 65_536, "workstation": 65_536}
 _RESULTS = "results.json"
 
 
@@ -57,9 +59,21 @@ def stages_of(scale: str, only: Sequence[str] = ()) -> tuple[str, ...]:
     return tuple(name for name in stages if not only or name in only)
 
 
+def is_long(scale: str) -> bool:
+    """Whether a scale takes hours, so that it runs all studies with all their seeds."""
+    return STUDIES_OF[scale] == _ALL
+
+
 def scale_of(study: str, scale: str) -> str:
-    """The scale of one study within the whole; the one of scaling is its largest."""
-    return "laptop" if (study, scale) == ("scaling", "study") else scale
+    """The scale of one study within the whole: its largest, where it has none of that name.
+
+    On one GPU the comparisons grow, by their recipe; what is made of many small models does not.
+    """
+    if not is_long(scale):
+        return scale
+    if study == "scaling":
+        return "laptop"
+    return scale if study in ("text", "ablations", "rank") else "study"
 
 
 def analyse_models(
@@ -107,17 +121,21 @@ def analyse_models(
 def time_models(
     folder: Path, scale: str, *, on_message: Callable[[str], None] = lambda line: None
 ) -> None:
-    """Time whole models on one CPU thread, as ``diffattn bench models`` does.
+    """Time whole models on one CPU thread or on the GPU, as ``diffattn bench models`` does.
 
     Args:
         folder: Of the whole reproduction.
-        scale: At ``"study"`` all cases, else the quick ones.
+        scale: A long one has all cases, a short one the quick ones. ``"workstation"`` is of a GPU.
         on_message: Given one line per case.
     """
     from diffattn.benchmark.config import BenchConfig
     from diffattn.benchmark.session import result_path, run_bench
 
-    config = BenchConfig(suite="models", scale="full" if scale == "study" else "quick")
+    config = BenchConfig(
+        suite="models",
+        scale="full" if is_long(scale) else "quick",
+        device="cuda" if scale == "workstation" else "cpu",
+    )
     run_bench(config, result_path(folder / THROUGHPUT, config.device), on_message=on_message)
 
 
@@ -125,7 +143,7 @@ def finish(folder: Path, scale: str, stages: Sequence[str]) -> Path:
     """Write ``results.json`` and the page of everything that has finished.
 
     The page judges claims by the committed records, which have more seeds than a laptop's hour
-    gives; at study scale by the studies here, and by committed ones where there is none.
+    gives; at a long scale by the studies here, and by committed ones where there is none.
 
     Args:
         folder: Of the whole reproduction.
@@ -155,9 +173,9 @@ def finish(folder: Path, scale: str, stages: Sequence[str]) -> Path:
         if name != THROUGHPUT
     ]
     root = committed_claims()
-    studies = [folder / name for name in stages if name in STUDIES_OF["study"]]
+    studies = [folder / name for name in stages if name in _ALL]
     committed = [] if root is None else committed_folders(root)
-    if scale == "study" or root is None:
+    if is_long(scale) or root is None:
         kinds = {study_kind(study) for study in studies}
         rest = [f for f in committed if not _is_study(f) or study_kind(f) not in kinds]
         folders = [*studies, *rest]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.data.corpora import corpus_hash, load_corpus
+from diffattn.errors import ConfigError
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.known_names import check_known
 from diffattn.recipes.catalog import SCALES, recipe
@@ -39,6 +40,11 @@ _SCALES: dict[str, dict[str, Any]] = {
         "variants": MEMBERS["text"],
         "learning_rates": (1e-3, 2e-3, 4e-3, 8e-3),
     },
+    "workstation": {
+        "seeds": (0, 1, 2),
+        "variants": MEMBERS["text"],
+        "learning_rates": (3e-4, 6e-4, 1.2e-3, 2.4e-3),
+    },
 }
 """What each scale compares besides its recipe."""
 _FEWEST_SEEDS = 3
@@ -64,7 +70,8 @@ def reproduce(
     same call again continues what was interrupted.
 
     Args:
-        scale: ``"smoke"`` (a minute), ``"laptop"`` (under ten minutes) or ``"study"`` (hours).
+        scale: ``"smoke"`` (a minute), ``"laptop"`` (under ten minutes), ``"study"`` (days) or
+            ``"workstation"`` (one GPU).
         kind: ``"text"``; or ``"ablations"`` for Table 6, V2's ablations and the other reading of
             Shared DIFF's norm, or ``"rank"`` for Shared DIFF's rank and λ_init. These have one
             learning rate and test every row against what it changes one thing of.
@@ -82,16 +89,21 @@ def reproduce(
         ``costs.json``, ``counts.json``, ``maps.json``, ``data/`` and ``runs/``.
 
     Raises:
-        ConfigError: An unknown scale or setting, or ``out`` holds another configuration.
+        ConfigError: An unknown scale or setting, ``out`` holds another configuration, or the scale
+            is made for a GPU and there is none.
         CheckpointError: ``out`` holds foreign or damaged files.
         DiffAttnError: A run failed.
     """
+    import torch
+
     from diffattn.studies.text.summary import summarise
     from diffattn.studies.workers import run_members, unfinished, worker_count
     from diffattn.training.memory import require_run_memory
     from diffattn.training.trainer import RESULTS, require_enough
 
     config = comparison(scale, kind=kind, seeds=seeds, settings=settings, match=match)
+    if scale == "workstation" and not torch.cuda.is_available():
+        raise ConfigError("reproduce: scale 'workstation' needs a CUDA device, got none here.")
     workers = worker_count(workers)
     folder = Path(out) if out is not None else Path("runs") / study_name(scale, kind)
     trials = config.trials(config.base_rates())
