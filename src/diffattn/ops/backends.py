@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import BackendError, did_you_mean, shown
 from diffattn.ops import kernel_support
+from diffattn.ops.kernel_support import dotted
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +25,7 @@ _TRITON: dict[str, Any] = {
     "dtypes": kernel_support.dtypes(),
     "widths": _GPU_WIDTHS,
     "accepts_widths": kernel_support.accepts_widths,
+    "least_capability": kernel_support.LEAST_CAPABILITY,
     "available": kernel_support.available,
 }
 _CHUNKED: dict[str, Any] = {"devices": ("cpu", "meta"), "dtypes": _WIDE_FLOATS}
@@ -41,10 +43,13 @@ class Inputs:
     num_keys: int
     head_dim: int
     value_dim: int
+    capability: tuple[int, int] | None = None
+    """Compute capability of a CUDA device, major and minor; ``None``: of another device."""
     needs_gradient: bool = False
     """Whether an input is part of a graph that will be differentiated."""
     elsewhere: bool = False
-    """Whether another machine is meant, on which every backend of its device is available."""
+    """Whether another machine is meant, on which every backend of its device is available and
+    has passed its tests."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +60,10 @@ class Backend:
     summary: str
     devices: tuple[str, ...] | None = None
     """Device types; ``None``: every device of PyTorch."""
+    least_capability: tuple[int, int] | None = None
+    """Compute capability that CUDA devices need; ``None``: any."""
+    most_capability: tuple[int, int] | None = None
+    """The last one it runs on; ``None``: no last one."""
     dtypes: tuple[str, ...] = _ALL_FLOATS
     """Names of PyTorch's dtypes."""
     widths: str = "any"
@@ -78,6 +87,12 @@ class Backend:
             return missing
         if self.devices is not None and inputs.device not in self.devices:
             return f"needs device in {{{', '.join(self.devices)}}}, got {inputs.device}"
+        if inputs.device == "cuda" and not (inputs.elsewhere or self._runs_on(inputs.capability)):
+            above = " or above" if self.most_capability is None else ""
+            return (
+                f"needs compute capability {dotted(self.least_capability)}{above}, "
+                f"got {dotted(inputs.capability)}"
+            )
         if not _is_in(inputs.dtype, self.dtypes):
             got = str(inputs.dtype).removeprefix("torch.")
             return f"needs dtype in {{{', '.join(self.dtypes)}}}, got {got}"
@@ -88,6 +103,13 @@ class Backend:
         if inputs.needs_gradient and inputs.device in self.no_gradient_on:
             return f"has no gradient on {inputs.device}: detach q, k and v or use torch.no_grad()"
         return None
+
+    def _runs_on(self, capability: tuple[int, int] | None) -> bool:
+        if self.least_capability is None:
+            return True
+        if capability is None or capability < self.least_capability:
+            return False
+        return self.most_capability is None or capability <= self.most_capability
 
 
 def _is_in(dtype: torch.dtype, names: tuple[str, ...]) -> bool:
@@ -135,7 +157,9 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             dtypes=("float16", "bfloat16"),
             widths="head_dim in {64, 128} and Dv = head_dim or 2 head_dim",
             accepts_widths=kernel_support.hopper_accepts_widths,
-            available=kernel_support.hopper_available,
+            least_capability=kernel_support.HOPPER_CAPABILITY,
+            most_capability=kernel_support.HOPPER_CAPABILITY,
+            available=kernel_support.available,
         ),
         Backend(name="composed", summary="one softmax-attention call for both maps"),
         Backend(name="flash_diff_attn_1", summary="the paper's two calls, V undivided"),
@@ -213,6 +237,7 @@ def describe(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Inpu
         num_keys=k.shape[1],
         head_dim=q.shape[-1],
         value_dim=v.shape[-1],
+        capability=kernel_support.compute_capability(q.device),
         needs_gradient=torch.is_grad_enabled() and any(x.requires_grad for x in inputs),
     )
 
@@ -272,11 +297,12 @@ def _auto_diff_attention(inputs: Inputs) -> str:
 
     Few queries hold no map worth saving: what counts is that K and V are read once. On a CPU a
     small map is cheaper to hold than to cut up, a large one goes by chunks. Elsewhere the composed
-    form keeps memory flat at every length, where Triton's kernels cannot run.
+    form keeps memory flat at every length, where Triton's kernels cannot run, or never did.
     """
     import torch
 
-    if inputs.device == "cuda" and inputs.dtype != torch.float32:
+    proven = inputs.elsewhere or kernel_support.unverified(inputs.capability) is None
+    if inputs.device == "cuda" and inputs.dtype != torch.float32 and proven:
         # A packed row has as many queries as keys, a cache has more keys.
         few = inputs.num_queries <= min(_FEW_QUERIES, inputs.num_keys - 1)
         for name in ("triton_decode", "triton") if few else ("triton",):
