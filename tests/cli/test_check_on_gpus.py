@@ -27,7 +27,7 @@ def one_gpu(monkeypatch):
 
     def build(capability, records):
         monkeypatch.delenv(kernel_support.OPT_IN, raising=False)
-        monkeypatch.setenv("TRITON_INTERPRET", "0")
+        monkeypatch.setattr(kernel_support, "_INTERPRETED", False)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA Fake")

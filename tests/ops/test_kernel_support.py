@@ -16,9 +16,9 @@ pytest.importorskip("triton", reason="its version is what is asked for")
 @pytest.fixture
 def fresh_look():
     """Nothing remembered of the installed triton, before and after."""
-    kernel_support.installed_version.cache_clear()
+    kernel_support._wrong_version.cache_clear()
     yield
-    kernel_support.installed_version.cache_clear()
+    kernel_support._wrong_version.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_available_names_what_is_missing(installed, reason, monkeypatch, fresh_l
             raise PackageNotFoundError(name)
         return installed
 
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(kernel_support, "_INTERPRETED", True)
     monkeypatch.setattr(kernel_support, "version", version)
     assert kernel_support.available() == reason
 
@@ -51,20 +51,22 @@ def test_available_sees_a_blocked_package(monkeypatch, fresh_look):
 
 
 def test_cpu_tensors_need_the_interpreter(monkeypatch):
+    monkeypatch.setattr(kernel_support, "_CAPABILITIES", {})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr(kernel_support, "_INTERPRETED", False)
     assert kernel_support.available() == (
         "needs a CUDA device, or TRITON_INTERPRET=1 set before Python starts, got neither"
     )
     assert "cpu" not in kernel_support.devices()
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(kernel_support, "_INTERPRETED", True)
     assert kernel_support.available() is None
     assert "cpu" in kernel_support.devices()
 
 
 def test_rocm_is_no_cuda(monkeypatch):
     """Its devices are of type "cuda" and have numbers that mean something else."""
-    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr(kernel_support, "_INTERPRETED", False)
+    monkeypatch.setattr(kernel_support, "_CAPABILITIES", {})
     monkeypatch.setattr(torch.version, "hip", "7.1")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", None)

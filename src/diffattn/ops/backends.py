@@ -113,9 +113,7 @@ class Backend:
 
 
 def _is_in(dtype: torch.dtype, names: tuple[str, ...]) -> bool:
-    import torch
-
-    return any(dtype == getattr(torch, name) for name in names)
+    return str(dtype).removeprefix("torch.") in names
 
 
 _TABLE: dict[str, tuple[Backend, ...]] = {
@@ -227,7 +225,9 @@ def describe(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Inpu
     """Read the facts a choice depends on off the tensors of one call."""
     import torch
 
-    inputs = (q, k, v) if lam is None else (q, k, v, lam)
+    differentiated = q.requires_grad or k.requires_grad or v.requires_grad
+    if lam is not None:
+        differentiated = differentiated or lam.requires_grad
     return Inputs(
         device=q.device.type,
         dtype=q.dtype,
@@ -238,7 +238,7 @@ def describe(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Inpu
         head_dim=q.shape[-1],
         value_dim=v.shape[-1],
         capability=kernel_support.compute_capability(q.device),
-        needs_gradient=torch.is_grad_enabled() and any(x.requires_grad for x in inputs),
+        needs_gradient=differentiated and torch.is_grad_enabled(),
     )
 
 
@@ -256,17 +256,18 @@ def resolve(op: str, name: str, inputs: Inputs) -> str:
     Raises:
         BackendError: Unknown name, or the named backend cannot run these inputs.
     """
-    known = {backend.name: backend for backend in table(op)}
-    if isinstance(name, str) and name == "auto":
+    if isinstance(name, str) and name == "auto" and op in _AUTO:
         return _AUTO[op](inputs)
-    if not isinstance(name, str) or name not in known:
+    chosen = _row(op, name)
+    if chosen is None:
+        known = names(op)
         hint = did_you_mean(name, [*known, "auto"]) if isinstance(name, str) else ""
         raise BackendError(
             f"{op}: backend must be in {{auto, {', '.join(known)}}}, got {shown(name)}.{hint}"
         )
-    reason = known[name].refuses(inputs)
+    reason = chosen.refuses(inputs)
     if reason:
-        usable = [other.name for other in known.values() if other.refuses(inputs) is None]
+        usable = [other.name for other in table(op) if other.refuses(inputs) is None]
         raise BackendError(f"{op}: backend {name!r} {reason}. Usable here: {', '.join(usable)}.")
     return name
 
@@ -279,12 +280,24 @@ def copies_keys(op: str, name: str, inputs: Inputs) -> bool:
         name: What :func:`resolve` gave.
         inputs: The facts of the call.
     """
-    (backend,) = (backend for backend in table(op) if backend.name == name)
-    return inputs.needs_gradient or not backend.reads_in_place
+    if inputs.needs_gradient:
+        return True
+    backend = _row(op, name)
+    assert backend is not None
+    return not backend.reads_in_place
+
+
+def _row(op: str, name: str) -> Backend | None:
+    """The row of a name, ``None`` if there is none."""
+    for backend in table(op):
+        if backend.name == name:
+            return backend
+    return None
 
 
 def _refusal(op: str, name: str, inputs: Inputs) -> str | None:
-    (backend,) = (backend for backend in table(op) if backend.name == name)
+    backend = _row(op, name)
+    assert backend is not None
     return backend.refuses(inputs)
 
 

@@ -25,19 +25,17 @@ OPT_IN = "DIFFATTN_UNVERIFIED_KERNELS"
 TESTED = verified_devices.read()
 _CAPABILITIES: dict[int, tuple[int, int]] = {}
 """By index of the device: asked on every call, and slow to ask."""
+_TRUE = ("1", "true", "on", "yes", "y")
+_INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in _TRUE
+"""Read once, as Triton does where a kernel is defined."""
 
 
 def available() -> str | None:
     """Why the Triton kernels cannot run on this machine, or ``None``."""
-    (major, first), (_, last) = TRITON_VERSIONS
-    wanted = f"needs triton {major}.{first} to {major}.{last}"
-    installed = installed_version()
-    if installed is None:
-        return f"{wanted}, which is not installed"
-    numbers = tuple(int(part) for part in installed.split(".")[:2])
-    if not (major, first) <= numbers <= (major, last):
-        return f"{wanted}, got {installed}"
-    if _interpreted():
+    wrong_version = _wrong_version()
+    if wrong_version:
+        return wrong_version
+    if _INTERPRETED or _CAPABILITIES:  # of GPUs that have been asked
         return None
     import torch
 
@@ -94,7 +92,7 @@ def unverified(capability: tuple[int, int] | None) -> str | None:
 
     A kernel that compiles may still be wrong, or trap: only tests on such a GPU can tell.
     """
-    if _is_set(OPT_IN):
+    if os.environ.get(OPT_IN, "").lower() in _TRUE:
         return None
     if capability is None:
         return "its compute capability is unknown"
@@ -114,6 +112,19 @@ def dotted(capability: tuple[int, int] | None) -> str:
 
 
 @functools.cache  # asked on every call, and a search of the file system each time
+def _wrong_version() -> str | None:
+    """Why the installed triton cannot be used, or ``None``."""
+    (major, first), (_, last) = TRITON_VERSIONS
+    wanted = f"needs triton {major}.{first} to {major}.{last}"
+    installed = installed_version()
+    if installed is None:
+        return f"{wanted}, which is not installed"
+    numbers = tuple(int(part) for part in installed.split(".")[:2])
+    if not (major, first) <= numbers <= (major, last):
+        return f"{wanted}, got {installed}"
+    return None
+
+
 def installed_version() -> str | None:
     """The version of triton, or ``None``."""
     try:
@@ -125,13 +136,13 @@ def installed_version() -> str | None:
 
 def devices() -> tuple[str, ...]:
     """Device types the kernels take here: CPU tensors only in Triton's interpreter."""
-    return ("cpu", "cuda", "meta") if _interpreted() else ("cuda", "meta")
+    return ("cpu", "cuda", "meta") if _INTERPRETED else ("cuda", "meta")
 
 
 def dtypes() -> tuple[str, ...]:
     """Dtypes the kernels compute right: Triton's interpreter multiplies bfloat16 as integers."""
     floats = ("float16", "float32")
-    return floats if _interpreted() else ("bfloat16", *floats)
+    return floats if _INTERPRETED else ("bfloat16", *floats)
 
 
 def accepts_widths(head_dim: int, value_dim: int) -> bool:
@@ -142,11 +153,3 @@ def accepts_widths(head_dim: int, value_dim: int) -> bool:
 def hopper_accepts_widths(head_dim: int, value_dim: int) -> bool:
     """Whether the Hopper kernel takes these widths."""
     return head_dim in (64, 128) and value_dim in (head_dim, 2 * head_dim)
-
-
-def _interpreted() -> bool:
-    return _is_set("TRITON_INTERPRET")
-
-
-def _is_set(variable: str) -> bool:
-    return os.environ.get(variable, "").lower() in ("1", "true", "on", "yes", "y")
