@@ -204,7 +204,7 @@ def test_check_measures_every_backend(cli):
     called = cli("check", "--json")
     assert (called.code, called.err) == (0, "")
     facts = json.loads(called.out)
-    assert set(facts) == {"versions", "hardware", "backends"}
+    assert set(facts) == {"versions", "hardware", "gpus", "backends"}
     rows = {row["backend"]: row for row in facts["backends"] if row["device"] == "cpu"}
     assert tuple(rows) == backends.names("diff_attention")
     for name, row in rows.items():
@@ -214,6 +214,7 @@ def test_check_measures_every_backend(cli):
         else:
             assert row["runs"]
             assert 0 < row["error"] < 1e-5
+        assert row["training"] is None  # for GPUs
 
 
 def test_check_fails_if_a_backend_is_wrong(cli, monkeypatch):

@@ -262,6 +262,18 @@ class TestKeyMask:
         assert result.key_padding_mask.tolist() == [[False, True, True], [True, True, True]]
         assert result.kv_lengths is None
 
+    def test_a_graph_that_is_being_captured_keeps_its_mask(self, monkeypatch):
+        """A look at the values would end the capture."""
+
+        class OnGpu(torch.Tensor):
+            is_cuda = True
+
+        for capturing in (False, True):
+            monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda x=capturing: x)
+            mask = torch.ones(2, 3, dtype=torch.bool).as_subclass(OnGpu)
+            result = key_mask(mask, None, None, self.embeds)
+            assert (result.key_padding_mask is not None) is capturing
+
     def test_a_static_cache_hides_its_unwritten_tail(self, make_config):
         cache = make_cache("static", make_config(), length=7)
         first = key_mask(None, None, cache, self.embeds)

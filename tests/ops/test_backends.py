@@ -8,9 +8,10 @@ import torch
 from torch.nn import functional
 
 from diffattn.errors import BackendError
-from diffattn.ops import backends
+from diffattn.ops import backends, kernel_support
 from diffattn.ops.diff_attention import api
 from diffattn.ops.diff_attention.api import diff_attention
+from diffattn.ops.verified_devices import VerifiedDevice
 from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
 
 OP = "diff_attention"
@@ -101,17 +102,86 @@ def test_auto_never_chooses_what_refuses(dtype, device, widths, num_queries):
         ({"num_keys": 9, "needs_gradient": True}, "triton"),
     ],
 )
-def test_auto_decodes_on_a_gpu_only_what_the_kernel_takes(facts_of_call, chosen, monkeypatch):
-    rows = [
-        replace(row, available=lambda: None, devices=("cuda",), no_gradient_on=("cuda",) * (
-            row.gradient == "none"
-        ))
-        if row.name in ("triton", "triton_decode") else row
-        for row in backends.table(OP)
-    ]  # fmt: skip
-    monkeypatch.setitem(backends._TABLE, OP, tuple(rows))
-    half = {"device": "cuda", "dtype": torch.float16, "head_dim": 64, "value_dim": 128}
-    assert backends.resolve(OP, "auto", facts(**half, **facts_of_call)) == chosen
+def test_auto_decodes_on_a_gpu_only_what_the_kernel_takes(facts_of_call, chosen, on_gpus):
+    on_gpus(verified=True)
+    assert backends.resolve(OP, "auto", facts(**H100, **facts_of_call)) == chosen
+
+
+H100 = {"device": "cuda", "dtype": torch.bfloat16, "head_dim": 64, "value_dim": 128,
+        "capability": (9, 0)}  # fmt: skip
+
+
+@pytest.fixture
+def on_gpus(monkeypatch):
+    """The table of a machine with GPUs, on which the kernels have passed or not."""
+
+    def build(*, verified):
+        kernels = ("triton", "triton_decode", "hopper")
+        for op in ("diff_attention", "softmax_attention"):
+            rows = [
+                replace(
+                    row, available=lambda: None, devices=("cuda",),
+                    dtypes=("float16", "bfloat16", "float32"),
+                    no_gradient_on=("cuda",) * (row.gradient == "none"),
+                ) if row.name in kernels else row
+                for row in backends.table(op)
+            ]  # fmt: skip
+            monkeypatch.setitem(backends._TABLE, op, tuple(rows))
+        monkeypatch.delenv(kernel_support.OPT_IN, raising=False)
+        records = [VerifiedDevice(
+            capability=(9, 0), device="NVIDIA H100", torch="2.13.0", triton="3.7.1",
+            commit="0123456", date="2026-12-01", passed=400, failed=0, skipped=0,
+        )]  # fmt: skip
+        monkeypatch.setattr(kernel_support, "TESTED", records if verified else ())
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("verified", "capability", "chosen"),
+    [
+        (True, (9, 0), "triton"),
+        (True, (8, 0), "composed"),  # of another family there is no record
+        (False, (9, 0), "composed"),
+        (True, (7, 5), "composed"),
+        (True, None, "composed"),
+    ],
+)
+def test_auto_waits_for_a_record_of_the_device(verified, capability, chosen, on_gpus, monkeypatch):
+    on_gpus(verified=verified)
+    inputs = facts(**H100 | {"capability": capability, "num_queries": 100, "num_keys": 100})
+    assert backends.resolve(OP, "auto", inputs) == chosen
+    few = replace(inputs, num_queries=1)
+    assert backends.resolve(OP, "auto", few) == (
+        "triton_decode" if chosen == "triton" else "decode"
+    )
+    monkeypatch.setenv(kernel_support.OPT_IN, "1")
+    able = capability is not None and capability >= (8, 0)
+    assert backends.resolve(OP, "auto", inputs) == ("triton" if able else "composed")
+
+
+@pytest.mark.parametrize("op", ["diff_attention", "softmax_attention"])
+def test_a_name_asks_for_a_chip_that_can_and_for_no_record(op, on_gpus):
+    on_gpus(verified=False)
+    assert backends.resolve(op, "triton", facts(**H100)) == "triton"
+    for capability, got in (((7, 5), "7.5"), (None, "none")):
+        needs = f"backend 'triton' needs compute capability 8.0 or above, got {got}. Usable here:"
+        with pytest.raises(BackendError, match=re.escape(f"{op}: {needs}")):
+            backends.resolve(op, "triton", facts(**H100 | {"capability": capability}))
+
+
+@pytest.mark.parametrize(("capability", "got"), [((8, 9), "8.9"), ((10, 0), "10.0")])
+def test_hopper_asks_for_its_chip(capability, got, on_gpus):
+    on_gpus(verified=False)
+    assert backends.resolve(OP, "hopper", facts(**H100)) == "hopper"
+    with pytest.raises(BackendError, match=f"needs compute capability 9.0, got {got}"):
+        backends.resolve(OP, "hopper", facts(**H100 | {"capability": capability}))
+
+
+def test_another_machine_is_taken_as_verified(on_gpus):
+    on_gpus(verified=False)
+    planned = facts(**H100 | {"capability": None, "elsewhere": True, "num_queries": 100})
+    assert backends.resolve(OP, "auto", planned) == "triton"
 
 
 def test_a_gradient_of_lambda_alone_counts():

@@ -1,12 +1,14 @@
 """What the capability table says of the kernels on a given machine."""
 
 import importlib.util
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
 
 from diffattn.ops import kernel_support
+from diffattn.ops.verified_devices import VerifiedDevice
 
 pytest.importorskip("triton", reason="its version is what is asked for")
 
@@ -14,9 +16,9 @@ pytest.importorskip("triton", reason="its version is what is asked for")
 @pytest.fixture
 def fresh_look():
     """Nothing remembered of the installed triton, before and after."""
-    kernel_support.installed_version.cache_clear()
+    kernel_support._wrong_version.cache_clear()
     yield
-    kernel_support.installed_version.cache_clear()
+    kernel_support._wrong_version.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -35,7 +37,7 @@ def test_available_names_what_is_missing(installed, reason, monkeypatch, fresh_l
             raise PackageNotFoundError(name)
         return installed
 
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(kernel_support, "_INTERPRETED", True)
     monkeypatch.setattr(kernel_support, "version", version)
     assert kernel_support.available() == reason
 
@@ -49,15 +51,76 @@ def test_available_sees_a_blocked_package(monkeypatch, fresh_look):
 
 
 def test_cpu_tensors_need_the_interpreter(monkeypatch):
+    monkeypatch.setattr(kernel_support, "_CAPABILITIES", {})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr(kernel_support, "_INTERPRETED", False)
     assert kernel_support.available() == (
         "needs a CUDA device, or TRITON_INTERPRET=1 set before Python starts, got neither"
     )
     assert "cpu" not in kernel_support.devices()
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(kernel_support, "_INTERPRETED", True)
     assert kernel_support.available() is None
     assert "cpu" in kernel_support.devices()
+
+
+def test_rocm_is_no_cuda(monkeypatch):
+    """Its devices are of type "cuda" and have numbers that mean something else."""
+    monkeypatch.setattr(kernel_support, "_INTERPRETED", False)
+    monkeypatch.setattr(kernel_support, "_CAPABILITIES", {})
+    monkeypatch.setattr(torch.version, "hip", "7.1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", None)
+    assert kernel_support.available() == "needs a CUDA device, got ROCm"
+    assert kernel_support.compute_capability(torch.device("cuda", 97)) is None
+
+
+class Chip:
+    def __init__(self, major, minor):
+        self.major, self.minor = major, minor
+
+
+def test_the_capability_is_that_of_the_tensors_device_and_asked_once(monkeypatch):
+    asked = []
+
+    def properties(device):
+        asked.append(device.index)
+        return Chip(7, 5) if device.index == 1 else Chip(9, 0)
+
+    monkeypatch.setattr(kernel_support, "_CAPABILITIES", {})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    for _ in range(2):
+        assert kernel_support.compute_capability(torch.device("cuda", 0)) == (9, 0)
+        assert kernel_support.compute_capability(torch.device("cuda", 1)) == (7, 5)
+    assert asked == [0, 1]
+    assert kernel_support.compute_capability(torch.device("cuda")) == (9, 0)
+    assert asked == [0, 1, None]  # the current device may be another one each time
+    assert kernel_support.compute_capability(torch.device("cpu")) is None
+
+
+PASSED = VerifiedDevice(
+    capability=(9, 0), device="NVIDIA H100", torch="2.13.0", triton="3.7.1", commit="0123456",
+    date="2026-12-01", passed=400, failed=0, skipped=0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("records", "capability", "reason"),
+    [
+        ((), (9, 0), "no record says that they passed on compute capability 9.0"),
+        ((PASSED,), (8, 0), "no record says that they passed on compute capability 8.0"),
+        ((PASSED,), (9, 0), None),
+        ((PASSED, replace(PASSED, failed=3)), (9, 0),
+         "3 of 403 tests failed on NVIDIA H100 (2026-12-01)"),
+        ((PASSED,), None, "its compute capability is unknown"),
+    ],
+)  # fmt: skip
+def test_kernels_wait_for_a_record_of_their_device(records, capability, reason, monkeypatch):
+    monkeypatch.delenv(kernel_support.OPT_IN, raising=False)
+    monkeypatch.setattr(kernel_support, "TESTED", records)
+    assert kernel_support.unverified(capability) == reason
+    monkeypatch.setenv(kernel_support.OPT_IN, "1")
+    assert kernel_support.unverified(capability) is None
 
 
 def test_widths():

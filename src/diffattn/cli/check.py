@@ -5,6 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
+TRAINING_SHAPE: dict[str, Any] = {
+    "batch": 1, "num_queries": 2048, "num_heads": 8, "num_kv_heads": 8, "head_dim": 128,
+    "value_dim": 256, "lam_axes": "bth",
+}  # fmt: skip
+"""What every backend computes in bfloat16 on a GPU: one sequence of a layer of 2,048 channels."""
+
 
 def check(
     json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
@@ -12,9 +18,10 @@ def check(
     """Show which backends run here, and why others do not."""
     from diffattn.records.run import hardware, package_versions
 
-    rows = _backends()
+    rows, gpus = _backends(), _gpus()
     if json_:
-        facts = {"versions": package_versions(), "hardware": hardware(), "backends": rows}
+        facts: dict[str, Any] = {"versions": package_versions(), "hardware": hardware()}
+        facts |= {"gpus": gpus, "backends": rows}
         typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
     else:
         from diffattn.cli.screen.tables import print_table
@@ -24,19 +31,56 @@ def check(
         )
         print_table([_shown(row) for row in rows])
         typer.echo("Largest error: float32 output and gradients against the reference in float64.")
+        if gpus:
+            typer.echo(
+                "On cuda also bfloat16 at a training shape, against what rounding explains: "
+                "output and gradients."
+            )
+        for gpu in gpus:
+            typer.echo(
+                f"{gpu['device']}, {gpu['name']}, compute capability {gpu['capability']}: "
+                f"{gpu['auto']}"
+            )
     if any(row["wrong"] for row in rows):
         raise typer.Exit(1)
 
 
 def _shown(row: dict[str, Any]) -> dict[str, str]:
     right = "right" if row["gradient"] else "right; no gradient"
+    training = row["training"]
+    if training is not None and not training["passed"]:
+        wrong = f"wrong in bfloat16: {training['worst']} of {training['compared']}"
+    else:
+        wrong = "wrong"
     return {
         "backend": row["backend"],
         "device": row["device"],
         "runs": "yes" if row["runs"] else "no",
         "largest error": "" if row["error"] is None else f"{row['error']:.1e}",
-        "verdict": "wrong" if row["wrong"] else row["why_not"] or right,
+        "verdict": wrong if row["wrong"] else row["why_not"] or right,
     }
+
+
+def _gpus() -> list[dict[str, str]]:
+    """Every GPU here, and whether ``auto`` chooses kernels on it."""
+    import torch
+
+    from diffattn.ops import kernel_support
+
+    gpus = []
+    for index in range(torch.cuda.device_count()):
+        device = torch.device("cuda", index)
+        capability = kernel_support.compute_capability(device)
+        if capability is not None:
+            gpus.append(
+                {
+                    "device": str(device),
+                    "name": torch.cuda.get_device_name(device),
+                    "capability": kernel_support.dotted(capability),
+                    "auto": kernel_support.auto_says(capability),
+                }
+            )
+    return gpus
 
 
 def _backends() -> list[dict[str, Any]]:
@@ -71,6 +115,7 @@ def _backends() -> list[dict[str, Any]]:
     rows = []
     for name in backends.names("diff_attention"):
         for device in devices:
+            differentiable = device not in rows_by_name[name].no_gradient_on
             error, why_not = None, ""
             try:
                 measured = run(torch.float32, device, name)
@@ -81,15 +126,38 @@ def _backends() -> list[dict[str, Any]]:
             except BackendError as refusal:
                 # The sentence in the middle: the row names the backend, the table the others.
                 why_not = str(refusal).split(f"{name!r} ", 1)[-1].split(". Usable here")[0]
+            training = None if device == "cpu" else _at_training_shape(name, device, differentiable)
             rows.append(
                 {
                     "backend": name,
                     "device": device,
-                    "runs": error is not None,
+                    "runs": error is not None or training is not None,
                     "error": error,
-                    "gradient": device not in rows_by_name[name].no_gradient_on,
-                    "why_not": why_not,
-                    "wrong": error is not None and not error < 1e-4,
+                    "training": training,
+                    "gradient": differentiable,
+                    "why_not": "" if training is not None else why_not,
+                    "wrong": (error is not None and not error < 1e-4)
+                    or (training is not None and not training["passed"]),
                 }
             )
     return rows
+
+
+def _at_training_shape(name: str, device: str, gradients: bool) -> dict[str, Any] | None:
+    """bfloat16 against the reference in float64, by rows; ``None`` where it does not run."""
+    from functools import partial
+
+    import torch
+
+    from diffattn.benchmark.checking import check_diff
+    from diffattn.errors import BackendError
+    from diffattn.ops.diff_attention.api import diff_attention
+    from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+
+    case = OpCase(name="training", **TRAINING_SHAPE)
+    inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16, device=device)
+    call = partial(diff_attention, inputs.q, inputs.k, inputs.v, inputs.lam, backend=name)
+    try:
+        return check_diff(call, inputs, gradients)
+    except BackendError:
+        return None  # the small input says why

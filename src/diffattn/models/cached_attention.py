@@ -35,7 +35,7 @@ from diffattn.models.one_call.kernels import (
     through_maps,
 )
 from diffattn.models.one_call.masks import KeyMask
-from diffattn.ops import backends
+from diffattn.ops import backends, kernel_support
 from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
 
@@ -114,7 +114,8 @@ def chosen_backend(
         dtype: Of the queries.
         batch: Rows.
         num_tokens: Per row.
-        elsewhere: Whether another machine is meant, with every backend of its device.
+        elsewhere: Whether another machine is meant, whose device runs every backend and has
+            passed the kernels' tests.
 
     Returns:
         A name from ``backends.names(config.attention_op)``.
@@ -134,6 +135,7 @@ def chosen_backend(
         num_keys=num_tokens,
         head_dim=config.head_dim,
         value_dim=config.cached_kv_shape[1],
+        capability=kernel_support.compute_capability(torch.device(device)),
         needs_gradient=True,
         elsewhere=elsewhere,
     )

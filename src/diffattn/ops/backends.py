@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import BackendError, did_you_mean, shown
 from diffattn.ops import kernel_support
+from diffattn.ops.kernel_support import dotted
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +25,7 @@ _TRITON: dict[str, Any] = {
     "dtypes": kernel_support.dtypes(),
     "widths": _GPU_WIDTHS,
     "accepts_widths": kernel_support.accepts_widths,
+    "least_capability": kernel_support.LEAST_CAPABILITY,
     "available": kernel_support.available,
 }
 _CHUNKED: dict[str, Any] = {"devices": ("cpu", "meta"), "dtypes": _WIDE_FLOATS}
@@ -41,10 +43,13 @@ class Inputs:
     num_keys: int
     head_dim: int
     value_dim: int
+    capability: tuple[int, int] | None = None
+    """Compute capability of a CUDA device, major and minor; ``None``: of another device."""
     needs_gradient: bool = False
     """Whether an input is part of a graph that will be differentiated."""
     elsewhere: bool = False
-    """Whether another machine is meant, on which every backend of its device is available."""
+    """Whether another machine is meant, on which every backend of its device is available and
+    has passed its tests."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +60,10 @@ class Backend:
     summary: str
     devices: tuple[str, ...] | None = None
     """Device types; ``None``: every device of PyTorch."""
+    least_capability: tuple[int, int] | None = None
+    """Compute capability that CUDA devices need; ``None``: any."""
+    most_capability: tuple[int, int] | None = None
+    """The last one it runs on; ``None``: no last one."""
     dtypes: tuple[str, ...] = _ALL_FLOATS
     """Names of PyTorch's dtypes."""
     widths: str = "any"
@@ -78,6 +87,12 @@ class Backend:
             return missing
         if self.devices is not None and inputs.device not in self.devices:
             return f"needs device in {{{', '.join(self.devices)}}}, got {inputs.device}"
+        if inputs.device == "cuda" and not (inputs.elsewhere or self._runs_on(inputs.capability)):
+            above = " or above" if self.most_capability is None else ""
+            return (
+                f"needs compute capability {dotted(self.least_capability)}{above}, "
+                f"got {dotted(inputs.capability)}"
+            )
         if not _is_in(inputs.dtype, self.dtypes):
             got = str(inputs.dtype).removeprefix("torch.")
             return f"needs dtype in {{{', '.join(self.dtypes)}}}, got {got}"
@@ -89,11 +104,16 @@ class Backend:
             return f"has no gradient on {inputs.device}: detach q, k and v or use torch.no_grad()"
         return None
 
+    def _runs_on(self, capability: tuple[int, int] | None) -> bool:
+        if self.least_capability is None:
+            return True
+        if capability is None or capability < self.least_capability:
+            return False
+        return self.most_capability is None or capability <= self.most_capability
+
 
 def _is_in(dtype: torch.dtype, names: tuple[str, ...]) -> bool:
-    import torch
-
-    return any(dtype == getattr(torch, name) for name in names)
+    return str(dtype).removeprefix("torch.") in names
 
 
 _TABLE: dict[str, tuple[Backend, ...]] = {
@@ -135,7 +155,9 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             dtypes=("float16", "bfloat16"),
             widths="head_dim in {64, 128} and Dv = head_dim or 2 head_dim",
             accepts_widths=kernel_support.hopper_accepts_widths,
-            available=kernel_support.hopper_available,
+            least_capability=kernel_support.HOPPER_CAPABILITY,
+            most_capability=kernel_support.HOPPER_CAPABILITY,
+            available=kernel_support.available,
         ),
         Backend(name="composed", summary="one softmax-attention call for both maps"),
         Backend(name="flash_diff_attn_1", summary="the paper's two calls, V undivided"),
@@ -203,7 +225,9 @@ def describe(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Inpu
     """Read the facts a choice depends on off the tensors of one call."""
     import torch
 
-    inputs = (q, k, v) if lam is None else (q, k, v, lam)
+    differentiated = q.requires_grad or k.requires_grad or v.requires_grad
+    if lam is not None:
+        differentiated = differentiated or lam.requires_grad
     return Inputs(
         device=q.device.type,
         dtype=q.dtype,
@@ -213,7 +237,8 @@ def describe(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Inpu
         num_keys=k.shape[1],
         head_dim=q.shape[-1],
         value_dim=v.shape[-1],
-        needs_gradient=torch.is_grad_enabled() and any(x.requires_grad for x in inputs),
+        capability=kernel_support.compute_capability(q.device),
+        needs_gradient=differentiated and torch.is_grad_enabled(),
     )
 
 
@@ -231,17 +256,18 @@ def resolve(op: str, name: str, inputs: Inputs) -> str:
     Raises:
         BackendError: Unknown name, or the named backend cannot run these inputs.
     """
-    known = {backend.name: backend for backend in table(op)}
-    if isinstance(name, str) and name == "auto":
+    if isinstance(name, str) and name == "auto" and op in _AUTO:
         return _AUTO[op](inputs)
-    if not isinstance(name, str) or name not in known:
+    chosen = _row(op, name)
+    if chosen is None:
+        known = names(op)
         hint = did_you_mean(name, [*known, "auto"]) if isinstance(name, str) else ""
         raise BackendError(
             f"{op}: backend must be in {{auto, {', '.join(known)}}}, got {shown(name)}.{hint}"
         )
-    reason = known[name].refuses(inputs)
+    reason = chosen.refuses(inputs)
     if reason:
-        usable = [other.name for other in known.values() if other.refuses(inputs) is None]
+        usable = [other.name for other in table(op) if other.refuses(inputs) is None]
         raise BackendError(f"{op}: backend {name!r} {reason}. Usable here: {', '.join(usable)}.")
     return name
 
@@ -254,12 +280,24 @@ def copies_keys(op: str, name: str, inputs: Inputs) -> bool:
         name: What :func:`resolve` gave.
         inputs: The facts of the call.
     """
-    (backend,) = (backend for backend in table(op) if backend.name == name)
-    return inputs.needs_gradient or not backend.reads_in_place
+    if inputs.needs_gradient:
+        return True
+    backend = _row(op, name)
+    assert backend is not None
+    return not backend.reads_in_place
+
+
+def _row(op: str, name: str) -> Backend | None:
+    """The row of a name, ``None`` if there is none."""
+    for backend in table(op):
+        if backend.name == name:
+            return backend
+    return None
 
 
 def _refusal(op: str, name: str, inputs: Inputs) -> str | None:
-    (backend,) = (backend for backend in table(op) if backend.name == name)
+    backend = _row(op, name)
+    assert backend is not None
     return backend.refuses(inputs)
 
 
@@ -272,11 +310,12 @@ def _auto_diff_attention(inputs: Inputs) -> str:
 
     Few queries hold no map worth saving: what counts is that K and V are read once. On a CPU a
     small map is cheaper to hold than to cut up, a large one goes by chunks. Elsewhere the composed
-    form keeps memory flat at every length, where Triton's kernels cannot run.
+    form keeps memory flat at every length, where Triton's kernels cannot run, or never did.
     """
     import torch
 
-    if inputs.device == "cuda" and inputs.dtype != torch.float32:
+    proven = inputs.elsewhere or kernel_support.unverified(inputs.capability) is None
+    if inputs.device == "cuda" and inputs.dtype != torch.float32 and proven:
         # A packed row has as many queries as keys, a cache has more keys.
         few = inputs.num_queries <= min(_FEW_QUERIES, inputs.num_keys - 1)
         for name in ("triton_decode", "triton") if few else ("triton",):

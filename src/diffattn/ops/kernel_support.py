@@ -1,18 +1,119 @@
 """Where the Triton kernels run, and for which inputs; loads none of them, nor torch."""
 
+from __future__ import annotations
+
 import functools
 import importlib.util
 import os
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from diffattn.ops import verified_devices
+
+if TYPE_CHECKING:
+    import torch
 
 TRITON_VERSIONS = ((3, 6), (3, 9))
 """First and last minor version the kernels are tested with."""
+LEAST_CAPABILITY = (8, 0)
+"""Compute capability that has bfloat16 products and asynchronous copies."""
+HOPPER_CAPABILITY = (9, 0)
 HEAD_DIMS = (32, 64, 96, 128)
 MAX_DECODE_QUERIES = 16
+OPT_IN = "DIFFATTN_UNVERIFIED_KERNELS"
+"""Set to 1 in the environment, it lets ``auto`` choose kernels on GPUs without a record."""
+TESTED = verified_devices.read()
+_CAPABILITIES: dict[int, tuple[int, int]] = {}
+"""By index of the device: asked on every call, and slow to ask."""
+_TRUE = ("1", "true", "on", "yes", "y")
+_INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in _TRUE
+"""Read once, as Triton does where a kernel is defined."""
 
 
 def available() -> str | None:
     """Why the Triton kernels cannot run on this machine, or ``None``."""
+    wrong_version = _wrong_version()
+    if wrong_version:
+        return wrong_version
+    if _INTERPRETED or _CAPABILITIES:  # of GPUs that have been asked
+        return None
+    import torch
+
+    if torch.version.hip:
+        return "needs a CUDA device, got ROCm"
+    if not torch.cuda.is_available():
+        return "needs a CUDA device, or TRITON_INTERPRET=1 set before Python starts, got neither"
+    return None
+
+
+def compute_capability(device: torch.device) -> tuple[int, int] | None:
+    """Major and minor of the GPU that ``device`` names, ``None`` if it is no CUDA GPU."""
+    if device.type != "cuda":
+        return None
+    index = device.index
+    if index in _CAPABILITIES:
+        return _CAPABILITIES[index]
+    import torch
+
+    # ROCm has device type "cuda" and numbers of its own. Fake tensors lie on GPUs that are not.
+    if torch.version.hip or not torch.cuda.is_available():
+        return None
+    properties = torch.cuda.get_device_properties(device)  # compilers take it as a constant
+    capability = (properties.major, properties.minor)
+    if index is not None:  # else the current device, which changes
+        _CAPABILITIES[index] = capability
+    return capability
+
+
+def auto_says(capability: tuple[int, int]) -> str:
+    """Whether ``auto`` chooses the kernels on a GPU of this capability, why, and the way out."""
+    reason = available()
+    if reason is None and capability < LEAST_CAPABILITY:
+        reason = f"needs compute capability {dotted(LEAST_CAPABILITY)} or above"
+    if reason is not None:
+        return f"auto cannot choose the Triton kernels: backend 'triton' {reason}."
+    reason = unverified(capability)
+    if reason is not None:
+        return (
+            f"auto leaves the Triton kernels alone: {reason}. To use them all the same, name "
+            f"backend 'triton', or set {OPT_IN}=1."
+        )
+    run = verified_devices.latest(capability, TESTED)
+    if run is None or not run.verified:
+        return f"auto chooses the Triton kernels without a record, as {OPT_IN} is set."
+    return (
+        f"auto chooses the Triton kernels: {run.passed} tests passed on {run.device} ({run.date}, "
+        f"triton {run.triton}, diffattn {run.commit[:7]})."
+    )
+
+
+def unverified(capability: tuple[int, int] | None) -> str | None:
+    """Why ``auto`` leaves the kernels alone on a GPU of this capability, or ``None``.
+
+    A kernel that compiles may still be wrong, or trap: only tests on such a GPU can tell.
+    """
+    if os.environ.get(OPT_IN, "").lower() in _TRUE:
+        return None
+    if capability is None:
+        return "its compute capability is unknown"
+    run = verified_devices.latest(capability, TESTED)
+    if run is None:
+        return f"no record says that they passed on compute capability {dotted(capability)}"
+    if not run.verified:
+        return (
+            f"{run.failed} of {run.passed + run.failed} tests failed on {run.device} ({run.date})"
+        )
+    return None
+
+
+def dotted(capability: tuple[int, int] | None) -> str:
+    """A compute capability in words."""
+    return "none" if capability is None else f"{capability[0]}.{capability[1]}"
+
+
+@functools.cache  # asked on every call, and a search of the file system each time
+def _wrong_version() -> str | None:
+    """Why the installed triton cannot be used, or ``None``."""
     (major, first), (_, last) = TRITON_VERSIONS
     wanted = f"needs triton {major}.{first} to {major}.{last}"
     installed = installed_version()
@@ -21,14 +122,9 @@ def available() -> str | None:
     numbers = tuple(int(part) for part in installed.split(".")[:2])
     if not (major, first) <= numbers <= (major, last):
         return f"{wanted}, got {installed}"
-    import torch
-
-    if not (_interpreted() or torch.cuda.is_available()):
-        return "needs a CUDA device, or TRITON_INTERPRET=1 set before Python starts, got neither"
     return None
 
 
-@functools.cache  # asked on every call, and a search of the file system each time
 def installed_version() -> str | None:
     """The version of triton, or ``None``."""
     try:
@@ -40,13 +136,13 @@ def installed_version() -> str | None:
 
 def devices() -> tuple[str, ...]:
     """Device types the kernels take here: CPU tensors only in Triton's interpreter."""
-    return ("cpu", "cuda", "meta") if _interpreted() else ("cuda", "meta")
+    return ("cpu", "cuda", "meta") if _INTERPRETED else ("cuda", "meta")
 
 
 def dtypes() -> tuple[str, ...]:
     """Dtypes the kernels compute right: Triton's interpreter multiplies bfloat16 as integers."""
     floats = ("float16", "float32")
-    return floats if _interpreted() else ("bfloat16", *floats)
+    return floats if _INTERPRETED else ("bfloat16", *floats)
 
 
 def accepts_widths(head_dim: int, value_dim: int) -> bool:
@@ -54,22 +150,6 @@ def accepts_widths(head_dim: int, value_dim: int) -> bool:
     return head_dim in HEAD_DIMS and value_dim in (head_dim, 2 * head_dim)
 
 
-def hopper_available() -> str | None:
-    """Why the Hopper kernel cannot run on this machine, or ``None``."""
-    missing = available()
-    if missing:
-        return missing
-    import torch
-
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
-        return "needs a CUDA device of compute capability 9.0"
-    return None
-
-
 def hopper_accepts_widths(head_dim: int, value_dim: int) -> bool:
     """Whether the Hopper kernel takes these widths."""
     return head_dim in (64, 128) and value_dim in (head_dim, 2 * head_dim)
-
-
-def _interpreted() -> bool:
-    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")

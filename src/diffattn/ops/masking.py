@@ -44,6 +44,13 @@ class AttentionMask:
             and self.cu_seqlens is None
         )
 
+    @property
+    def hides_keys(self) -> bool:
+        """Whether an option may hide a key from all queries."""
+        return not (
+            self.key_padding_mask is None and self.kv_lengths is None and self.window is None
+        )
+
     def visible_keys(
         self, num_queries: int, num_keys: int, *, device: torch.device, rows: Tensor | None = None
     ) -> Tensor | None:

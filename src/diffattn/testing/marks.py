@@ -2,7 +2,7 @@
 
 import torch
 
-from diffattn.ops import backends
+from diffattn.ops import backends, kernel_support
 from diffattn.testing.inputs import OpCase
 
 
@@ -38,6 +38,7 @@ def require_backend(
         num_keys=case.num_queries if case.num_keys is None else case.num_keys,
         head_dim=case.head_dim,
         value_dim=case.value_dim,
+        capability=kernel_support.compute_capability(torch.device(device)),
         needs_gradient=torch.is_grad_enabled(),
     )
     # The named backend or an error, as in a call: an unknown name must not become a skip.

@@ -84,7 +84,8 @@ def key_mask(
             f"got {attention_mask.shape[1]}."
         )
     padding = attention_mask.to(inputs_embeds.device, torch.bool)
-    if not torch.compiler.is_compiling() and bool(padding.all()):
+    # Worth a look once a pass: without padding, flash kernels run, which take no mask.
+    if _may_look(attention_mask) and bool(attention_mask.all()):
         return KeyMask(kv_lengths=kv_lengths, cu_seqlens=cu_seqlens)
     padding = nn.functional.pad(padding, (0, missing), value=True)  # kv_lengths hides the tail
     return KeyMask(padding, kv_lengths, cu_seqlens)
@@ -125,6 +126,13 @@ def positions(
         borders = cu_seqlens.to(index)
         index = index - borders[torch.bucketize(index, borders[1:], right=True)]
     return (index + seen).unsqueeze(0)
+
+
+def _may_look(x: Tensor) -> bool:
+    """Whether the values of a tensor can be seen: not in a graph that is being made."""
+    if torch.compiler.is_compiling():
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _check_score_mask(mask: Tensor, batch: int, num_queries: int, num_keys: int) -> None:

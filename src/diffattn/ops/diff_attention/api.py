@@ -1,6 +1,7 @@
 """The public operator: documentation, validation, dispatch."""
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -15,8 +16,11 @@ from diffattn.ops.diff_attention import (
     hopper_op,
     reference,
 )
+from diffattn.ops.diff_attention.call_forms import call_form, remember
 from diffattn.ops.diff_attention.validation import (
     checked_scale,
+    look_at_lambda,
+    look_at_mask,
     validate_lambda,
     validate_mask,
     validate_queries_keys,
@@ -37,6 +41,8 @@ _FORWARD: dict[str, Callable[..., Tensor]] = {
     "flash_diff_attn_2": composed.flash_diff_attn_2,
     "flex": flex.forward,
 }
+_CHECKED: dict[tuple[Any, ...], float] = {}
+"""Forms of calls that passed their checks, and their scales."""
 
 
 def diff_attention(
@@ -91,18 +97,30 @@ def diff_attention(
         BackendError: The named backend cannot run these inputs here.
     """
     where = "diff_attention"
-    validate_queries_keys(where, q, k)
-    validate_values(where, q, k, v)
-    validate_lambda(where, q, lam)
     mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
-    validate_mask(where, q, k, mask)
-    scale = checked_scale(where, scale, q)
+    form = call_form(
+        q, k, v, lam, scale, causal, window, key_padding_mask, kv_lengths, cu_seqlens
+    )  # fmt: skip
+    known = None if form is None else _CHECKED.get(form)
+    if known is None:
+        validate_queries_keys(where, q, k)
+        validate_values(where, q, k, v)
+        validate_lambda(where, q, lam)
+        validate_mask(where, q, k, mask)
+        scale = checked_scale(where, scale, q)
+        empty = not (q.numel() and k.numel())
+        if form is not None and not empty:
+            remember(_CHECKED, form, scale)
+    else:
+        look_at_lambda(where, lam)
+        look_at_mask(where, k.shape[1], kv_lengths, cu_seqlens)
+        scale, empty = known, False
     inputs = backends.describe(q, k, v, lam)
     name = backends.resolve(where, backend, inputs)
-    if not (q.numel() and k.numel()):
+    if empty:
         # Nothing to compute: kernels differ in what they do with it, the definition does not.
         return reference.forward(q, k, v, lam, scale=scale, mask=mask)
-    if backends.copies_keys(where, name, inputs):
+    if mask.hides_keys and backends.copies_keys(where, name, inputs):
         k, v = mask.without_unseen(q.shape[1], k, v)
     return _FORWARD[name](q, k, v, lam, scale=scale, mask=mask)
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffattn.ops.diff_attention.grid_slices import in_slices
 from diffattn.ops.diff_attention.validation import refuse_second_order, refuse_transforms
 from diffattn.ops.masking import CAUSAL, AttentionMask
 
@@ -48,6 +49,7 @@ _OPTIONS = (
     "diffattn::triton_diff_attention", mutates_args=(),
     schema=f"(Tensor q, Tensor k, Tensor v, Tensor lam, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
 )  # fmt: skip
+@in_slices("qkkl", "qqs")
 def _diff_attention(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor, scale: float, *mask: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -64,6 +66,7 @@ def _diff_attention(
     schema="(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor lam, Tensor o, Tensor o2, "
     f"Tensor lse, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)",
 )  # fmt: skip
+@in_slices("qqkklqqs", "qkkl")
 def diff_attention_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Tensor, o: Tensor, o2: Tensor, lse: Tensor,
     scale: float, *mask: Any,
@@ -80,6 +83,7 @@ def diff_attention_backward(
     "diffattn::triton_softmax_attention", mutates_args=(),
     schema=f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)",
 )  # fmt: skip
+@in_slices("qkk", "qs")
 def _softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, scale: float, *mask: Any
 ) -> tuple[Tensor, Tensor]:
@@ -96,6 +100,7 @@ def _softmax_attention(
     schema="(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
     f"{_OPTIONS}) -> (Tensor, Tensor, Tensor)",
 )  # fmt: skip
+@in_slices("qqkkqs", "qkk")
 def _softmax_attention_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, scale: float, *mask: Any
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -50,7 +50,8 @@ def triton_decode(
     from diffattn.ops.diff_attention.triton import decode
 
     mask = AttentionMask(causal, window, key_padding_mask, kv_lengths)
-    return decode.decode(q, k, v, lam, scale=scale, mask=mask)
+    with torch.cuda.device_of(q):
+        return decode.decode(q, k, v, lam, scale=scale, mask=mask)
 
 
 @triton_decode.register_fake

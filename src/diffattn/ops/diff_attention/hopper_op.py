@@ -8,6 +8,7 @@ from torch import Tensor
 
 from diffattn.errors import BackendError
 from diffattn.ops.diff_attention import custom_op
+from diffattn.ops.diff_attention.grid_slices import in_slices
 from diffattn.ops.masking import CAUSAL, AttentionMask
 
 
@@ -36,6 +37,7 @@ def diff_attention(
 
 
 @torch.library.custom_op("diffattn::hopper_diff_attention", mutates_args=())
+@in_slices("qkkl", "qqs")
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor, scale: float, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:

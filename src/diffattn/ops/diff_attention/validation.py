@@ -70,7 +70,12 @@ def validate_lambda(where: str, q: Tensor, lam: Tensor) -> None:
             f"{where}: lam must be broadcastable to [B, T, H] = {list(target)}, "
             f"got {list(lam.shape)}."
         )
-    if _look(lam, lambda values: values.isnan().any()):
+    look_at_lambda(where, lam)
+
+
+def look_at_lambda(where: str, lam: Tensor) -> None:
+    """Raise ShapeError if a value of λ is seen to be NaN."""
+    if _look(lam, _has_nan):
         raise ShapeError(f"{where}: lam must not be NaN, got NaN.")
 
 
@@ -157,12 +162,6 @@ def validate_mask(where: str, q: Tensor, k: Tensor, mask: AttentionMask) -> None
         _expect(where, "key_padding_mask", key_padding_mask, torch.bool, (batch, num_keys), q)
     if kv_lengths is not None:
         _expect(where, "kv_lengths", kv_lengths, torch.int32, (batch,), q)
-        lengths = _look(kv_lengths)
-        if lengths and (min(lengths) < 0 or max(lengths) > num_keys):
-            raise ShapeError(
-                f"{where}: kv_lengths must lie in [0, S = {num_keys}], "
-                f"got {min(lengths)} to {max(lengths)}."
-            )
     if cu_seqlens is not None:
         if kv_lengths is not None or batch != 1 or num_queries != num_keys:
             raise ShapeError(
@@ -180,12 +179,23 @@ def validate_mask(where: str, q: Tensor, k: Tensor, mask: AttentionMask) -> None
             raise ShapeError(
                 f"{where}: cu_seqlens must be on {q.device} like q, got {cu_seqlens.device}."
             )
-        borders = _look(cu_seqlens)
-        if borders and ((borders[0], borders[-1]) != (0, num_keys) or borders != sorted(borders)):
-            listed = f"{borders}" if len(borders) <= 8 else f"{borders[:7]} ... {borders[-1]}"
-            raise ShapeError(
-                f"{where}: cu_seqlens must rise from 0 to S = {num_keys}, got {listed}."
-            )
+    look_at_mask(where, num_keys, kv_lengths, cu_seqlens)
+
+
+def look_at_mask(
+    where: str, num_keys: int, kv_lengths: Tensor | None, cu_seqlens: Tensor | None
+) -> None:
+    """Raise ShapeError if key lengths or document borders are seen to be out of range."""
+    lengths = None if kv_lengths is None else _look(kv_lengths)
+    if lengths and (min(lengths) < 0 or max(lengths) > num_keys):
+        raise ShapeError(
+            f"{where}: kv_lengths must lie in [0, S = {num_keys}], "
+            f"got {min(lengths)} to {max(lengths)}."
+        )
+    borders = None if cu_seqlens is None else _look(cu_seqlens)
+    if borders and ((borders[0], borders[-1]) != (0, num_keys) or borders != sorted(borders)):
+        listed = f"{borders}" if len(borders) <= 8 else f"{borders[:7]} ... {borders[-1]}"
+        raise ShapeError(f"{where}: cu_seqlens must rise from 0 to S = {num_keys}, got {listed}.")
 
 
 def validate_rows(where: str, rows: Tensor, q: Tensor) -> None:
@@ -232,12 +242,17 @@ def _expect(
         raise ShapeError(f"{where}: {name} must be on {like.device} like q, got {x.device}.")
 
 
+def _has_nan(x: Tensor) -> Tensor:
+    return x.isnan().any()
+
+
 def _look(x: Tensor, reduce: Callable[[Tensor], Tensor] = Tensor.detach) -> Any:
     """``reduce(x)`` as Python numbers, or ``None`` where looking costs or nothing is to be seen."""
-    # On an accelerator a look waits for the device; in a compiled graph it breaks the graph.
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
+    # On an accelerator a look waits for the device.
+    if x.device.type != "cpu":
         return None
-    if type(x) not in (Tensor, torch.nn.Parameter):  # fake tensors and other stand-ins
+    # Fake tensors and other stand-ins have none; in a compiled graph a look breaks the graph.
+    if type(x) not in (Tensor, torch.nn.Parameter) or torch.compiler.is_compiling():
         return None
     try:
         return reduce(x).tolist()

@@ -1,0 +1,122 @@
+"""Batches and heads beyond what a CUDA grid takes on its second and third axis."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from diffattn.errors import BackendError
+from diffattn.ops.diff_attention import custom_op, decode_op, grid_slices, hopper_op, reference
+from diffattn.ops.masking import AttentionMask
+from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+
+pytest.importorskip("triton")
+
+CASE = OpCase(name="", num_queries=3, num_keys=5, batch=3, num_heads=4, num_kv_heads=2,
+              head_dim=32, value_dim=64)  # fmt: skip
+CASES = {
+    "scalar λ": CASE,
+    "window, λ of heads": replace(CASE, window=2, lam_axes="h"),
+    "lengths, padding, λ of all": replace(
+        CASE, lam_axes="bth", kv_lengths=(5, 0, 3),
+        padding=((1, 0), (0, 0), (0, 3)),
+    ),
+    "packed, shared keys": replace(
+        CASE, batch=1, num_queries=6, num_keys=None, documents=(2, 4), shared_keys=True,
+        value_dim=32,
+    ),
+}  # fmt: skip
+LEAST = 2
+"""Programs on an axis: both the batch of 3 and the 4 heads are cut into 2."""
+
+
+@pytest.fixture
+def grids(monkeypatch):
+    """Grids of all launches."""
+    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    launch, seen = interpreter.GridExecutor.__call__, []
+
+    def record(self, *args, **options):
+        seen.append(self.grid)
+        return launch(self, *args, **options)
+
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", record)
+    return seen
+
+
+def results(op, inputs):
+    """Output and gradients of ``op`` on ``inputs``."""
+    leaves = inputs.tensors()
+    if op == "softmax":
+        del leaves["lam"]
+        leaves["q"] = leaves["q"].detach()[:, :, :, 0].requires_grad_()
+        if leaves["k"].ndim == 5:
+            leaves["k"] = leaves["k"].detach()[:, :, :, 0].requires_grad_()
+    function = custom_op.softmax_attention if op == "softmax" else custom_op.diff_attention
+    out = function(*leaves.values(), scale=0.2, mask=AttentionMask(**inputs.options))
+    weights = torch.linspace(-1, 1, out.numel()).view(out.shape)
+    return [out.detach(), *torch.autograd.grad(out, list(leaves.values()), weights)]
+
+
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [
+        pytest.param("diff", "scalar λ", marks=pytest.mark.scheduled),
+        pytest.param("diff", "window, λ of heads", marks=pytest.mark.scheduled),
+        ("diff", "lengths, padding, λ of all"),
+        ("diff", "packed, shared keys"),
+        ("softmax", "lengths, padding, λ of all"),
+    ],
+)
+def test_slices_give_what_the_whole_gives(op, name, grids, monkeypatch):
+    inputs = make_diff_attention_inputs(CASES[name])
+    assert grid_slices.MAX_PROGRAMS == 65_535
+    whole = results(op, inputs)
+    assert len(grids) == 4
+    assert max(axis for grid in grids for axis in grid[1:]) > LEAST
+    grids.clear()
+    monkeypatch.setattr(grid_slices, "MAX_PROGRAMS", LEAST)
+    sliced = results(op, inputs)
+    assert max(axis for grid in grids for axis in grid[1:]) <= LEAST
+    for got, want in zip(sliced[:4], whole[:4], strict=True):
+        assert torch.equal(got, want)
+        assert got.is_contiguous()
+    if op == "diff":  # λ's gradient is a sum over rows, in another order
+        torch.testing.assert_close(sliced[4], whole[4], rtol=1e-5, atol=1e-6)
+
+
+def test_decode_has_batch_and_heads_on_the_first_axis(grids):
+    """Which takes 2³¹ − 1; the others are blocks of at most 16 queries, and parts of the keys."""
+    case = replace(CASE, num_queries=1, num_keys=2, num_kv_heads=4)
+    with torch.no_grad():
+        decode_op.forward(**make_diff_attention_inputs(case).tensors(), scale=0.2)
+    (attend, combine) = grids
+    assert attend == (3 * 4, 1, 1)
+    assert combine[1:] in ((), (1, 1))
+
+
+def test_the_hopper_kernel_is_launched_in_slices(monkeypatch):
+    """The reference stands for a kernel that this machine does not know."""
+    hopper = pytest.importorskip("diffattn.ops.diff_attention.triton.hopper")
+    inputs = make_diff_attention_inputs(replace(CASE, lam_axes="h"))
+    shapes = []
+
+    def forward(q, k, v, lam, *, scale, causal):
+        shapes.append((q.shape[0], q.shape[2]))
+        out = reference.forward(q, k, v, lam, scale=scale, mask=AttentionMask(causal))
+        sums = q.new_zeros(q.shape[0], q.shape[2], 2, q.shape[1])
+        return out, torch.zeros_like(out), sums
+
+    monkeypatch.setattr(hopper, "forward", forward)
+    monkeypatch.setattr(grid_slices, "MAX_PROGRAMS", LEAST)
+    tensors = [x.detach() for x in inputs.tensors().values()]
+    sliced = hopper_op.diff_attention(*tensors, scale=0.2)
+    assert shapes == [(2, 2), (2, 2), (1, 2), (1, 2)]
+    torch.testing.assert_close(sliced, reference.forward(*tensors, scale=0.2))
+
+
+def test_a_group_too_large_for_a_grid_is_refused(monkeypatch):
+    monkeypatch.setattr(grid_slices, "MAX_PROGRAMS", LEAST)
+    inputs = make_diff_attention_inputs(replace(CASE, num_kv_heads=1))
+    with pytest.raises(BackendError, match="at most 2 query heads per key/value head, got 4"):
+        custom_op.diff_attention(**inputs.tensors(), scale=0.2)
