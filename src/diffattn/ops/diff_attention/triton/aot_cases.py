@@ -203,8 +203,9 @@ def _paged_case(case: AotCase, page_size: int) -> AotCase:
     signature = {k: x for k, x in case.signature.items() if k not in constexprs}
     signature["p_table"] = "*i32:16"
     return replace(
-        case, name=f"{case.name}-page{page_size}", signature=signature, constexprs=constexprs
-    )
+        case, name=f"{case.name}-page{page_size}", signature=signature, constexprs=constexprs,
+        num_stages=case.num_stages + decode.TABLE_STAGES,
+    )  # fmt: skip
 
 
 def _combine_case(value_dim: int) -> AotCase:

@@ -25,6 +25,9 @@ from diffattn.ops.masking import CAUSAL, AttentionMask
 _KEYS_PER_SPLIT = 128
 """A part of the keys shorter than this costs more to merge than it saves."""
 _MAX_SPLITS = 256
+TABLE_STAGES = 2
+"""The loads of pages wait for those of the table, which takes so many stages of the pipeline: with
+them a paged launch has the buffers for K and V that a dense one has."""
 LARGE_SHARED_BYTES, SMALL_SHARED_BYTES = 166_912, 101_376
 """Of compute capability 8.0 and above, and of 8.6, 8.9 and 12.0."""
 
@@ -268,6 +271,8 @@ def decode(
     num_rows = 2 * num_queries * group
     itemsize, shared_bytes = q.element_size(), _shared_bytes(q.device)
     tiles = tiles_of(num_rows, head_dim, value_dim, shared_keys, itemsize, shared_bytes)
+    if page_size:
+        tiles["num_stages"] += TABLE_STAGES
     row_blocks = triton.cdiv(num_rows, tiles["BLOCK_ROWS"])
     if num_splits is None:
         programs = batch * num_kv_heads * row_blocks
