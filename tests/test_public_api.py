@@ -18,6 +18,7 @@ OPERATORS = {
     "diff_attention",
     "diff_attention_maps",
     "flex_diff_attention",
+    "paged_decode",
     "rotary_embedding",
     "softmax_attention",
     "softmax_attention_maps",

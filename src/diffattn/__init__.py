@@ -15,6 +15,7 @@ _PUBLIC = {
     "backends": "diffattn.ops",
     "diff_attention": "diffattn.ops.diff_attention.api",
     "diff_attention_maps": "diffattn.ops.diff_attention.api",
+    "paged_decode": "diffattn.ops.diff_attention.paged_decode",
     "flex_diff_attention": "diffattn.ops.diff_attention.flex",
     "softmax_attention": "diffattn.ops.softmax_attention",
     "softmax_attention_maps": "diffattn.ops.softmax_attention",

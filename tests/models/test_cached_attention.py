@@ -94,6 +94,7 @@ def test_paged_caches_hold_the_physical_heads(
 ):
     """A paged cache sizes itself from the configuration and stores what the kernel gets."""
     model = build(make_config(attention_type))
+    model.set_attn_implementation("sdpa")
     calls, update = [], PagedAttentionCache.update
 
     def spy(self, key_states, value_states, *args, **kwargs):

@@ -207,7 +207,7 @@ def test_a_kept_manager_serves_twice(make_config, build, ids, paged):
 
 
 def test_our_operator_is_back_after_an_error(make_config, build, ids, paged, monkeypatch):
-    model = build(make_config("diff"))
+    model = build(make_config("softmax"))
 
     def interrupted():
         with model.continuous_batching_context_manager(**paged(NEW), timeout=5):

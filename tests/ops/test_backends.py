@@ -213,7 +213,8 @@ def test_unknown_names():
         diff_attention(*tensors, backend="compsed")
     with raises(f"diff_attention: backend must be in {{{known}}}, got 'zzz'."):
         diff_attention(*tensors, backend="zzz")
-    with raises("backends: op must be in {diff_attention, softmax_attention}, got 'attention'."):
+    known = "diff_attention, softmax_attention, paged_decode"
+    with raises(f"backends: op must be in {{{known}}}, got 'attention'."):
         backends.names("attention")
 
 

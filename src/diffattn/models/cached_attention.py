@@ -2,20 +2,21 @@
 
 What is stored per token, for K and for V alike (H heads, Hkv key/value heads, D ``head_dim``):
 
-=================== ======================= ========================= =======================
-attention type      dynamic, static cache   paged cache (HF kernels)  query heads of the call
-=================== ======================= ========================= =======================
-softmax             Hkv heads of D          Hkv heads of D            H
-diff, shared_diff   Hkv heads of 2D         4 Hkv heads of D          4 H
-diff_v2             Hkv heads of D          Hkv heads of D            2 H
-=================== ======================= ========================= =======================
+=================== ======================= =================== ================ ===============
+attention type      dynamic, static cache   paged cache, by us  by HF kernels    query heads, HF
+=================== ======================= =================== ================ ===============
+softmax             Hkv heads of D          (by HF kernels)     Hkv heads of D   H
+diff, shared_diff   Hkv heads of 2D         2 Hkv heads of D    4 Hkv heads of D 4 H
+diff_v2             Hkv heads of D          Hkv heads of D      Hkv heads of D   2 H
+=================== ======================= =================== ================ ===============
 
 Caches keyed by layer keep one K and V per layer, so a second call would overwrite the first
 (transformers' DiffLlama does). Hugging Face's kernels pair query, key and value heads one to one
 at one width, so V1 becomes ``Q = [q1, q2, q1, q2]``, ``K = [k1, k2, k1, k2]``,
 ``V = [left, left, right, right]``; a paged cache, which stores what it is called with, then holds K
-and V twice. Dynamic and static caches may be given in that layout, too: see
-:mod:`diffattn.models.one_call.cache_layout`.
+and V twice. Under ``"diffattn"`` our operator reads the pages, and they hold both once: see
+:mod:`diffattn.models.one_call.paged_cache`. Dynamic and static caches may be given in the kernels'
+layout, too: see :mod:`diffattn.models.one_call.cache_layout`.
 """
 
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from diffattn.models.one_call.kernels import (
     through_maps,
 )
 from diffattn.models.one_call.masks import KeyMask
+from diffattn.models.one_call.paged_cache import PagedBatch
 from diffattn.ops import backends, kernel_support
 from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
@@ -58,7 +60,8 @@ def bind(
         layer: An attention layer of ours.
         kernel: The layer's call of Hugging Face's interface.
         config: The model's configuration.
-        mask: A :class:`KeyMask` under ``"diffattn"``, else what Hugging Face's kernel takes.
+        mask: A :class:`KeyMask` under ``"diffattn"``, or a :class:`PagedBatch` in continuous
+            batching; else what Hugging Face's kernel takes.
         past_key_values: Cache to read and extend, or ``None``.
         recorder: Given when maps are wanted.
         **kwargs: Passed to Hugging Face's kernel, for example a paged cache.
@@ -74,6 +77,11 @@ def bind(
             k, v = update(past_key_values, k, v, layer.layer_idx)
         if config._attn_implementation != IMPLEMENTATION:
             return _hugging_face(kernel, config, mask, recorder, kwargs, q, k, v, lam)
+        if isinstance(mask, PagedBatch):
+            assert lam is not None  # see paged_cache.reads_pages
+            if recorder is not None:
+                raise ConfigError("DiffTransformer: attention maps need a pass without pages.")
+            return mask.attend(layer.layer_idx, q, k, v, lam, backend=config.attention_backend)
         ours = KeyMask() if mask is None else mask
         if ours.scores is not None:
             return _by_scores(kernel, config, ours.scores, acting_map, recorder, q, k, v, lam)

@@ -1,5 +1,8 @@
 """Configuration of the DIFF Transformer family."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
 from typing import Any
 
@@ -26,6 +29,22 @@ _TENSOR_PARALLEL = {
 _DERIVED_HEADS = ("num_attention_heads", "num_key_value_heads")
 _SHOWN = 300
 """Characters of a message that holds a value of the wrong type."""
+
+
+_ONE_COPY: ContextVar[bool] = ContextVar("one_copy", default=False)
+
+
+@contextmanager
+def heads_of_one_copy() -> Iterator[None]:
+    """Meanwhile, in this thread, ``num_key_value_heads`` are those that hold K and V once.
+
+    Hugging Face makes a paged cache by this number, and takes no other.
+    """
+    token = _ONE_COPY.set(True)
+    try:
+        yield
+    finally:
+        _ONE_COPY.reset(token)
 
 
 def _one_line_errors(cls: type) -> type:
@@ -197,9 +216,11 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
     def num_key_value_heads(self) -> int:
         """Key/value heads, ``head_dim`` wide, that kernels and paged caches take. Read-only.
 
-        A cache made by these two numbers works; our own are smaller, see :attr:`cached_kv_shape`.
+        A cache made by these two numbers works; our own are smaller, see :attr:`cached_kv_shape`
+        and :func:`heads_of_one_copy`.
         """
-        return self.num_kv_heads * self.attention.key_maps * self.attention.value_width
+        times_stored = 1 if _ONE_COPY.get() else self.attention.key_maps
+        return self.num_kv_heads * self.attention.value_width * times_stored
 
     @property
     def n_head_kv(self) -> int:

@@ -1,7 +1,5 @@
 """The DIFF Transformer family as Hugging Face models: one file for every attention type."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +36,10 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.decoder_block import DiffTransformerBlock
 from diffattn.models.input_checks import check_embeds, check_ids, check_positions
 from diffattn.models.known_names import check_known
+from diffattn.models.one_call.continuous_batching import BatchesContinuously
 from diffattn.models.one_call.kernels import AttentionMapRecorder
 from diffattn.models.one_call.masks import key_mask, padded_to_cache, positions
+from diffattn.models.one_call.paged_cache import paged_batch
 from diffattn.models.remote_code.saving import SavesItsCode
 
 
@@ -203,9 +203,13 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         cu_seqlens = kwargs.get("cu_seq_lens_q")
         uses_our_operator = self.config._attn_implementation == cached_attention.IMPLEMENTATION
         if uses_our_operator:
-            mask: Any = key_mask(
-                attention_mask, position_ids, past_key_values, inputs_embeds, cu_seqlens
-            )
+            mask: Any
+            if kwargs.get("cache") is not None:
+                mask = paged_batch(inputs_embeds.shape[1], kwargs)
+            else:
+                mask = key_mask(
+                    attention_mask, position_ids, past_key_values, inputs_embeds, cu_seqlens
+                )
         if position_ids is None:
             position_ids = positions(inputs_embeds, past_key_values, cu_seqlens)
         if not uses_our_operator:
@@ -238,7 +242,9 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         )
 
 
-class DiffTransformerForCausalLM(DiffTransformerPreTrainedModel, GenerationMixin):
+class DiffTransformerForCausalLM(
+    DiffTransformerPreTrainedModel, BatchesContinuously, GenerationMixin
+):
     """Decoder with a language-model head; trains and generates as any Hugging Face model.
 
     Source: arXiv:2410.05258v2, section 2.
@@ -354,18 +360,6 @@ class DiffTransformerForCausalLM(DiffTransformerPreTrainedModel, GenerationMixin
         if self.config._attn_implementation == cached_attention.IMPLEMENTATION:
             return padded_to_cache(kwargs["attention_mask"], kwargs["past_key_values"])
         return create_masks_for_generate(config=config, **kwargs)
-
-    @contextmanager
-    def continuous_batching_context_manager(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """Paged caches live inside Hugging Face's kernels: use sdpa while batching."""
-        implementation = self.config._attn_implementation
-        if implementation == cached_attention.IMPLEMENTATION:
-            self.set_attn_implementation("sdpa")
-        try:
-            with super().continuous_batching_context_manager(*args, **kwargs) as manager:
-                yield manager
-        finally:
-            self.set_attn_implementation(implementation)
 
 
 class DiffTransformerForSequenceClassification(

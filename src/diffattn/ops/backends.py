@@ -6,7 +6,7 @@ Names and capabilities are read without torch, which loads with the first choice
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import BackendError, did_you_mean, shown
@@ -198,6 +198,26 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             reads_in_place=True,
         ),
     ),
+    "paged_decode": (
+        Backend(
+            name="reference",
+            summary="eager definition; gathers the pages and holds both maps in memory",
+            gradient="any order",
+        ),
+        Backend(
+            name="gathered",
+            summary="gathers the pages, then what 'auto' of diff_attention chooses",
+        ),
+        Backend(
+            name="triton",
+            summary="'triton_decode' of diff_attention through the block table, pages read once",
+            gradient="none",
+            no_gradient_on=kernel_support.devices(),
+            max_queries=kernel_support.MAX_DECODE_QUERIES,
+            reads_in_place=True,
+            **_TRITON,
+        ),
+    ),
 }
 
 
@@ -342,7 +362,19 @@ def _auto_softmax_attention(inputs: Inputs) -> str:
     return "chunked" if chunked else "sdpa"
 
 
+def _auto_paged_decode(inputs: Inputs) -> str:
+    """The ``auto`` rule of ``paged_decode``: no copy of the pages where the dense kernel is chosen.
+
+    Whether that is for few queries alone is another question: here the kernel saves a copy.
+    """
+    dense = replace(inputs, num_queries=1, num_keys=2)
+    by_kernel = _AUTO["diff_attention"](dense) == "triton_decode"
+    refused = _refusal("paged_decode", "triton", inputs)
+    return "triton" if by_kernel and refused is None else "gathered"
+
+
 _AUTO = {
     "diff_attention": _auto_diff_attention,
     "softmax_attention": _auto_softmax_attention,
+    "paged_decode": _auto_paged_decode,
 }

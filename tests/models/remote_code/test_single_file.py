@@ -169,7 +169,7 @@ def test_it_follows_from_the_sources_alone(tmp_path, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("op", ["diff_attention", "softmax_attention"])
+@pytest.mark.parametrize("op", ["diff_attention", "softmax_attention", "paged_decode"])
 def test_it_knows_every_backend_and_the_limits_of_auto(op):
     assert sorted(substitutes.names(op)) == sorted(backends.names(op))
     for limit in ("_FEW_QUERIES", "_FEW_SCORES"):

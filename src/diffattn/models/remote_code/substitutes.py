@@ -18,10 +18,12 @@ _HERE = {
         "reference", "decode", "composed", "flash_diff_attn_1", "flash_diff_attn_2",
     ),
     "softmax_attention": ("reference", "sdpa", "decode"),
+    "paged_decode": ("reference", "gathered"),
 }  # fmt: skip
 _OF_THE_PACKAGE = {
     "diff_attention": ("chunked", "triton", "triton_decode", "hopper", "flex"),
     "softmax_attention": ("chunked", "triton"),
+    "paged_decode": ("triton",),
 }
 _FEW_QUERIES = 8
 _FEW_SCORES = 64 * 1024  # of one map, all heads and batch rows counted
@@ -77,6 +79,8 @@ def copies_keys(op: str, name: str, inputs: Inputs) -> bool:
 
 def _chosen(op: str, inputs: Inputs) -> str:
     on_cpu = inputs.device == "cpu"
+    if op == "paged_decode":
+        return "gathered"
     if op == "softmax_attention":
         return "decode" if on_cpu and inputs.num_queries <= _FEW_QUERIES else "sdpa"
     if inputs.num_queries <= _FEW_QUERIES:

@@ -1,4 +1,4 @@
-"""The Triton decode kernel as an operator of PyTorch: schema, fake kernel, refusals."""
+"""The Triton decode kernel as operators of PyTorch: schemas, fake kernels, refusals."""
 
 from typing import Any
 
@@ -25,13 +25,45 @@ def forward(
     Raises:
         BackendError: A gradient or document borders are wanted.
     """
-    where = "diff_attention: backend 'triton_decode'"
-    refuse_transforms("diff_attention", "triton_decode")
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, lam)):
-        raise BackendError(f"{where} {_NO_GRADIENT}.")
+    _refuse_gradient("diff_attention", "triton_decode", q, k, v, lam)
     if mask.cu_seqlens is not None:
+        where = "diff_attention: backend 'triton_decode'"
         raise BackendError(f"{where} needs a cache without document borders, got cu_seqlens.")
     return triton_decode(q, k, v, lam, scale, *mask.flat()[:-1])
+
+
+def paged_forward(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    lam: Tensor,
+    block_table: Tensor,
+    *,
+    scale: float,
+    mask: AttentionMask,
+) -> Tensor:
+    r"""Differential attention of at most 16 queries per sequence against pages, read in place.
+
+    Arguments and result as in :func:`diffattn.ops.diff_attention.paged_decode.paged_decode`, of
+    the dtypes and widths in the backend's row; the mask has ``kv_lengths`` and no padding.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Raises:
+        BackendError: A gradient is wanted.
+    """
+    _refuse_gradient("paged_decode", "triton", q, k_pages, v_pages, lam)
+    causal, window, _, kv_lengths, _ = mask.flat()
+    assert kv_lengths is not None
+    return triton_paged_decode(
+        q, k_pages, v_pages, lam, block_table, kv_lengths, scale, causal, window
+    )
+
+
+def _refuse_gradient(op: str, backend: str, *inputs: Tensor) -> None:
+    refuse_transforms(op, backend)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
+        raise BackendError(f"{op}: backend {backend!r} {_NO_GRADIENT}.")
 
 
 @torch.library.custom_op("diffattn::triton_decode", mutates_args=())
@@ -59,9 +91,37 @@ def _fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
     return q.new_empty(*q.shape[:3], v.shape[-1])
 
 
+@torch.library.custom_op("diffattn::triton_paged_decode", mutates_args=())
+def triton_paged_decode(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    lam: Tensor,
+    block_table: Tensor,
+    kv_lengths: Tensor,
+    scale: float,
+    causal: bool,
+    window: int | None,
+) -> Tensor:
+    """The operator behind :func:`paged_forward`; opaque to the compiler, too."""
+    from diffattn.ops.diff_attention.triton import decode
+
+    mask = AttentionMask(causal, window, None, kv_lengths)
+    with torch.cuda.device_of(q):  # a kernel is launched on the current device
+        return decode.decode(
+            q, k_pages, v_pages, lam, scale=scale, mask=mask, block_table=block_table
+        )
+
+
+@triton_paged_decode.register_fake
+def _fake_paged(q: Tensor, k_pages: Tensor, v_pages: Tensor, *rest: Any) -> Tensor:
+    return q.new_empty(*q.shape[:3], v_pages.shape[-1])
+
+
 def _refuse_backward(ctx: object, grad: Tensor) -> Tensor:
-    # The operator called by itself, without the check of forward.
+    # An operator called by itself, without the check of its forward.
     raise BackendError(f"diffattn::triton_decode {_NO_GRADIENT}.")
 
 
 triton_decode.register_autograd(_refuse_backward)
+triton_paged_decode.register_autograd(_refuse_backward)

@@ -198,6 +198,74 @@ def look_at_mask(
         raise ShapeError(f"{where}: cu_seqlens must rise from 0 to S = {num_keys}, got {listed}.")
 
 
+def validate_pages(where: str, q: Tensor, k_pages: Tensor, v_pages: Tensor) -> None:
+    """Raise ShapeError unless the pages of a cache fit ``q``."""
+    for name, x in (("q", q), ("k_pages", k_pages), ("v_pages", v_pages)):
+        validate_tensor(where, name, x)
+    if q.ndim != 5 or q.shape[3] != 2 or q.shape[-1] == 0:
+        raise ShapeError(f"{where}: q must be [B, T, H, 2, D], got {list(q.shape)}.")
+    head_dim, form = q.shape[-1], tuple(k_pages.shape[3:])
+    if form not in ((head_dim,), (2, head_dim)) or 0 in k_pages.shape:
+        raise ShapeError(
+            f"{where}: k_pages must be [pages, page size, Hkv, 2, D] or [pages, page size, Hkv, D] "
+            f"with D = {head_dim}, got {list(k_pages.shape)}."
+        )
+    if v_pages.ndim != 4 or v_pages.shape[:3] != k_pages.shape[:3] or v_pages.shape[-1] == 0:
+        raise ShapeError(
+            f"{where}: v_pages must be [pages, page size, Hkv, Dv] with [pages, page size, Hkv] = "
+            f"{list(k_pages.shape[:3])}, got {list(v_pages.shape)}."
+        )
+    validate_heads(where, q.shape[2], k_pages.shape[2])
+    validate_floating(where, q)
+    for name, x in (("k_pages", k_pages), ("v_pages", v_pages)):
+        validate_like(where, name, x, q)
+        if x.stride(-1) != 1:
+            raise ShapeError(
+                f"{where}: {name} must have neighbouring channels beside each other, got stride "
+                f"{x.stride(-1)}."
+            )
+
+
+def validate_block_table(
+    where: str, q: Tensor, pages: Tensor, block_table: Tensor, kv_lengths: Tensor
+) -> None:
+    """Raise ShapeError unless every key of every sequence lies in a page of the pool.
+
+    What a table and the lengths say is read where that is free, that is on CPU outside compiled
+    code.
+    """
+    validate_tensor(where, "block_table", block_table)
+    validate_tensor(where, "kv_lengths", kv_lengths)
+    batch, (num_pages, page_size) = q.shape[0], pages.shape[:2]
+    right = block_table.ndim == 2 and block_table.shape[0] == batch
+    if not right or block_table.dtype != torch.int32:
+        raise ShapeError(
+            f"{where}: block_table must be int32 [B, table pages] with B = {batch}, "
+            f"got {block_table.dtype} {list(block_table.shape)}."
+        )
+    if block_table.device != q.device:
+        raise ShapeError(
+            f"{where}: block_table must be on {q.device} like q, got {block_table.device}."
+        )
+    _expect(where, "kv_lengths", kv_lengths, torch.int32, (batch,), q)
+    reach = block_table.shape[1] * page_size
+    lengths = _look(kv_lengths)
+    if not lengths:
+        return
+    if min(lengths) < 0 or max(lengths) > reach:
+        raise ShapeError(
+            f"{where}: kv_lengths must lie in [0, {reach}], the reach of {block_table.shape[1]} "
+            f"pages of {page_size}, got {min(lengths)} to {max(lengths)}."
+        )
+    for row, (length, table) in enumerate(zip(lengths, _look(block_table), strict=True)):
+        outside = [x for x in table[: -(-length // page_size)] if not 0 <= x < num_pages]
+        if outside:
+            raise ShapeError(
+                f"{where}: block_table must name pages in [0, {num_pages}), got {outside[0]} for "
+                f"sequence {row}."
+            )
+
+
 def validate_rows(where: str, rows: Tensor, q: Tensor) -> None:
     """Raise ShapeError unless ``rows`` names query positions."""
     validate_tensor(where, "rows", rows)

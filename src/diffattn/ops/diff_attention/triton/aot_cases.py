@@ -157,6 +157,8 @@ def _decode_cases(capability: int) -> list[AotCase]:
             for num_rows in (2, 256):
                 tiles = decode.tiles_of(num_rows, head_dim, value_dim, shared_keys, 2, shared_bytes)
                 cases.append(_decode_case(head_dim, value_dim, shared_keys, tiles))
+                if num_rows == 2 and head_dim in (64, 128):
+                    cases.append(_paged_case(cases[-1], page_size=64))
     cases.append(_combine_case(256))
     ones = ("num_queries", "num_keys", "num_kv_heads", "num_splits", "GROUP")
     constants = {"p_padding": None, "WINDOWED": False, "HAS_PADDING": False} | dict.fromkeys(
@@ -172,6 +174,7 @@ def _decode_case(
     num_warps, num_stages = tiles.pop("num_warps"), tiles.pop("num_stages")
     signature = dict.fromkeys(("p_q", "p_k", "p_v"), "*bf16:16")
     signature |= {"p_lengths": "*i32:16", "p_padding": "*i8:16"}
+    signature |= dict.fromkeys(("stride_tb", "num_pages"), "i32")
     signature |= dict.fromkeys(("p_acc", "p_max", "p_sum"), "*fp32:16")
     strides = ("qb", "qt", "qh", "qm", "kb", "ks", "kh", "km", "vb", "vs", "vh")
     signature |= {f"stride_{name}": "i32:16" for name in strides}
@@ -186,9 +189,22 @@ def _decode_case(
             "GROUP": 4, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "SHARED_KEYS": shared_keys,
             "CAUSAL": True, "WINDOWED": True, "HAS_LENGTHS": True, "HAS_PADDING": True,
             "PRECISION": "tf32", **tiles,
+            "p_table": None, "PAGE_SIZE": 0,
         },
         num_warps=num_warps,
         num_stages=num_stages,
+    )  # fmt: skip
+
+
+def _paged_case(case: AotCase, page_size: int) -> AotCase:
+    """The same launch through a block table, which knows no padding."""
+    paged = {"PAGE_SIZE": page_size, "HAS_PADDING": False, "p_padding": None}
+    constexprs = {k: x for k, x in (case.constexprs | paged).items() if k != "p_table"}
+    signature = {k: x for k, x in case.signature.items() if k not in constexprs}
+    signature["p_table"] = "*i32:16"
+    return replace(
+        case, name=f"{case.name}-page{page_size}", signature=signature, constexprs=constexprs,
+        num_stages=case.num_stages + decode.TABLE_STAGES,
     )  # fmt: skip
 
 

@@ -6,6 +6,9 @@ pair r = t G + g. With keys per map the rows of map 0 are zero in the channels o
 of map 1 in those of K1, so that one product with the cache's own ``[K1 K2]`` rows gives both maps,
 and rows that fill a tensor-core tile of 16 anyway cost nothing. A second kernel merges the parts
 and subtracts.
+
+A paged cache differs in where a key lies alone: its row of the block table names the page, and
+what is a batch row's stride elsewhere is a page's.
 """
 
 from typing import Any
@@ -22,6 +25,9 @@ from diffattn.ops.masking import CAUSAL, AttentionMask
 _KEYS_PER_SPLIT = 128
 """A part of the keys shorter than this costs more to merge than it saves."""
 _MAX_SPLITS = 256
+TABLE_STAGES = 2
+"""The loads of pages wait for those of the table, which takes so many stages of the pipeline: with
+them a paged launch has the buffers for K and V that a dense one has."""
 LARGE_SHARED_BYTES, SMALL_SHARED_BYTES = 166_912, 101_376
 """Of compute capability 8.0 and above, and of 8.6, 8.9 and 12.0."""
 
@@ -45,22 +51,38 @@ def _seen_keys(
 
 
 @triton.jit
+def _key_places(i_b, keys, m_keys, p_table, stride_tb, num_pages, PAGE_SIZE: tl.constexpr):
+    """Where keys lie: their index along the cache's first axis, int64, and along its second."""
+    if PAGE_SIZE == 0:
+        i_first = i_b
+        i_second = keys
+    else:
+        i_page = tl.load(p_table + i_b * stride_tb + keys // PAGE_SIZE, mask=m_keys, other=0)
+        # Nobody looks at a table on the device: what it says, no other memory is read.
+        i_first = tl.minimum(tl.maximum(i_page, 0), num_pages - 1).to(tl.int64)
+        i_second = keys % PAGE_SIZE
+    return i_first, i_second.to(tl.int64)
+
+
+@triton.jit
 def _diff_attention_decode_kernel(
-    p_q, p_k, p_v, p_lengths, p_padding, p_acc, p_max, p_sum,
+    p_q, p_k, p_v, p_table, p_lengths, p_padding, p_acc, p_max, p_sum,
     stride_qb, stride_qt, stride_qh, stride_qm,
     stride_kb, stride_ks, stride_kh, stride_km,
     stride_vb, stride_vs, stride_vh,
-    stride_pb, window, scale_log2, num_queries, num_keys, num_kv_heads, num_splits,
+    stride_tb, stride_pb, window, scale_log2,
+    num_queries, num_keys, num_kv_heads, num_splits, num_pages,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     SHARED_KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
-    HAS_LENGTHS: tl.constexpr, HAS_PADDING: tl.constexpr,
+    HAS_LENGTHS: tl.constexpr, HAS_PADDING: tl.constexpr, PAGE_SIZE: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Partial softmaxes of one part of the keys: accumulators, row maxima and row sums.
 
     Grid ``(B * Hkv, row blocks, splits)``. ``BLOCK_K`` covers the channels of a key row, both maps
-    unless they share keys; ``BLOCK_V`` those of a value.
+    unless they share keys; ``BLOCK_V`` those of a value. ``PAGE_SIZE`` is 0 where the cache is not
+    paged.
     """
     i_bh = tl.program_id(0)
     i_row_block = tl.program_id(1)
@@ -103,8 +125,8 @@ def _diff_attention_decode_kernel(
     begin += i_split * part
     end = tl.minimum(end, begin + part)
 
-    p_k += i_b * stride_kb + i_kv * stride_kh
-    p_v += i_b * stride_vb + i_kv * stride_vh
+    p_k += i_kv * stride_kh
+    p_v += i_kv * stride_vh
     k_channels = channels % HEAD_DIM + channel_map.to(tl.int64) * stride_km
     b_acc = tl.zeros([BLOCK_ROWS, BLOCK_V], dtype=tl.float32)
     b_max = tl.full([BLOCK_ROWS], float("-inf"), dtype=tl.float32)
@@ -112,9 +134,12 @@ def _diff_attention_decode_kernel(
     for start in range(begin, end, BLOCK_KEYS):
         keys = start + tl.arange(0, BLOCK_KEYS)
         m_keys = keys < end
-        k_offsets = keys.to(tl.int64)[:, None] * stride_ks + k_channels[None, :]
+        i_first, i_second = _key_places(i_b, keys, m_keys, p_table, stride_tb, num_pages, PAGE_SIZE)
+        k_rows = i_first * stride_kb + i_second * stride_ks
+        k_offsets = k_rows[:, None] + k_channels[None, :]
         b_k = tl.load(p_k + k_offsets, mask=m_keys[:, None] & m_channels[None, :], other=0.0)
-        v_offsets = keys.to(tl.int64)[:, None] * stride_vs + values[None, :]
+        v_rows = i_first * stride_vb + i_second * stride_vs
+        v_offsets = v_rows[:, None] + values[None, :]
         b_v = tl.load(p_v + v_offsets, mask=m_keys[:, None] & m_values[None, :], other=0.0)
 
         b_s = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
@@ -207,7 +232,7 @@ def _merge(
 
 def decode(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL,
-    num_splits: int | None = None,
+    block_table: Tensor | None = None, num_splits: int | None = None,
 ) -> Tensor:  # fmt: skip
     r"""Differential attention of at most 16 queries per row, forward only.
 
@@ -225,6 +250,9 @@ def decode(
         lam: λ, float32, broadcastable to ``[B, T, H]``.
         scale: s.
         mask: Which keys a query sees; ``cu_seqlens`` must be ``None``.
+        block_table: int32 ``[B, table pages]`` if K and V are pages, ``[pages, page size, ...]`` in
+            place of ``[B, S, ...]``; S is what the table reaches. Pages outside of the pool are
+            read as the nearest one in it.
         num_splits: Parts of the keys. Default: enough programs for every multiprocessor.
 
     Returns:
@@ -232,6 +260,10 @@ def decode(
     """
     batch, num_queries, num_heads, _, head_dim = q.shape
     num_keys, num_kv_heads, value_dim = v.shape[1:]
+    page_size = 0
+    if block_table is not None:
+        page_size, num_keys = num_keys, block_table.shape[1] * num_keys
+        block_table = block_table.contiguous()
     shared_keys = k.ndim == 4
     group = num_heads // num_kv_heads
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
@@ -239,6 +271,8 @@ def decode(
     num_rows = 2 * num_queries * group
     itemsize, shared_bytes = q.element_size(), _shared_bytes(q.device)
     tiles = tiles_of(num_rows, head_dim, value_dim, shared_keys, itemsize, shared_bytes)
+    if page_size:
+        tiles["num_stages"] += TABLE_STAGES
     row_blocks = triton.cdiv(num_rows, tiles["BLOCK_ROWS"])
     if num_splits is None:
         programs = batch * num_kv_heads * row_blocks
@@ -255,15 +289,16 @@ def decode(
     if kv_lengths is not None:
         kv_lengths = kv_lengths.contiguous()
     _diff_attention_decode_kernel[(batch * num_kv_heads, row_blocks, num_splits)](
-        q, k, v, kv_lengths, padding, acc, row_max, row_sum,
+        q, k, v, block_table, kv_lengths, padding, acc, row_max, row_sum,
         *q.stride()[:4],
         *k.stride()[:3], 0 if shared_keys else k.stride(3),
         *v.stride()[:3],
+        0 if block_table is None else block_table.shape[1],
         num_keys, 0 if window is None else window, scale * LOG2_E,
-        num_queries, num_keys, num_kv_heads, num_splits,
+        num_queries, num_keys, num_kv_heads, num_splits, v.shape[0],
         GROUP=group, HEAD_DIM=head_dim, VALUE_DIM=value_dim, SHARED_KEYS=shared_keys,
         CAUSAL=causal, WINDOWED=window is not None, HAS_LENGTHS=kv_lengths is not None,
-        HAS_PADDING=padding is not None,
+        HAS_PADDING=padding is not None, PAGE_SIZE=page_size,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32", **tiles, **FP_FUSION,
     )  # fmt: skip
     _diff_attention_combine_kernel[(batch * num_queries * num_heads,)](

@@ -1,0 +1,151 @@
+"""The decode kernel through a block table, in Triton's interpreter and on a GPU if there is one."""
+
+import pytest
+import torch
+
+from diffattn.errors import BackendError
+from diffattn.ops import backends
+from diffattn.ops.diff_attention import decode_op
+from diffattn.ops.diff_attention.paged_decode import paged_decode
+from diffattn.testing.assertions import assert_close_to_reference
+from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+from ops.paged_inputs import pages_of, scattered
+
+pytest.importorskip("triton", reason="the kernels need triton")
+
+V1 = {"head_dim": 32, "value_dim": 64}
+V2 = {"head_dim": 32, "value_dim": 32, "shared_keys": True}
+GQA = {"num_heads": 4, "num_kv_heads": 2}
+CASES = [
+    (OpCase(name="v1-T1-page16", num_queries=1, num_keys=70, **V1, **GQA), 16),
+    (OpCase(name="v1-T16-page64", num_queries=16, num_keys=70, **V1, **GQA), 64),
+    (OpCase(name="v1-T4-page5", num_queries=4, num_keys=33, lam_axes="bth", **V1, **GQA), 5),
+    (OpCase(name="v1-T3-page1", num_queries=3, num_keys=11, batch=1, **V1), 1),
+    (OpCase(name="v1-mqa-T>S-page256", num_queries=9, num_keys=5, num_kv_heads=1, **V1), 256),
+    (OpCase(name="v1-lengths", num_queries=2, num_keys=300, kv_lengths=(300, 37), **V1, **GQA), 32),
+    (OpCase(name="v1-window", num_queries=3, num_keys=90, window=17, kv_lengths=(90, 61), **V1),
+     16),
+    (OpCase(name="v1-noncausal", num_queries=4, num_keys=50, causal=False, **V1, **GQA), 16),
+    (OpCase(name="v2-T1", num_queries=1, num_keys=260, lam_axes="bth", **V2, **GQA), 16),
+    (OpCase(name="v2-empty-and-short", num_queries=4, num_keys=50, kv_lengths=(0, 2), **V2), 16),
+    (OpCase(name="v2-window-scale", num_queries=5, num_keys=48, window=9, scale=0.3, lam_axes="h",
+            **V2, **GQA), 16),
+    (OpCase(name="d96", num_queries=1, num_keys=40, head_dim=96, value_dim=192, batch=1, **GQA),
+     16),
+    (OpCase(name="d128-shared-2d", num_queries=2, num_keys=40, head_dim=128, value_dim=256,
+            shared_keys=True, batch=1, **GQA), 32),
+]  # fmt: skip
+
+
+@pytest.mark.sampled(one_of=2)
+@pytest.mark.parametrize(("case", "page_size"), CASES, ids=[str(case) for case, _ in CASES])
+def test_pages_give_what_the_keys_in_a_row_give(case, page_size, device):
+    """Against the eager definition in float64 on keys that were never paged."""
+    inputs = make_diff_attention_inputs(case, device=device)
+    assert_close_to_reference(pages_of(page_size), inputs, backend="triton", gradients=False)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="16-bit products need a GPU")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+@pytest.mark.parametrize(("case", "page_size"), CASES, ids=[str(case) for case, _ in CASES])
+def test_pages_in_16_bits(case, page_size, dtype):
+    inputs = make_diff_attention_inputs(case, dtype=dtype, device="cuda")
+    assert_close_to_reference(pages_of(page_size), inputs, backend="triton", gradients=False)
+
+
+@torch.no_grad()
+def test_pages_and_rows_give_the_same_numbers(device):
+    """One kernel: where a key lies changes no rounding, and other pages change nothing."""
+    case = OpCase(name="", num_queries=3, num_keys=96, kv_lengths=(96, 50), **V1, **GQA)
+    inputs = make_diff_attention_inputs(case, device=device)
+    q, k, v, lam = inputs.tensors().values()
+    lengths = inputs.options["kv_lengths"]
+    dense = decode_op.triton_decode(q, k, v, lam, 0.2, True, None, None, lengths)
+    run = pages_of(16, scale=0.2, fill=1e30)
+    assert torch.equal(run(q, k, v, lam, backend="triton", kv_lengths=lengths), dense)
+
+
+@torch.no_grad()
+def test_pages_are_read_where_they_lie(device):
+    """K and V of several layers in one pool, as continuous batching keeps them; shared pages."""
+    case = OpCase(name="", num_queries=2, num_keys=40, **V1, **GQA)
+    q, k, v, lam = make_diff_attention_inputs(case, device=device).tensors().values()
+    k_pages, table = scattered(k, 8)
+    v_pages, _ = scattered(v, 8)
+    pool = torch.full((len(k_pages), 3, 8, 2, 64), 1e30, device=device)
+    pool[:, 1], pool[:, 2] = k_pages.flatten(3), v_pages
+    table = table.clone()
+    table[1] = table[0]  # the second sequence has the first one's keys
+    lengths = torch.tensor([40, 23], dtype=torch.int32, device=device)
+    arguments = {"block_table": table, "kv_lengths": lengths}
+    own_keys = pool[:, 1].unflatten(-1, (2, 32))
+    got = paged_decode(q, own_keys, pool[:, 2], lam, backend="triton", **arguments)
+    k, v = k[:1].expand_as(k), v[:1].expand_as(v)
+    assert torch.equal(
+        got, decode_op.triton_decode(q, k, v, lam, 32**-0.5, True, None, None, lengths)
+    )
+
+
+@torch.no_grad()
+def test_a_table_that_nobody_looked_at_reads_no_other_memory(device):
+    """The operator itself, as on a GPU: pages outside of the pool are the nearest, lengths cut."""
+    case = OpCase(name="", num_queries=1, num_keys=32, **V2)
+    q, k, v, lam = make_diff_attention_inputs(case, device=device).tensors().values()
+    k_pages, v_pages = (scattered(x, 16)[0] for x in (k, v))
+    last = len(k_pages) - 1
+
+    def run(table, lengths):
+        table, lengths = (
+            torch.tensor(x, dtype=torch.int32, device=device) for x in (table, lengths)
+        )
+        return decode_op.triton_paged_decode(
+            q, k_pages, v_pages, lam, table, lengths, 0.2, True, None
+        )
+
+    wild = run([[-1, 2**31 - 1], [-(2**31), 0]], [33, -1])
+    assert torch.equal(wild, run([[0, last], [0, 0]], [32, 0]))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [CASES[0][0], pytest.param(CASES[10][0], marks=pytest.mark.scheduled)],
+    ids=str,
+)
+def test_opcheck_of_the_paged_operator(case, device):
+    inputs = make_diff_attention_inputs(case, device=device)
+    q, k, v, lam = (x.detach() for x in inputs.tensors().values())
+    k_pages, table = scattered(k, 16)
+    lengths = torch.full((2,), k.shape[1], dtype=torch.int32, device=device)
+    arguments = [q, k_pages, scattered(v, 16)[0], lam, table, lengths, 0.2, True]
+    torch.library.opcheck(decode_op.triton_paged_decode, [*arguments, inputs.options.get("window")])
+
+
+def test_a_gradient_through_pages_is_refused(device):
+    inputs = make_diff_attention_inputs(CASES[0][0], device=device)
+    q, k, v, lam = inputs.tensors().values()
+    k_pages, table = scattered(k.detach(), 16)
+    v_pages, _ = scattered(v.detach(), 16)
+    lengths = torch.full((2,), 70, dtype=torch.int32, device=device)
+    if device.type == "cpu":
+        with pytest.raises(BackendError, match="'triton' has no gradient on cpu"):
+            paged_decode(
+                q, k_pages, v_pages, lam, block_table=table, kv_lengths=lengths, backend="triton"
+            )
+    arguments = (q, k_pages, v_pages, lam, table, lengths, 0.2, True, None)
+    with pytest.raises(BackendError, match=r"triton_decode must run under torch.no_grad"):
+        decode_op.triton_paged_decode(*arguments).sum().backward()
+
+
+def test_auto_takes_the_kernel_where_the_dense_one_is_taken(monkeypatch):
+    facts = {"device": "cuda", "dtype": torch.float16, "batch": 4, "num_heads": 8, "num_keys": 16}
+    facts |= {"head_dim": 64, "value_dim": 128, "elsewhere": True}
+
+    def chosen(num_queries, **changes):
+        inputs = backends.Inputs(num_queries=num_queries, **(facts | changes))
+        return backends.resolve("paged_decode", "auto", inputs)
+
+    for dense, taken in (("triton_decode", "triton"), ("composed", "gathered")):
+        monkeypatch.setitem(backends._AUTO, "diff_attention", lambda inputs, name=dense: name)
+        assert chosen(1) == chosen(16, head_dim=32, value_dim=32) == taken
+        assert chosen(17) == chosen(1, head_dim=80) == "gathered"
