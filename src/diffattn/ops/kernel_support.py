@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 TRITON_VERSIONS = ((3, 6), (3, 9))
 """First and last minor version the kernels are tested with."""
 HEAD_DIMS = (32, 64, 96, 128)
+DTYPES = ("bfloat16", "float16", "float32")
 MAX_DECODE_QUERIES = 16
 
 
@@ -41,12 +42,6 @@ def installed_version() -> str | None:
 def devices() -> tuple[str, ...]:
     """Device types the kernels take here: CPU tensors only in Triton's interpreter."""
     return ("cpu", "cuda", "meta") if _interpreted() else ("cuda", "meta")
-
-
-def dtypes() -> tuple[str, ...]:
-    """Dtypes the kernels compute right: Triton's interpreter multiplies bfloat16 as integers."""
-    floats = ("float16", "float32")
-    return floats if _interpreted() else ("bfloat16", *floats)
 
 
 def accepts_widths(head_dim: int, value_dim: int) -> bool:
