@@ -9,7 +9,6 @@ are not repaired: like every kernel here, cast to float32 first.
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import triton
 import triton.language as tl
 
@@ -29,16 +28,17 @@ def repair() -> None:
         _let_interpreter_loop()
 
 
-def to_float32(bits: np.ndarray) -> np.ndarray:
-    """The float32 numbers of bfloat16 ones, which are given as uint16."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+def to_float32(bits: Any) -> Any:
+    """The float32 numbers of bfloat16 ones, which are given as a numpy array of uint16."""
+    return (bits.astype("uint32") << 16).view("float32")
 
 
-def to_bfloat16(x: np.ndarray) -> np.ndarray:
-    """The nearest bfloat16 numbers of float32 ones as uint16; of two equally near the even one."""
-    bits = x.view(np.uint32)
+def to_bfloat16(x: Any) -> Any:
+    """The nearest bfloat16 numbers of a numpy array of float32 as uint16, of two the even one."""
+    bits = x.view("uint32")
     rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
-    return np.where(np.isnan(x), 0x7FC0, rounded).astype(np.uint16)
+    is_nan = x != x
+    return (rounded * ~is_nan + 0x7FC0 * is_nan).astype("uint16")
 
 
 def _in_float32(compute: Callable[..., Any], position: int) -> Callable[..., Any]:
@@ -53,7 +53,7 @@ def _in_float32(compute: Callable[..., Any], position: int) -> Callable[..., Any
     def compute_in_float32(self: Any, *args: Any) -> Any:
         result = compute(self, *map(decoded, args))
         is_rounded = args[position].dtype.scalar == tl.bfloat16
-        if is_rounded and result.data.dtype == np.float32:  # a comparison gives bool
+        if is_rounded and result.data.dtype == "float32":  # a comparison gives bool
             return TensorHandle(to_bfloat16(result.data), tl.bfloat16)
         return result
 
