@@ -22,7 +22,7 @@ _GPU_WIDTHS = "head_dim in {32, 64, 96, 128} and Dv = head_dim or 2 head_dim"
 _ALL_FLOATS = ("float16", *_WIDE_FLOATS)
 _TRITON: dict[str, Any] = {
     "devices": kernel_support.devices(),
-    "dtypes": kernel_support.dtypes(),
+    "dtypes": kernel_support.DTYPES,
     "widths": _GPU_WIDTHS,
     "accepts_widths": kernel_support.accepts_widths,
     "least_capability": kernel_support.LEAST_CAPABILITY,

@@ -19,6 +19,7 @@ LEAST_CAPABILITY = (8, 0)
 """Compute capability that has bfloat16 products and asynchronous copies."""
 HOPPER_CAPABILITY = (9, 0)
 HEAD_DIMS = (32, 64, 96, 128)
+DTYPES = ("bfloat16", "float16", "float32")
 MAX_DECODE_QUERIES = 16
 OPT_IN = "DIFFATTN_UNVERIFIED_KERNELS"
 """Set to 1 in the environment, it lets ``auto`` choose kernels on GPUs without a record."""
@@ -137,12 +138,6 @@ def installed_version() -> str | None:
 def devices() -> tuple[str, ...]:
     """Device types the kernels take here: CPU tensors only in Triton's interpreter."""
     return ("cpu", "cuda", "meta") if _INTERPRETED else ("cuda", "meta")
-
-
-def dtypes() -> tuple[str, ...]:
-    """Dtypes the kernels compute right: Triton's interpreter multiplies bfloat16 as integers."""
-    floats = ("float16", "float32")
-    return floats if _INTERPRETED else ("bfloat16", *floats)
 
 
 def accepts_widths(head_dim: int, value_dim: int) -> bool:

@@ -81,10 +81,10 @@ def test_any_lambda(value, axes):
     assert_close_to_reference(op, inputs, backend="triton")
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
 @pytest.mark.parametrize("base", [V1, V2], ids=str)
-def test_float16(base):
-    """bfloat16 waits for a GPU: the interpreter multiplies its bits as integers."""
-    inputs = make_diff_attention_inputs(base, dtype=torch.float16)
+def test_16_bits(base, dtype):
+    inputs = make_diff_attention_inputs(base, dtype=dtype)
     assert_close_to_reference(op, inputs, backend="triton")
 
 

@@ -122,6 +122,13 @@ def capability_row(major: int, minor: int) -> int:
     return max((row for row in CAPABILITIES if row <= capability and row != 86), default=80)
 
 
+def device_row(device: torch.device) -> int | None:
+    """The row of a device's chip; ``None`` in the interpreter, which stands for no chip."""
+    if interpreted():
+        return None
+    return capability_row(*torch.cuda.get_device_capability(device))
+
+
 def launch_configs(kernel: str, q: Tensor, value_dim: int) -> dict[str, LaunchConfig]:
     """The launches of one kernel in one call, by name; ``"dkv"`` may be ``"dk"`` and ``"dv"``.
 
@@ -133,11 +140,11 @@ def launch_configs(kernel: str, q: Tensor, value_dim: int) -> dict[str, LaunchCo
     Returns:
         Tile sizes, warps and stages of each.
     """
-    if interpreted():
+    head_dim, row = q.shape[-1], device_row(q.device)
+    if row is None:
         return {kernel: _INTERPRETED}
     if q.dtype == torch.float32 and kernel != "preprocess":
         return {kernel: _FLOAT32}
-    head_dim, row = q.shape[-1], capability_row(*torch.cuda.get_device_capability(q.device))
     whole = seed(kernel, head_dim, value_dim, row)
     parts = {kernel: whole} if whole else {x: seed(x, head_dim, value_dim, row) for x in _PARTS}
     return {launch: config for launch, config in parts.items() if config}

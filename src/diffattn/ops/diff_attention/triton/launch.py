@@ -1,12 +1,12 @@
 """What every launcher does before its kernel: masks as intervals, layouts, padded widths."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
+from diffattn.ops.diff_attention.triton import interpreter
 from diffattn.ops.diff_attention.triton.configs import interpreted
 from diffattn.ops.masking import AttentionMask, query_ranges
 
@@ -90,23 +90,5 @@ def _batch_stride(x: Tensor | None) -> int:
     return 0 if x is None or x.shape[0] == 1 else x.stride(0)
 
 
-def _let_interpreter_loop() -> None:
-    """Run-time loop bounds in the interpreter of triton 3.6 on numpy 2.4 and later.
-
-    Both call a one-element array a number, but numpy no longer converts it (triton issue 9171,
-    fixed in triton 3.7, whose patch this is).
-    """
-    from triton.runtime import interpreter
-
-    patch_tensor = interpreter._patch_lang_tensor
-
-    def patch_tensor_and_index(tensor: Any, scope: Any) -> None:
-        patch_tensor(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    interpreter._patch_lang_tensor = patch_tensor_and_index
-
-
-# TODO: goes with triton 3.6.
-if interpreted() and triton.__version__.startswith("3.6."):
-    _let_interpreter_loop()
+if interpreted():
+    interpreter.repair()

@@ -1,0 +1,185 @@
+"""The launch tiles of five chips in Triton's interpreter, in 16 bits, against float64.
+
+Every tile of the launch table runs, at lengths just over one tile in each direction: full tiles,
+the diagonal, the last partial tile, the masked and the unmasked loop. A push runs each distinct
+tile with two masks, the scheduled tier with all of them. Shared DIFF calls the operator as V1 does.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from diffattn.ops import kernel_support
+from diffattn.ops.diff_attention.triton import configs
+from diffattn.testing.assertions import assert_close_to_reference
+from diffattn.testing.chips import CAPABILITIES, launched_as_on
+from diffattn.testing.inputs import OpCase
+
+from .kernel_calls import decode, differential, inputs_of, softmax
+
+pytestmark = pytest.mark.skipif(
+    not configs.interpreted(), reason="on a GPU every test launches the tiles of its chip"
+)
+
+WIDTHS = (64, 96, 128)
+FORMS = {"v1": (False, 2), "v2": (True, 1), "softmax": (True, 1), "v1-narrow": (False, 1),
+         "v2-wide": (True, 2), "softmax-wide": (True, 2)}  # fmt: skip
+"""Whether the maps share their keys, and Dv / D."""
+EVERY_PUSH = ("v1", "v2", "softmax")
+"""The forms of the layers; the others are shapes that the operators accept as well."""
+PASSES = ("fwd", "dkv", "dk", "dv", "dq")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launches:
+    """The tiles of all passes of one form, width and chip."""
+
+    form: str
+    head_dim: int
+    tiles: tuple[tuple[int, int] | None, ...]
+    """Queries and keys per pass of ``PASSES``."""
+
+    @property
+    def longest(self):
+        """The most queries and the most keys in a tile of any pass."""
+        return (max(sizes) for sizes in zip(*filter(None, self.tiles), strict=True))
+
+
+def shapes(form, head_dim):
+    """Two or more query heads on one key/value head, λ per token and head."""
+    shared_keys, ratio = FORMS[form]
+    return {"num_heads": 2, "num_kv_heads": 1, "batch": 1, "lam_axes": "bth", "head_dim": head_dim,
+            "value_dim": ratio * head_dim, "shared_keys": shared_keys}  # fmt: skip
+
+
+def chips_by_launches():
+    """All distinct launches with the chips that make them."""
+    chips = {}
+    for form, head_dim, chip in product(FORMS, WIDTHS, CAPABILITIES):
+        value_dim = FORMS[form][1] * head_dim
+        prefix = "softmax_" if form.startswith("softmax") else ""
+        row = configs.capability_row(*divmod(chip, 10))
+        seeds = [configs.seed(prefix + name, head_dim, value_dim, row) for name in PASSES]
+        tiles = tuple(x and (x.block_m, x.block_n) for x in seeds)
+        chips.setdefault(Launches(form=form, head_dim=head_dim, tiles=tiles), []).append(chip)
+    return chips
+
+
+LAUNCHES = chips_by_launches()
+
+
+def lengths_and_masks(m, n):
+    """Options by name for tiles of at most ``m`` queries and ``n`` keys."""
+    over = max(m, n) + 1
+    return {
+        "causal": {"num_queries": over},
+        "T<S": {"num_queries": m + 1, "num_keys": m + n // 2 + 4},
+        "T>S": {"num_queries": n + m // 2 + 4, "num_keys": n + 1},
+        "cross": {"num_queries": m + 1, "num_keys": n + 3, "causal": False},
+        "window": {"num_queries": over, "num_keys": over + 5, "window": n // 2 + 1},
+        "packed": {"num_queries": over, "documents": (1, over // 2, 0, over - over // 2 - 1)},
+        "padded": {"num_queries": over, "batch": 2, "padding": ((n // 2 + 1, 0), (0, 5))},
+        "kv_lengths": {"num_queries": m // 2 + 1, "num_keys": over, "batch": 2,
+                       "kv_lengths": (over, over - n // 2)},
+    }  # fmt: skip
+
+
+MASKS = tuple(lengths_and_masks(64, 64))
+
+
+def every_case():
+    """Each launch with each mask in bfloat16, and with one mask in float16.
+
+    Launches take turns with the masks, so that a push meets every mask of every form.
+    """
+    for i, launches in enumerate(LAUNCHES):
+        for j, mask in enumerate(MASKS):
+            is_pushed = launches.form in EVERY_PUSH and (j - i) % len(MASKS) in (0, 3)
+            yield launches, mask, torch.bfloat16, is_pushed
+        yield launches, MASKS[(i + 1) % len(MASKS)], torch.float16, i % 4 == 0
+
+
+def named(launches, mask, dtype, is_pushed):
+    chips = "+".join(f"sm_{chip}" for chip in LAUNCHES[launches])
+    kind = "bf16" if dtype == torch.bfloat16 else "fp16"
+    name = f"{launches.form}-d{launches.head_dim}-{chips}-{mask}-{kind}"
+    marks = () if is_pushed else pytest.mark.scheduled
+    return pytest.param(launches, mask, dtype, id=name, marks=marks)
+
+
+@pytest.mark.parametrize(("launches", "mask", "dtype"), [named(*case) for case in every_case()])
+def test_real_tiles(launches, mask, dtype):
+    """Output and every gradient stay within twice the error that rounding alone causes."""
+    op = softmax if launches.form.startswith("softmax") else differential
+    options = lengths_and_masks(*launches.longest)[mask]
+    case = OpCase(name=mask, **(shapes(launches.form, launches.head_dim) | options))
+    with launched_as_on(LAUNCHES[launches][0]):
+        assert_close_to_reference(op, inputs_of(op, case, dtype=dtype), backend="triton")
+
+
+def test_a_push_meets_every_tile_of_every_chip_and_every_mask():
+    pushed = [case for case in every_case() if case[-1]]
+    chips = {(chip, x.form, x.head_dim) for x, *_ in pushed for chip in LAUNCHES[x]}
+    assert chips >= set(product(CAPABILITIES, EVERY_PUSH, WIDTHS))
+    tiles = {(x.form, x.tiles) for x, *_ in pushed}
+    assert tiles >= {(x.form, x.tiles) for x in LAUNCHES if x.form in EVERY_PUSH}
+    assert {(x.form, mask) for x, mask, *_ in pushed} >= set(product(EVERY_PUSH, MASKS))
+    assert {dtype for _, _, dtype, _ in pushed} == {torch.bfloat16, torch.float16}
+
+
+@pytest.mark.parametrize("chip", CAPABILITIES)
+def test_the_tiles_launched_are_those_of_the_chip(chip, monkeypatch):
+    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    launched, run = [], interpreter.GridExecutor.__call__
+
+    def record(self, *args, **options):
+        launched.append((options.get("BLOCK_M"), options.get("BLOCK_N")))
+        run(self, *args, **options)
+
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", record)
+    (launches,) = (
+        x for x in LAUNCHES if (x.form, x.head_dim) == ("v1", 128) and chip in LAUNCHES[x]
+    )
+    case = OpCase(name="", num_queries=2, **shapes("v1", 128))
+    inputs = inputs_of(differential, case, dtype=torch.bfloat16)
+    with launched_as_on(chip):
+        differential(*inputs.tensors().values(), backend="triton").sum().backward()
+    assert [x for x in launched if x[1]] == [x for x in launches.tiles if x]
+
+
+DECODE_MASKS = {
+    "causal": {},
+    "noncausal": {"causal": False},
+    "window": {"window": 70},
+    "padded": {"batch": 2, "padding": ((71, 0), (0, 300))},
+    "kv_lengths": {"batch": 2, "kv_lengths": (300, 140)},
+}
+
+
+def decode_cases():
+    """Each number of queries, width and form with each mask; a push takes the masks in turn."""
+    kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    counts = (1, 5, kernel_support.MAX_DECODE_QUERIES)
+    for i, (num_queries, head_dim, form) in enumerate(product(counts, WIDTHS, ("v1", "v2"))):
+        for j, mask in enumerate(DECODE_MASKS):
+            kind = "fp16" if (i + j) % 4 == 0 else "bf16"
+            marks = () if (i + i // 6) % len(DECODE_MASKS) == j else pytest.mark.scheduled
+            name = f"{form}-d{head_dim}-T{num_queries}-{mask}-{kind}"
+            arguments = (num_queries, head_dim, form, mask, kinds[kind])
+            yield pytest.param(*arguments, id=name, marks=marks)
+
+
+@pytest.mark.parametrize(("num_queries", "head_dim", "form", "mask", "dtype"), list(decode_cases()))
+def test_real_tiles_of_decode(num_queries, head_dim, form, mask, dtype):
+    """Its tiles are those of a GPU as they are: from one block of 16 rows to two of 64 or 128.
+
+    Two parts of the keys, each of several tiles and no whole number of them.
+    """
+    options = {"num_queries": num_queries, "num_keys": 300, "num_heads": 5}
+    case = OpCase(name=mask, **(shapes(form, head_dim) | options | DECODE_MASKS[mask]))
+    inputs = inputs_of(decode, case, dtype=dtype)
+    assert_close_to_reference(decode, inputs, backend="triton_decode", gradients=False)
