@@ -12,6 +12,7 @@ kernels, if its tests have passed.
 """
 
 import argparse
+import signal
 import sys
 from datetime import date
 from importlib import metadata
@@ -124,6 +125,8 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"{number} {stage.name}: {stage.title}, {stage.limit_seconds:g} s{mark}")
             print(f"at most {sum(stage.limit_seconds for stage in chosen) / 60:g} minutes")
             return 0
+        # Whoever ends the session ends the running stage too.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         versions, hardware = machine(options.device)
         records = stages.run_stages(
             chosen, out, judge=JUDGE, again=options.again, commit=options.commit,
