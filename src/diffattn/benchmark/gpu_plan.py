@@ -72,7 +72,9 @@ def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
         ("--seconds", "1") if full else ("--seconds", "0", "--scale", "quick", "--only", "chunked")
     )
     lengths = "1024,2048,4096,8192,16384" if full else "64"
-    ops = bench("ops", "--length", lengths, *short)
+    ops = [bench("ops", "--length", lengths, *short)]
+    if full:
+        ops.append(bench("ops", "--attention", "v2", "--length", lengths, *short))
     cached = ("--length", "4096,16384", *short) if full else ("--length", "64", *short[:4])
     models = ("--scale", "cut", "--only", "softmax,diff", "--length", "2048,4096" if full else "32")
     made = [
@@ -80,7 +82,7 @@ def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
         (
             "attention against SDPA's kernels, FlexAttention and two calls",
             270,
-            (ops, bench("ops", "--attention", "v2", "--length", lengths, *short)),
+            tuple(ops),
             triton,
         ),
         ("launch settings, searched", 180, ((*_DIFFATTN, "bench", "tune"),), triton),
