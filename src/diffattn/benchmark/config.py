@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 SUITES = ("ops", "models", "decode", "generation")
-SCALES = ("quick", "full")
+SCALES = ("quick", "full", "cut")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("cpu", "cuda")
 ATTENTIONS = ("v1", "v2")
@@ -35,6 +35,8 @@ def check_names(
     """
     check_known("bench", "suite", suite, SUITES)
     check_known("bench", "scale", scale, SCALES)
+    if scale == "cut" and suite != "models":
+        raise ConfigError(f"bench: scale 'cut' must be of suite 'models', got {suite!r}.")
     if device is not None:
         check_known("bench", "device", device, DEVICES)
     check_known("bench", "attention", attention, ATTENTIONS)
@@ -65,7 +67,7 @@ class BenchConfig:
     suite: str
     """One of :data:`SUITES`."""
     scale: str = "full"
-    """``"quick"`` (under a minute on a CPU) or ``"full"``."""
+    """``"quick"`` (under a minute on a CPU), ``"full"``, or ``"cut"``: models at two depths."""
     device: str = "cpu"
     dtypes: tuple[str, ...] = ()
     """Default: those of the scale."""

@@ -29,7 +29,7 @@ from diffattn.testing.inputs import DiffAttentionInputs, OpCase, make_diff_atten
 TWO_CALLS = "flash_diff_attn_1"
 MAP_BYTES_LIMIT = 4 * 2**30
 """What holds maps is left out where they, forward and backward, would take more."""
-_HOLD_MAPS = ("reference", "decode", "flex")  # flex without a compiler, that is
+_HOLD_MAPS = ("reference", "decode")
 _MAP_SIZED_TENSORS = 10  # float32 tensors of one map of every head, in the reference's backward
 _KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -195,7 +195,7 @@ def _softmax_by(case: Case, inputs: _SoftmaxInputs, backend: backends.Backend) -
 def _diff(case: Case, inputs: DiffAttentionInputs, backend: backends.Backend) -> Contender:
     tensors = inputs.tensors()
     facts = _facts(case, inputs.q, inputs.k, inputs.v)
-    run = partial(diff_attention, *tensors.values(), backend=backend.name)
+    run = partial(_operator(case, backend.name), *tensors.values(), backend=backend.name)
     return Contender(
         name=backend.name,
         role=DIFF,
@@ -213,6 +213,14 @@ def _diff(case: Case, inputs: DiffAttentionInputs, backend: backends.Backend) ->
     )
 
 
+def _operator(case: Case, backend: str) -> Callable[..., Tensor]:
+    """As it is used: FlexAttention is fused under torch.compile only."""
+    if backend == "flex" and case.device == "cuda":
+        compiled: Callable[..., Tensor] = torch.compile(diff_attention, dynamic=False)
+        return compiled
+    return diff_attention
+
+
 def _facts(case: Case, q: Tensor, k: Tensor, v: Tensor) -> backends.Inputs:
     with torch.set_grad_enabled("backward" in case.mode):
         return backends.describe(q, k, v)
@@ -226,7 +234,8 @@ def _interpreted(case: Case, backend: backends.Backend) -> str | None:
 
 
 def _too_large(case: Case, backend: str, facts: backends.Inputs) -> str | None:
-    if backend not in _HOLD_MAPS:
+    fused = backend != "flex" or case.device == "cuda"
+    if backend not in _HOLD_MAPS and fused:
         return None
     maps = 4 * case.shape["B"] * case.shape["H"] * facts.num_queries * facts.num_keys
     if maps * _MAP_SIZED_TENSORS <= MAP_BYTES_LIMIT:

@@ -62,7 +62,9 @@ def check_model(
     eager_form = "diffattn" if is_ours else "eager"
 
     def build(config: DiffTransformerConfig, form: str) -> nn.Module:
-        return make(config, implementation=form).to(ids.device, dtype)
+        with ids.device:  # weights are drawn where they are used
+            model = make(config, implementation=form)
+        return model.to(ids.device, dtype)
 
     found = actual(build(config, implementation))
     exact = expected(build(eager, eager_form).double())

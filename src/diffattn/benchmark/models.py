@@ -1,6 +1,6 @@
 """``bench models``: whole models, matched in parameters, forward and forward with backward."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -68,6 +68,13 @@ SIZES = {
     "3b": _of_paper("3b", 28),
     "13.1b": _of_paper("13.1b", 10),
 }  # fmt: skip
+CUT = {"3b": (2, 6), "13.1b": (1, 3), "laptop": (1, 2)}
+"""Two depths of a size: the difference is that of layers alone, without embedding and loss."""
+SIZES |= {
+    f"{name}-{depth}-layers": replace(SIZES[name], num_layers=depth)
+    for name, depths in CUT.items()
+    for depth in depths
+}
 _SAME_FIELDS = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "head_dim",
     "max_position_embeddings", "tie_word_embeddings", "rms_norm_eps",
@@ -78,12 +85,14 @@ _SCALES = {
     ("cpu", "full"): ("laptop", "study", "wide"),
     ("cuda", "quick"): ("study", "wide"),
     ("cuda", "full"): ("3b", "13.1b"),
+    ("cpu", "cut"): tuple(f"laptop-{depth}-layers" for depth in CUT["laptop"]),
+    ("cuda", "cut"): tuple(f"{n}-{depth}-layers" for n in ("3b", "13.1b") for depth in CUT[n]),
 }
 
 
 def plan(config: BenchConfig) -> list[Case]:
     """The cases of one call."""
-    full, cuda = config.scale == "full", config.device == "cuda"
+    full, cuda = config.scale != "quick", config.device == "cuda"
     dtypes: tuple[str, ...] = ("bfloat16",) if cuda else ("float32", "bfloat16")
     return [
         _case(config.device, name, SIZES[name], length, dtype, mode)
@@ -135,7 +144,9 @@ def _contender(case: Case, name: str) -> Contender:
     role, technique, attention_type, whose, implementation = MODEL_CONTENDERS[name]
     config = model_config(case, attention_type)
     make = partial(build, whose=whose, attention_type=attention_type)
-    model = make(config, implementation=implementation).to(case.device, case.torch_dtype)
+    with torch.device(case.device):  # billions of weights are drawn there in no time
+        model = make(config, implementation=implementation)
+    model = model.to(case.device, case.torch_dtype)
     tokens = case.shape["B"] * case.shape["N"]
     generator = torch.Generator().manual_seed(2)
     ids = torch.randint(config.vocab_size, (case.shape["B"], case.shape["N"]), generator=generator)

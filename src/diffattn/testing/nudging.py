@@ -51,9 +51,11 @@ def measured_errors(
 def nudged(model: nn.Module, *, seed: int, ulps: float = 1.0) -> nn.Module:
     """A copy whose every weight is off by a random part of ``ulps`` units in the last place."""
     model = deepcopy(model)
-    generator = torch.Generator().manual_seed(seed)
+    device = next(model.parameters()).device
+    generator = torch.Generator(device).manual_seed(seed)
     for weight in model.parameters():
-        steps = 2 * torch.rand(weight.shape, generator=generator, dtype=torch.float64) - 1
+        uniform = torch.rand(weight.shape, generator=generator, dtype=torch.float64, device=device)
+        steps = 2 * uniform - 1
         eps = ulps * torch.finfo(weight.dtype).eps
-        weight.copy_(weight.double() * (1 + eps * steps.to(weight.device)))
+        weight.copy_(weight.double() * (1 + eps * steps))
     return model

@@ -20,7 +20,7 @@ PACKED = OpCase(name="", num_queries=6, batch=1, num_heads=1, num_kv_heads=1, he
                 value_dim=32, shared_keys=True, documents=(2, 4), window=3)  # fmt: skip
 
 
-def arguments(case, device="cpu"):
+def arguments(case, device):
     """Tensors and all options by name, as the two functions take them."""
     inputs = make_diff_attention_inputs(case, device=device)
     return list(inputs.tensors().values()), {"scale": 0.2} | inputs.options
@@ -31,9 +31,9 @@ def triton_diff_attention(*tensors, scale, **options):
     return custom_op.diff_attention(*tensors, scale=scale, mask=AttentionMask(**options))
 
 
-def positional(case, op):
+def positional(case, op, device):
     """The arguments of the operator itself."""
-    tensors, options = arguments(case)
+    tensors, options = arguments(case, device)
     if op == "softmax":
         tensors = [tensors[0].detach()[:, :, :, 0].requires_grad_(), *tensors[1:3]]
     names = ("window", "key_padding_mask", "kv_lengths", "cu_seqlens")
@@ -45,15 +45,18 @@ def positional(case, op):
     [("diff", CASE), ("diff", PACKED), ("softmax", PACKED)],
     ids=["cache", "packed", "softmax"],
 )
-def test_operators_pass_opcheck(op, case):
+def test_operators_pass_opcheck(op, case, kernel_device):
     operator = getattr(torch.ops.diffattn, f"triton_{op}_attention").default
-    torch.library.opcheck(operator, positional(case, op))
+    torch.library.opcheck(operator, positional(case, op, kernel_device))
 
 
 @pytest.mark.parametrize("op", ["diff", "softmax"])
-def test_backward_operators_pass_opcheck(op):
+def test_backward_operators_pass_opcheck(op, kernel_device):
     """Their own gradient is a refusal, so the inputs ask for none."""
-    inputs = [x.detach() if isinstance(x, torch.Tensor) else x for x in positional(PACKED, op)]
+    inputs = [
+        x.detach() if isinstance(x, torch.Tensor) else x
+        for x in positional(PACKED, op, kernel_device)
+    ]
     forward = getattr(torch.ops.diffattn, f"triton_{op}_attention").default
     operator = getattr(torch.ops.diffattn, f"triton_{op}_attention_backward").default
     num_tensors = 4 if op == "diff" else 3
@@ -68,9 +71,9 @@ def gradients(function, tensors, options):
 
 
 @pytest.mark.parametrize("case", [CASE, PACKED], ids=["cache", "packed"])
-def test_compiles_to_one_graph(case):
+def test_compiles_to_one_graph(case, kernel_device):
     torch.compiler.reset()
-    tensors, options = arguments(case)
+    tensors, options = arguments(case, kernel_device)
     compiled = torch.compile(triton_diff_attention, fullgraph=True, backend="aot_eager")
     for got, want in zip(
         gradients(compiled, tensors, options),
@@ -81,20 +84,20 @@ def test_compiles_to_one_graph(case):
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["non-strict", "strict"])
-def test_export(strict):
+def test_export(strict, kernel_device):
     class Operator(torch.nn.Module):
         def forward(self, q, k, v, lam, options):
             return triton_diff_attention(q, k, v, lam, scale=0.2, **options)
 
-    tensors, options = arguments(CASE)
+    tensors, options = arguments(CASE, kernel_device)
     del options["scale"]
     inputs = (*(x.detach() for x in tensors), options)
     program = torch.export.export(Operator(), inputs, strict=strict).module()
     assert torch.equal(program(*inputs), Operator()(*inputs))
 
 
-def test_activation_checkpointing():
-    tensors, options = arguments(CASE)
+def test_activation_checkpointing(kernel_device):
+    tensors, options = arguments(CASE, kernel_device)
 
     def recomputed(*tensors, **options):
         return checkpoint(triton_diff_attention, *tensors, use_reentrant=False, **options)
@@ -114,8 +117,10 @@ def test_meta_tensors_give_the_shape():
     assert out.shape == (2, 3, 2, 64)
 
 
-def test_only_the_output_is_differentiable():
-    out, o2, lse = torch.ops.diffattn.triton_diff_attention(*positional(PACKED, "diff"))
+def test_only_the_output_is_differentiable(kernel_device):
+    out, o2, lse = torch.ops.diffattn.triton_diff_attention(
+        *positional(PACKED, "diff", kernel_device)
+    )
     assert out.requires_grad
     assert not o2.requires_grad
     assert not lse.requires_grad
@@ -126,8 +131,8 @@ def raises(message):
 
 
 @pytest.mark.parametrize("op", ["diff_attention", "softmax_attention"])
-def test_a_second_derivative_is_refused_by_name(op):
-    tensors, options = arguments(PACKED)
+def test_a_second_derivative_is_refused_by_name(op, kernel_device):
+    tensors, options = arguments(PACKED, kernel_device)
     if op == "softmax_attention":
         tensors = [tensors[0].detach()[:, :, :, 0].requires_grad_(), *tensors[1:3]]
     scale = options.pop("scale")
@@ -141,8 +146,8 @@ def test_a_second_derivative_is_refused_by_name(op):
 
 
 @pytest.mark.parametrize("transform", ["vmap", "grad"])
-def test_functional_transforms_are_refused_by_name(transform):
-    tensors, options = arguments(PACKED)
+def test_functional_transforms_are_refused_by_name(transform, kernel_device):
+    tensors, options = arguments(PACKED, kernel_device)
     q, *rest = (x.detach() for x in tensors)
 
     def loss(q):

@@ -49,8 +49,8 @@ def run(q, k, v, lam, *, backend, scale=None, **options):
 
 @pytest.mark.sampled(one_of=2)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_decode_matches_reference(case, device):
-    inputs = make_diff_attention_inputs(case, device=device)
+def test_decode_matches_reference(case, kernel_device):
+    inputs = make_diff_attention_inputs(case, device=kernel_device)
     assert_close_to_reference(run, inputs, backend="decode", gradients=False)
 
 
@@ -64,12 +64,12 @@ def test_decode_matches_reference_in_16_bits(case, dtype):
 
 
 @pytest.mark.parametrize("num_splits", [1, 2, 5, 19])
-def test_the_number_of_parts_changes_rounding_only(num_splits, device):
+def test_the_number_of_parts_changes_rounding_only(num_splits, kernel_device):
     """Also more parts than a merge block holds, and parts without any key."""
     from diffattn.ops.diff_attention.triton import decode
 
     case = OpCase(name="", num_queries=2, num_keys=230, kv_lengths=(230, 40), **V1, **GQA)
-    inputs = make_diff_attention_inputs(case, device=device)
+    inputs = make_diff_attention_inputs(case, device=kernel_device)
 
     def split(q, k, v, lam, *, backend, **options):
         if backend == "reference":
@@ -80,21 +80,21 @@ def test_the_number_of_parts_changes_rounding_only(num_splits, device):
     assert_close_to_reference(split, inputs, backend="decode", gradients=False)
 
 
-def test_unwritten_cache_and_strides(device):
+def test_unwritten_cache_and_strides(kernel_device):
     """A cache longer than its content, read in place: other heads' channels lie between."""
     case = OpCase(name="", num_queries=1, num_keys=60, **V1, **GQA)
-    inputs = make_diff_attention_inputs(case, device=device).map_tensors(lambda x: x)
+    inputs = make_diff_attention_inputs(case, device=kernel_device).map_tensors(lambda x: x)
     plain = run(**inputs.tensors(), backend="decode")
-    k = torch.full((2, 3, 90, 2, 2, 32), 1e30, device=device)
-    v = torch.full((2, 90, 5, 64), 1e30, device=device)
+    k = torch.full((2, 3, 90, 2, 2, 32), 1e30, device=kernel_device)
+    v = torch.full((2, 90, 5, 64), 1e30, device=kernel_device)
     k[:, 1, :60], v[:, :60, 1:3] = inputs.k, inputs.v
-    lengths = torch.tensor([60, 60], dtype=torch.int32, device=device)
+    lengths = torch.tensor([60, 60], dtype=torch.int32, device=kernel_device)
     cached = run(inputs.q, k[:, 1], v[:, :, 1:3], inputs.lam, backend="decode", kv_lengths=lengths)
     assert torch.equal(plain, cached)
 
 
-def test_a_gradient_is_refused(device):
-    inputs = make_diff_attention_inputs(CASES[0], device=device)
+def test_a_gradient_is_refused(kernel_device):
+    inputs = make_diff_attention_inputs(CASES[0], device=kernel_device)
     tensors = inputs.tensors().values()
     with pytest.raises(BackendError, match=r"'triton_decode' must run under torch.no_grad"):
         decode_op.forward(*tensors, scale=0.1)
@@ -112,16 +112,16 @@ def test_a_gradient_is_refused(device):
         ({"batch": 1, "num_queries": 4, "documents": (2, 2)}, "got cu_seqlens"),
     ],
 )
-def test_what_the_kernel_is_not_built_for_is_refused(change, message, device):
+def test_what_the_kernel_is_not_built_for_is_refused(change, message, kernel_device):
     case = OpCase(**({"name": "", "num_queries": 1} | V1 | change))
-    inputs = make_diff_attention_inputs(case, device=device)
+    inputs = make_diff_attention_inputs(case, device=kernel_device)
     with torch.no_grad(), pytest.raises(BackendError, match=message):
         diff_attention(**inputs.tensors(), backend="triton_decode", **inputs.options)
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[12]], ids=str)
-def test_opcheck(case, device):
-    inputs = make_diff_attention_inputs(case, device=device)
+def test_opcheck(case, kernel_device):
+    inputs = make_diff_attention_inputs(case, device=kernel_device)
     options = inputs.options
     arguments = [x.detach() for x in inputs.tensors().values()]
     arguments += [0.2, True, options.get("window")]
@@ -129,8 +129,8 @@ def test_opcheck(case, device):
     torch.library.opcheck(decode_op.triton_decode, arguments)
 
 
-def test_compiles_and_exports_as_one_graph(device):
-    inputs = make_diff_attention_inputs(CASES[0], device=device)
+def test_compiles_and_exports_as_one_graph(kernel_device):
+    inputs = make_diff_attention_inputs(CASES[0], device=kernel_device)
     tensors = tuple(x.detach() for x in inputs.tensors().values())
 
     class Attend(torch.nn.Module):

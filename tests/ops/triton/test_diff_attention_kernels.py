@@ -50,32 +50,40 @@ V2 = replace(V1, name="v2", shared_keys=True, value_dim=32)
 
 @pytest.mark.sampled(one_of=2)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_option(case):
+def test_every_option(case, kernel_device):
     """Output and every gradient stay within twice the error that rounding alone causes."""
-    assert_close_to_reference(op, make_diff_attention_inputs(case), backend="triton")
+    assert_close_to_reference(
+        op, make_diff_attention_inputs(case, device=kernel_device), backend="triton"
+    )
 
 
 @pytest.mark.parametrize(
     ("head_dim", "value_dim", "shared_keys"),
     [(32, 32, False), (64, 128, False), (96, 192, False), (96, 96, True), (128, 256, False)],
 )
-def test_every_width(head_dim, value_dim, shared_keys):
+def test_every_width(head_dim, value_dim, shared_keys, kernel_device):
     case = replace(V1, num_queries=3, num_keys=5, head_dim=head_dim, value_dim=value_dim,
                    shared_keys=shared_keys)  # fmt: skip
-    assert_close_to_reference(op, make_diff_attention_inputs(case), backend="triton")
+    assert_close_to_reference(
+        op, make_diff_attention_inputs(case, device=kernel_device), backend="triton"
+    )
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (15, 31), (16, 32), (17, 33), (33, 17), (2, 64)])
 @pytest.mark.parametrize("causal", [True, False])
-def test_edges_of_tiles(sizes, causal):
+def test_edges_of_tiles(sizes, causal, kernel_device):
     num_queries, num_keys = sizes
     case = replace(V1, num_queries=num_queries, num_keys=num_keys, causal=causal)
-    assert_close_to_reference(op, make_diff_attention_inputs(case), backend="triton")
+    assert_close_to_reference(
+        op, make_diff_attention_inputs(case, device=kernel_device), backend="triton"
+    )
 
 
 @pytest.mark.parametrize(("value", "axes"), [(-0.7, "b"), (0.0, ""), (1.8, "h")])
-def test_any_lambda(value, axes):
-    inputs = make_diff_attention_inputs(replace(V1, lam_axes=axes, num_queries=5, batch=2))
+def test_any_lambda(value, axes, kernel_device):
+    inputs = make_diff_attention_inputs(
+        replace(V1, lam_axes=axes, num_queries=5, batch=2), device=kernel_device
+    )
     with torch.no_grad():
         inputs.lam.copy_(value + 0.1 * torch.arange(inputs.lam.numel()).view(inputs.lam.shape))
     assert_close_to_reference(op, inputs, backend="triton")
@@ -83,14 +91,14 @@ def test_any_lambda(value, axes):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
 @pytest.mark.parametrize("base", [V1, V2], ids=str)
-def test_16_bits(base, dtype):
-    inputs = make_diff_attention_inputs(base, dtype=dtype)
+def test_16_bits(base, dtype, kernel_device):
+    inputs = make_diff_attention_inputs(base, dtype=dtype, device=kernel_device)
     assert_close_to_reference(op, inputs, backend="triton")
 
 
 @pytest.mark.parametrize("base", [V1, V2], ids=str)
-def test_logits_of_ten_thousand(base):
-    inputs = make_diff_attention_inputs(base)
+def test_logits_of_ten_thousand(base, kernel_device):
+    inputs = make_diff_attention_inputs(base, device=kernel_device)
     size = (1e4 * base.head_dim**-0.5) ** 0.5
     with torch.no_grad():
         for x in (inputs.q, inputs.k):
@@ -99,7 +107,7 @@ def test_logits_of_ten_thousand(base):
 
 
 @pytest.mark.parametrize("base", [V1, V2], ids=str)
-def test_dk_and_dv_as_two_launches(base, monkeypatch):
+def test_dk_and_dv_as_two_launches(base, monkeypatch, kernel_device):
     """As on chips whose registers do not hold both."""
     from diffattn.ops.diff_attention.triton import backward, configs
 
@@ -108,7 +116,9 @@ def test_dk_and_dv_as_two_launches(base, monkeypatch):
         return {"dk": whole, "dv": whole} if kernel == "dkv" else {kernel: whole}
 
     monkeypatch.setattr(backward, "launch_configs", launch_configs)
-    assert_close_to_reference(op, make_diff_attention_inputs(base), backend="triton")
+    assert_close_to_reference(
+        op, make_diff_attention_inputs(base, device=kernel_device), backend="triton"
+    )
 
 
 def transposed(x):
@@ -131,8 +141,8 @@ def expanded(x):
 
 @pytest.mark.parametrize("layout", [transposed, heads_first, surrounded, expanded])
 @pytest.mark.parametrize("base", [V1, V2], ids=str)
-def test_any_strides(layout, base):
-    dense = make_diff_attention_inputs(replace(base, batch=2, num_keys=20))
+def test_any_strides(layout, base, kernel_device):
+    dense = make_diff_attention_inputs(replace(base, batch=2, num_keys=20), device=kernel_device)
     strided = dense.map_tensors(layout)
     assert not strided.q.is_contiguous()
     assert_close_to_reference(op, strided, backend="triton")
@@ -150,8 +160,8 @@ MASKED = {
 
 
 @pytest.mark.parametrize("name", MASKED)
-def test_query_without_keys_gives_zero(name):
-    inputs = make_diff_attention_inputs(MASKED[name])
+def test_query_without_keys_gives_zero(name, kernel_device):
+    inputs = make_diff_attention_inputs(MASKED[name], device=kernel_device)
     ones, zero = torch.ones_like(inputs.v), torch.zeros_like(inputs.lam)
     sums = op(inputs.q, inputs.k, ones, zero, backend="reference", **inputs.options)
     sees_none = sums[..., 0] == 0  # [B, T, H]
@@ -167,8 +177,8 @@ def test_query_without_keys_gives_zero(name):
     assert_close_to_reference(op, inputs, backend="triton")
 
 
-def test_results_do_not_change_from_run_to_run():
-    inputs = make_diff_attention_inputs(replace(V1, num_queries=35))
+def test_results_do_not_change_from_run_to_run(kernel_device):
+    inputs = make_diff_attention_inputs(replace(V1, num_queries=35), device=kernel_device)
 
     def run():
         out = op(*inputs.tensors().values(), backend="triton")

@@ -31,9 +31,9 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_equals_softmax_attention(case):
+def test_equals_softmax_attention(case, kernel_device):
     """The first map of the other operator's inputs; λ plays no part."""
-    inputs = make_diff_attention_inputs(case)
+    inputs = make_diff_attention_inputs(case, device=kernel_device)
     tensors = [inputs.q.detach()[:, :, :, 0], inputs.k.detach(), inputs.v.detach()]
     tensors = [x.requires_grad_() for x in tensors]
     options = {"scale": case.head_dim**-0.5} | inputs.options
@@ -44,7 +44,7 @@ def test_equals_softmax_attention(case):
     steps, magnitude = rounding_steps(inputs)
     assert_equal_to_rounding(actual, expected, steps=steps, magnitude=magnitude)
 
-    weights = torch.randn(actual.shape, dtype=torch.float64)
+    weights = torch.randn(actual.shape, dtype=torch.float64, device=kernel_device)
     wanted = torch.autograd.grad(expected, exact, weights)
     grads = torch.autograd.grad(actual, tensors, weights.float())
     for got, want in zip(grads, wanted, strict=True):
@@ -54,8 +54,10 @@ def test_equals_softmax_attention(case):
         assert_equal_to_rounding(got, want, steps=steps, magnitude=size)
 
 
-def test_query_without_keys_gives_zero():
-    inputs = make_diff_attention_inputs(replace(BASE, num_queries=35, num_keys=17))
+def test_query_without_keys_gives_zero(kernel_device):
+    inputs = make_diff_attention_inputs(
+        replace(BASE, num_queries=35, num_keys=17), device=kernel_device
+    )
     q = inputs.q.detach()[:, :, :, 0].requires_grad_()
     out = custom_op.softmax_attention(q, inputs.k, inputs.v, scale=0.2)
     (grad,) = torch.autograd.grad(out.square().sum(), q)

@@ -1,0 +1,146 @@
+"""Everything that a GPU should say, in one command and half an hour.
+
+    PYTHONPATH=src python benchmarks/gpu_session.py --out FOLDER
+
+Stages run in the order of their value: correctness, attention, tuning, models, decoding, a matched
+pair. Each runs in processes of its own, has a limit and writes its record to ``FOLDER/STAGE.json``
+as soon as it ends; a stage that has its record is not run again, unless with ``--again``. Kernels
+are timed only where their tests passed. ``--plan`` prints the stages and their limits,
+``--stages 1,2`` chooses. ``--scale tiny --device cpu`` shows that all of it runs: it measures
+nothing. ``--accept FOLDER`` adds the GPU to the package's list of those on which ``auto`` chooses
+kernels, if its tests have passed.
+"""
+
+import argparse
+import signal
+import sys
+from datetime import date
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from diffattn.benchmark import gpu_plan, stages
+from diffattn.benchmark.gpu_plan import JUDGE
+from diffattn.benchmark.models import CUT, SIZES
+from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.models import presets
+from diffattn.records.io import write_json
+from diffattn.records.results import BenchResult
+from diffattn.report.paper import THROUGHPUT, THROUGHPUT_SOURCE
+
+ROOT = Path(__file__).parents[1]
+
+
+def machine(device: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """Version of triton, and what the driver says of the GPU."""
+    versions = {"triton": metadata.version("triton")}
+    if device == "cpu":
+        return versions, {}
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    return versions, {
+        "gpu": properties.name, "gpu_bytes": properties.total_memory, "cuda": torch.version.cuda,
+        "capability": [properties.major, properties.minor],
+    }  # fmt: skip
+
+
+def verified_device(record: dict[str, Any]) -> dict[str, Any]:
+    """The fields of ``diffattn.ops.verified_devices.VerifiedDevice``, from a correctness record."""
+    hardware, versions, facts = record["hardware"], record["versions"], record["facts"]
+    if record["outcome"] not in (stages.PASSED, stages.FAILED) or "gpu" not in hardware:
+        raise CheckpointError(
+            f"{JUDGE}.json: must be of a whole run on a GPU, got {record['outcome']!r} on "
+            f"{hardware.get('gpu', 'a CPU')}."
+        )
+    return {
+        "capability": tuple(hardware["capability"]), "device": hardware["gpu"],
+        "torch": versions["torch"], "triton": versions["triton"], "commit": record["commit"],
+        "date": date.fromisoformat(record["date"][:10]).isoformat(),
+        **{name: facts[name] for name in ("passed", "failed", "skipped")},
+    }  # fmt: skip
+
+
+def accept(folder: Path) -> None:
+    """Add the GPU of a session to the package's list."""
+    from diffattn.ops import verified_devices
+
+    entry = verified_device(stages.read_stage(folder / f"{JUDGE}.json"))
+    verified_devices.write([*verified_devices.read(), verified_devices.VerifiedDevice(**entry)])
+
+
+def beside_table_7(result: BenchResult) -> list[dict[str, Any]]:
+    """Tokens per second of both models at full depth, from two depths, beside those printed.
+
+    Seconds grow by the same amount with every layer; what two depths differ by is layers alone.
+    """
+    seconds = {
+        (case.shape["size"], case.shape["N"], case.mode, row.contender): row.seconds.median
+        for case in result.cases
+        if case.suite == "models"
+        for row in case.rows
+        if row.seconds is not None
+    }
+    rows = []
+    for (preset, length, mode), printed in THROUGHPUT.items():
+        shallow, deep = CUT[preset]
+        depth = presets.preset_settings(preset).num_hidden_layers
+        tokens = length * SIZES[preset].batch
+        measured = {}
+        for name in ("softmax_sdpa", "softmax", "diff"):
+            keys = [(f"{preset}-{n}-layers", length, mode, name) for n in (shallow, deep)]
+            if all(key in seconds for key in keys):
+                first, second = (seconds[key] for key in keys)
+                per_layer = (second - first) / (deep - shallow)
+                measured[name] = tokens / (first + (depth - shallow) * per_layer)
+        rows.append({
+            "preset": preset, "tokens": length, "mode": mode, "tokens_per_second": measured,
+            "printed": printed._asdict(), "source": THROUGHPUT_SOURCE,
+        })  # fmt: skip
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the session; 1 if a stage failed, overran or was refused."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/gpu_session"))
+    parser.add_argument("--stages", help="numbers or names, separated by commas [all]")
+    parser.add_argument("--scale", choices=gpu_plan.SCALES, default="full")
+    parser.add_argument("--device", choices=gpu_plan.DEVICES, default="cuda")
+    parser.add_argument("--again", action="store_true", help="also run what has a record")
+    parser.add_argument("--plan", action="store_true", help="print the stages and stop")
+    parser.add_argument("--commit", help="of the code, where there is no checkout [git's]")
+    parser.add_argument("--accept", type=Path, metavar="FOLDER", help="of a session that is done")
+    options = parser.parse_args(arguments)
+    try:
+        if options.accept is not None:
+            accept(options.accept)
+            return 0
+        out = options.out.absolute()
+        planned = gpu_plan.gpu_stages(options.scale, options.device, ROOT, out)
+        chosen = stages.choose(planned, options.stages)
+        if options.plan:
+            for number, stage in enumerate(planned, 1):
+                mark = "" if stage in chosen else " (left out)"
+                print(f"{number} {stage.name}: {stage.title}, {stage.limit_seconds:g} s{mark}")
+            print(f"at most {sum(stage.limit_seconds for stage in chosen) / 60:g} minutes")
+            return 0
+        # Whoever ends the session ends the running stage too.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        versions, hardware = machine(options.device)
+        records = stages.run_stages(
+            chosen, out, judge=JUDGE, again=options.again, commit=options.commit,
+            versions=versions, machine=hardware,
+        )  # fmt: skip
+    except DiffAttnError as error:
+        print(error, file=sys.stderr)
+        return 2
+    measured = out / "bench" / "models.json"
+    if measured.exists():
+        rows = beside_table_7(BenchResult.read(measured))
+        write_json(out / "table_7.json", {"schema": 1, "rows": rows})
+    return 0 if all(record["outcome"] == stages.PASSED for record in records) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""Stages of a measuring session: each in processes of its own, with a limit and a record.
+
+A session on a rented machine may end at any moment. So the record of a stage is written as soon as
+the stage ends, however it ends, and a later call goes on behind it.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.records.io import read_json, write_json
+from diffattn.records.run import git_state, hardware, package_versions, require_schema
+
+SCHEMA = 1
+PASSED, FAILED, OVERRAN, REFUSED = "passed", "failed", "overran", "refused"
+_TAIL = 4_000  # characters of the log that a record holds
+_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
+_POLL = 0.05
+
+OnMessage = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """Commands that run one after another; after one that fails the others still run."""
+
+    name: str
+    title: str
+    limit_seconds: float
+    """Of all commands together; what still runs then is killed, with all its processes."""
+    commands: tuple[tuple[str, ...], ...]
+    times: tuple[str, ...] = ()
+    """Kernels whose time it takes: it is refused where the stage ``judge`` found one wrong."""
+    facts: Callable[[Path], Mapping[str, Any]] | None = None
+    """Read off the session's folder when the commands have ended."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageRecord:
+    """What became of one stage."""
+
+    stage: str
+    outcome: str
+    """``"passed"``, ``"failed"`` (a command's exit status), ``"overran"`` or ``"refused"``."""
+    reason: str | None
+    seconds: float
+    limit_seconds: float
+    date: str
+    commit: str | None
+    dirty: bool | None
+    versions: Mapping[str, str]
+    hardware: Mapping[str, Any]
+    commands: list[dict[str, Any]]
+    """``argv``, ``exit`` (``None``: killed at the limit), ``seconds`` and the ``log``'s end."""
+    facts: Mapping[str, Any]
+    schema: int = SCHEMA
+
+
+def choose(stages: Sequence[Stage], wanted: str | None) -> list[Stage]:
+    """Stages by their numbers, counted from 1, or their names, separated by commas.
+
+    Raises:
+        ConfigError: There is no such stage.
+    """
+    if wanted is None:
+        return list(stages)
+    by_key = {str(i): stage for i, stage in enumerate(stages, 1)}
+    by_key |= {stage.name: stage for stage in stages}
+    keys = [key.strip() for key in wanted.split(",")]
+    for key in keys:
+        if key not in by_key:
+            names = ", ".join(stage.name for stage in stages)
+            raise ConfigError(
+                f"stages: must be of 1 to {len(stages)} or of {{{names}}}, got {key!r}."
+            )
+    return [stage for stage in stages if any(by_key[key] is stage for key in keys)]
+
+
+def run_stages(
+    stages: Sequence[Stage],
+    out: Path,
+    *,
+    judge: str,
+    again: bool = False,
+    commit: str | None = None,
+    versions: Mapping[str, str] | None = None,
+    machine: Mapping[str, Any] | None = None,
+    on_message: OnMessage = print,
+) -> list[dict[str, Any]]:
+    """Run stages that have no record yet, and write the record of each as soon as it ends.
+
+    Args:
+        stages: In their order.
+        out: Folder of the session: ``NAME.json`` and ``NAME.log`` of every stage.
+        judge: Name of the stage whose facts say which kernels are wrong.
+        again: Also run what has a record.
+        commit: Of the code, where its checkout is not at hand. Default: of the checkout.
+        versions: Of more packages, for the records.
+        machine: More on the hardware, for the records.
+        on_message: Given one line at the beginning and the end of each stage.
+
+    Returns:
+        The records of ``stages``, read back.
+
+    Raises:
+        CheckpointError: A record is damaged or of another kind.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    state = git_state()
+    common: dict[str, Any] = {
+        "commit": commit or state[0],
+        "dirty": state[1],
+        "versions": {**package_versions(), **(versions or {})},
+        "hardware": {**hardware(), **(machine or {})},
+    }
+    records = []
+    for stage in stages:
+        path = out / f"{stage.name}.json"
+        recorded = read_stage(path) if path.exists() else None
+        # What was refused has not run.
+        if recorded is None or again or recorded["outcome"] == REFUSED:
+            write_json(path, asdict(_run(stage, out, judge, common, on_message)))
+            recorded = read_stage(path)
+            reason = f": {recorded['reason']}" if recorded["reason"] else ""
+            on_message(
+                f"{stage.name}: {recorded['outcome']} in {recorded['seconds']:.0f} s{reason}"
+            )
+        else:
+            on_message(f"{stage.name}: {recorded['outcome']} on {recorded['date']}, not run again")
+        records.append(recorded)
+    return records
+
+
+def read_stage(path: Path) -> dict[str, Any]:
+    """The record of a stage.
+
+    Raises:
+        CheckpointError: It is missing, damaged or of another kind.
+    """
+    record: dict[str, Any] = read_json(path)
+    require_schema(record, path, SCHEMA)
+    return record
+
+
+def refusal(stage: Stage, out: Path, judge: str) -> str | None:
+    """Why times of this stage would say nothing: a kernel that is wrong, or not known to be right.
+
+    A judge that was stopped by its limit has still judged what it came to.
+    """
+    if not stage.times:
+        return None
+    path = out / f"{judge}.json"
+    if not path.exists():
+        return f"stage {judge!r} must run before kernels are timed, got no record of it"
+    kernels = read_stage(path)["facts"].get("kernels", {})
+    for kernel in stage.times:
+        counts = kernels.get(kernel, {"passed": 0, "failed": 0})
+        if counts["failed"] or not counts["passed"]:
+            return (
+                f"tests of {kernel!r} must pass before it is timed, got {counts['failed']} failed "
+                f"and {counts['passed']} passed"
+            )
+    return None
+
+
+def _run(
+    stage: Stage, out: Path, judge: str, common: Mapping[str, Any], on_message: OnMessage
+) -> StageRecord:
+    reason = refusal(stage, out, judge)
+    began, done = time.monotonic(), []
+    outcome, facts = PASSED, {}
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    if reason is not None:
+        outcome = REFUSED
+    else:
+        on_message(f"{stage.name}: {stage.title}, at most {stage.limit_seconds:.0f} s")
+        log = out / f"{stage.name}.log"
+        log.unlink(missing_ok=True)
+        for argv in stage.commands:
+            left = stage.limit_seconds - (time.monotonic() - began)
+            done.append(_command(argv, log, left, stage.environment))
+            if done[-1]["exit"] is None:
+                outcome, reason = OVERRAN, f"stopped at its limit of {stage.limit_seconds:g} s"
+                break
+        wrong = [command for command in done if command["exit"]]
+        if wrong and outcome == PASSED:
+            outcome = FAILED
+            reason = f"{len(wrong)} of {len(stage.commands)} commands failed, see {log.name}"
+        if stage.facts is not None:
+            facts = dict(stage.facts(out))
+    return StageRecord(
+        stage=stage.name, outcome=outcome, reason=reason, seconds=time.monotonic() - began,
+        limit_seconds=stage.limit_seconds, date=date, commands=done, facts=facts, **common,
+    )  # fmt: skip
+
+
+def _command(
+    argv: Sequence[str], log: Path, seconds: float, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """Run one command, its output at the end of the log; kill it and its children in time."""
+    began = time.monotonic()
+    status: int | None = None
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"$ {' '.join(argv)}\n")
+        file.flush()
+        start = file.tell()
+        if seconds > 0:
+            process = subprocess.Popen(
+                argv, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                env=os.environ | environment, start_new_session=True,
+            )  # fmt: skip
+            try:
+                status = process.wait(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                _end(process)
+            except BaseException:  # the session itself is ended: leave nothing running
+                _end(process)
+                raise
+    with log.open("rb") as written:
+        written.seek(start)
+        tail = written.read().decode("utf-8", "replace")[-_TAIL:]
+    return {
+        "argv": list(argv), "exit": status, "seconds": time.monotonic() - began, "log": tail,
+    }  # fmt: skip
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all of its group: politely, so that it may save, and then for good."""
+    _signal(process, signal.SIGTERM)
+    deadline = time.monotonic() + _GRACE
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(_POLL)
+    _signal(process, signal.SIGKILL)  # also children that outlive their parent
+    process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return  # all of them have ended

@@ -1,0 +1,109 @@
+"""``benchmarks/gpu_session.py``: its plan, its tables, and all of it at tiny size on a CPU."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from diffattn.benchmark.stages import read_stage
+from diffattn.errors import CheckpointError
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "benchmarks" / "gpu_session.py"
+
+
+@pytest.fixture(scope="module")
+def session():
+    spec = importlib.util.spec_from_file_location("gpu_session", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_plan_is_printed_and_nothing_runs(session, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert session.main(["--plan", "--stages", "1,decode", "--out", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "1 correctness: every operator case against float64, 480 s"
+    assert lines[1].endswith("270 s (left out)")
+    assert lines[-1] == "at most 9.5 minutes"
+    assert not out.exists()
+
+
+def test_a_wrong_stage_is_one_line(session, tmp_path, capsys):
+    assert session.main(["--plan", "--stages", "oops", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("stages: must be of 1 to 9 or of {correctness, ")
+
+
+def bench_case(size, length, mode, seconds):
+    rows = [
+        SimpleNamespace(contender=name, seconds=SimpleNamespace(median=value))
+        for name, value in seconds.items()
+    ]
+    shape = {"size": size, "N": length}
+    return SimpleNamespace(suite="models", mode=mode, shape=shape, rows=rows)
+
+
+def test_two_depths_give_the_whole_depth(session):
+    """0.1 s besides layers and 0.01 s each: 28 layers take 0.38 s; DIFF twice that per layer."""
+    cases = [
+        bench_case("3b-2-layers", 2_048, "forward", {"softmax_sdpa": 0.12, "diff": 0.14}),
+        bench_case("3b-6-layers", 2_048, "forward", {"softmax_sdpa": 0.16, "diff": 0.22}),
+        bench_case("3b-2-layers", 4_096, "forward", {"softmax_sdpa": 0.12}),
+    ]
+    rows = session.beside_table_7(SimpleNamespace(cases=cases))
+    (row,) = (r for r in rows if r["tokens_per_second"])
+    assert (row["preset"], row["tokens"], row["mode"]) == ("3b", 2_048, "forward")
+    assert row["tokens_per_second"]["softmax_sdpa"] == pytest.approx(2_048 / 0.38)
+    assert row["tokens_per_second"]["diff"] == pytest.approx(2_048 / 0.66)
+    assert row["printed"] == {"transformer": 51_228, "diff": 46_811}
+
+
+RECORD = {
+    "outcome": "failed", "date": "2026-11-22T10:00:00+00:00", "commit": "0" * 40,
+    "hardware": {"gpu": "H", "capability": [9, 0]},
+    "versions": {"torch": "2.11.0", "triton": "3.6.0"},
+    "facts": {"passed": 5, "failed": 1, "skipped": 2, "failures": []},
+}  # fmt: skip
+
+
+def test_a_whole_run_on_a_gpu_makes_an_entry(session):
+    assert session.verified_device(RECORD) == {
+        "capability": (9, 0), "device": "H", "torch": "2.11.0", "triton": "3.6.0",
+        "commit": "0" * 40, "date": "2026-11-22", "passed": 5, "failed": 1, "skipped": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [{"outcome": "overran"}, {"hardware": {}}])
+def test_part_of_a_run_makes_none(session, change):
+    with pytest.raises(CheckpointError, match="must be of a whole run on a GPU"):
+        session.verified_device(RECORD | change)
+
+
+@pytest.mark.scheduled
+def test_all_stages_run_on_a_cpu(tmp_path):
+    """Every stage passes but those whose command this package does not have."""
+    command = [sys.executable, str(SCRIPT), "--scale", "tiny", "--device", "cpu"]
+    subprocess.run([*command, "--out", str(tmp_path)], check=False)
+    records = {path.stem: read_stage(path) for path in tmp_path.glob("*.json")
+               if path.stem != "table_7"}  # fmt: skip
+    assert len(records) == 9
+    from diffattn.benchmark.config import SUITES
+
+    for name, record in records.items():
+        known = name not in ("tune", "paged") or name in SUITES
+        assert record["outcome"] == ("passed" if known else "failed"), record["commands"]
+        assert record["hardware"]["processor"]
+        assert record["versions"]["triton"]
+    assert records["correctness"]["facts"]["passed"] > 0
+    assert records["correctness"]["facts"]["failed"] == 0
+    measured = {json.loads((tmp_path / "bench" / f).read_text())["cases"][0]["suite"]
+                for f in ("bench.json", "models.json", "ops_tuned.json")}  # fmt: skip
+    assert measured == {"ops", "models"}
+    for model in ("softmax", "diff"):
+        assert (tmp_path / model / "metrics.jsonl").stat().st_size > 0
+        assert json.loads((tmp_path / model / "results.json").read_text())["validation_loss"] > 0

@@ -1,0 +1,183 @@
+"""Bookkeeping of a session's stages: limits, kills, records, what is run again or refused."""
+
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diffattn.benchmark import gpu_plan, stages
+from diffattn.benchmark.stages import Stage, choose, read_stage, refusal, run_stages
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.records.io import write_json
+from diffattn.testing.outcomes import kernel_of, read_outcomes
+
+
+def python(code):
+    return (sys.executable, "-S", "-c", code)
+
+
+def stage(name, *codes, **changes):
+    made = Stage(name=name, title=name, limit_seconds=30, commands=tuple(map(python, codes)))
+    return replace(made, **changes)
+
+
+def judge(passed, failed):
+    counts = {"kernels": {"triton": {"passed": passed, "failed": failed}}}
+    return stage("judge", "pass", facts=lambda out: counts)
+
+
+def run(stages, out, **options):
+    said = []
+    records = run_stages(stages, out, judge="judge", on_message=said.append, **options)
+    return records, said
+
+
+def test_a_record_says_what_ran(tmp_path):
+    facts = stage(
+        "one", "print('hello')", facts=lambda out: {"files": [p.name for p in out.iterdir()]}
+    )
+    (record,), said = run([facts], tmp_path, commit="abc", versions={"triton": "3"},
+                          machine={"gpu": "H"})  # fmt: skip
+    assert record == read_stage(tmp_path / "one.json")
+    assert (record["stage"], record["outcome"], record["reason"]) == ("one", "passed", None)
+    assert record["commit"] == "abc"
+    assert record["versions"]["triton"] == "3"
+    assert record["versions"]["torch"]
+    assert record["hardware"]["gpu"] == "H"
+    assert record["facts"] == {"files": ["one.log"]}
+    (command,) = record["commands"]
+    assert command["exit"] == 0
+    assert command["log"] == "hello\n"
+    assert 0 < command["seconds"] <= record["seconds"]
+    assert said[0] == "one: one, at most 30 s"
+
+
+def test_after_a_command_that_fails_the_others_still_run(tmp_path):
+    records, _ = run([stage("a", "raise SystemExit(3)", "print(1)"), stage("b", "pass")], tmp_path)
+    assert [record["outcome"] for record in records] == ["failed", "passed"]
+    assert [command["exit"] for command in records[0]["commands"]] == [3, 0]
+    assert records[0]["reason"] == "1 of 2 commands failed, see a.log"
+
+
+def test_an_overrun_is_killed_with_its_children(tmp_path, monkeypatch):
+    """Also a process that will not end, and its child; the next stage runs."""
+    monkeypatch.setattr(stages, "_GRACE", 0.3)
+    child = tmp_path / "child"
+    stubborn = (
+        "import os, pathlib, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"pid = os.fork()\nif pid: pathlib.Path({str(child)!r}).write_text(str(pid))\n"
+        "print('working', flush=True)\n"
+        "time.sleep(600)"
+    )
+    began = time.monotonic()
+    slow = stage("slow", stubborn, "print('never')", limit_seconds=1.0)
+    records, _ = run([slow, stage("next", "pass")], tmp_path)
+    assert time.monotonic() - began < 25
+    assert [record["outcome"] for record in records] == ["overran", "passed"]
+    (command,) = records[0]["commands"]
+    assert command["exit"] is None
+    assert command["log"].startswith("working\n")
+    assert records[0]["reason"] == "stopped at its limit of 1 s"
+    assert has_ended(int(child.read_text()))
+
+
+def has_ended(pid):
+    """Whether it runs no longer; the system may take a moment to bury an orphan."""
+    for _ in range(200):
+        status = Path(f"/proc/{pid}/stat")
+        if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_what_has_a_record_runs_again_only_if_asked(tmp_path):
+    count = f"open({str(tmp_path / 'runs')!r}, 'a').write('x'); raise SystemExit(1)"
+    for again, runs in ((False, 1), (False, 1), (True, 2)):
+        (record,), said = run([stage("one", count)], tmp_path, again=again)
+        assert record["outcome"] == "failed"
+        assert (tmp_path / "runs").read_text() == "x" * runs
+    assert said[-1].startswith("one: failed in")
+
+
+@pytest.mark.parametrize(
+    ("first", "wrong"),
+    [
+        ([], "stage 'judge' must run before kernels are timed, got no record of it"),
+        (
+            [judge(5, 1)],
+            "tests of 'triton' must pass before it is timed, got 1 failed and 5 passed",
+        ),
+        (
+            [judge(0, 0)],
+            "tests of 'triton' must pass before it is timed, got 0 failed and 0 passed",
+        ),
+        ([judge(5, 0)], None),
+    ],
+    ids=["unjudged", "wrong", "untested", "right"],
+)
+def test_wrong_kernels_are_not_timed(first, wrong, tmp_path):
+    timed = stage("timed", "print('timing')", times=("triton",))
+    records, _ = run([*first, timed, stage("untimed", "pass")], tmp_path)
+    assert records[-1]["outcome"] == "passed"
+    assert records[-2]["reason"] == wrong
+    assert records[-2]["outcome"] == ("refused" if wrong else "passed")
+    assert len(records[-2]["commands"]) == (0 if wrong else 1)
+    assert refusal(timed, tmp_path, "judge") == wrong
+
+
+def test_a_refused_stage_runs_once_its_kernel_is_right(tmp_path):
+    timed = stage("timed", "pass", times=("triton",))
+    assert run([judge(5, 1), timed], tmp_path)[0][1]["outcome"] == "refused"
+    assert run([judge(5, 0)], tmp_path, again=True)[0][0]["outcome"] == "passed"
+    assert run([timed], tmp_path)[0][0]["outcome"] == "passed"
+
+
+def test_a_damaged_record_is_refused(tmp_path):
+    write_json(tmp_path / "one.json", {"schema": 99})
+    with pytest.raises(CheckpointError, match="schema must be 1, got 99"):
+        run([stage("one", "pass")], tmp_path)
+
+
+def test_stages_are_chosen_by_number_or_name():
+    known = [stage("a"), stage("b"), stage("c")]
+    assert choose(known, None) == known
+    assert choose(known, "c, 1") == [known[0], known[2]]
+    with pytest.raises(ConfigError, match=r"must be of 1 to 3 or of {a, b, c}, got '4'"):
+        choose(known, "1,4")
+
+
+@pytest.mark.parametrize("device", gpu_plan.DEVICES)
+@pytest.mark.parametrize("scale", gpu_plan.SCALES)
+def test_the_plan_fits_its_session(scale, device, tmp_path):
+    planned = gpu_plan.gpu_stages(scale, device, Path("/code"), tmp_path)
+    assert planned[0].name == gpu_plan.JUDGE
+    assert sum(s.limit_seconds for s in planned) <= 28 * 60
+    assert all(0 < s.limit_seconds <= 9.5 * 60 for s in planned)
+    timed = {s.name for s in planned if s.times}
+    assert timed == (set() if device == "cpu" else
+                     {"ops", "tune", "ops_tuned", "models", "decode", "paged", "pair"})  # fmt: skip
+
+
+def test_outcomes_by_kernel(tmp_path):
+    lines = [
+        ("tests/gpu/test_a.py::test_every_case[cuda-triton-bf16-v1]", "failed"),
+        ("tests/gpu/test_a.py::test_every_case[cuda-triton_decode-bf16-v1]", "passed"),
+        ("tests/gpu/test_a.py::test_every_case[cuda-composed-bf16-v1]", "failed"),
+        ("tests/ops/triton/test_decode.py::test_b", "passed"),
+        ("tests/ops/triton/test_b.py::test_b", "passed"),
+        ("tests/ops/triton/test_b.py::test_c", "skipped"),
+    ]
+    path = tmp_path / "outcomes"
+    path.write_text("".join(json.dumps({"test": t, "outcome": o}) + "\n" for t, o in lines))
+    facts = read_outcomes(path)
+    assert (facts["passed"], facts["failed"], facts["skipped"]) == (3, 2, 1)
+    assert facts["failures"] == [lines[0][0], lines[2][0]]
+    assert facts["kernels"]["triton"] == {"passed": 1, "failed": 1}
+    assert facts["kernels"]["triton_decode"] == {"passed": 2, "failed": 0}
+    assert kernel_of(lines[2][0]) is None
+    assert read_outcomes(tmp_path / "none")["passed"] == 0
