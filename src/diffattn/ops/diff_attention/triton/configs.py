@@ -64,9 +64,12 @@ _SEEDS: dict[int, dict[str, tuple[_Tile | None, ...]]] = {
         "dkv": ((32, 128, 8, 2), None, (32, 128, 8, 2), (32, 128, 8, 2)),
         "dk": (None, (32, 128, 8, 1), None, None),
         "dv": (None, (32, 128, 8, 2), None, None),
+        "bwd": ((32, 128, 8, 1), None, (32, 128, 8, 2), (32, 128, 8, 1)),
+        "dkq": (None, (32, 128, 8, 1), None, None),
         "dq": ((128, 64, 8, 2), (128, 32, 8, 2), (128, 64, 8, 2), (128, 32, 8, 2)),
         "softmax_fwd": ((128, 64, 8, 2), (128, 64, 8, 2), (128, 64, 4, 3), (128, 64, 8, 3)),
         "softmax_dkv": ((32, 128, 8, 2), (32, 128, 8, 1), (64, 128, 8, 2), (32, 128, 8, 2)),
+        "softmax_bwd": (None, None, (64, 128, 8, 2), (32, 128, 8, 1)),
         "softmax_dq": ((128, 64, 8, 2), (128, 32, 8, 2), (128, 64, 8, 2), (128, 64, 8, 2)),
     },
     100: {
@@ -84,6 +87,13 @@ _FLOAT32 = LaunchConfig(16, 16, 8, 1)
 _INTERPRETED = LaunchConfig(16, 32, 1, 1)
 """Small and unequal, so that a few tokens already have edges in both directions."""
 _PARTS = ("dk", "dv")
+ONE_PASS = (("bwd",), ("dkq", "dv"))
+"""The forms of the backward pass that add dQ up in any order, the better one first."""
+GRADIENTS = {
+    "bwd": ("DK", "DV", "DQ"), "dkq": ("DK", "DQ"), "dkv": ("DK", "DV"), "dk": ("DK",),
+    "dv": ("DV",),
+}  # fmt: skip
+"""What each launch of the kernel that goes by keys computes."""
 
 CANDIDATES: dict[str, tuple[LaunchConfig, ...]] = {
     "fwd": (
@@ -139,8 +149,51 @@ def launch_configs(kernel: str, q: Tensor, value_dim: int) -> dict[str, LaunchCo
         return {kernel: _FLOAT32}
     head_dim, row = q.shape[-1], capability_row(*torch.cuda.get_device_capability(q.device))
     whole = seed(kernel, head_dim, value_dim, row)
-    parts = {kernel: whole} if whole else {x: seed(x, head_dim, value_dim, row) for x in _PARTS}
+    launches = _PARTS if kernel == "dkv" and whole is None else (kernel,)
+    parts = {launch: seed(launch, head_dim, value_dim, row) for launch in launches}
     return {launch: config for launch, config in parts.items() if config}
+
+
+def backward_configs(op: str, q: Tensor, value_dim: int) -> dict[str, LaunchConfig]:
+    """The launches of a backward pass by name: the one place that chooses its form.
+
+    In units of one N × N product over all heads, ``"bwd"`` takes 5: logits, dP, dV, dK, dQ.
+    ``"dkq"`` and ``"dv"``, for chips whose registers do not hold all three, take 6; ``"dkv"`` and
+    ``"dq"``, which both need logits and dP, 7; 8 with dK and dV apart. The first of these that the
+    table has is taken, unless :func:`adds_in_order` leaves only those without atomics.
+
+    Args:
+        op: ``""``, or ``"softmax_"`` for softmax attention.
+        q: The queries: their dtype, last axis and device decide.
+        value_dim: Dv.
+
+    Returns:
+        Tile sizes, warps and stages of each launch, in the order of the launches.
+    """
+    for launches in () if adds_in_order(q) else ONE_PASS:
+        rows = {x: launch_configs(op + x, q, value_dim).get(op + x) for x in launches}
+        given = {launch: config for launch, config in rows.items() if config}
+        if len(given) == len(launches):
+            return given
+    chosen = launch_configs(f"{op}dkv", q, value_dim) | launch_configs(f"{op}dq", q, value_dim)
+    return {launch.removeprefix(op): config for launch, config in chosen.items()}
+
+
+def adds_in_order(q: Tensor) -> bool:
+    """Whether no two programs may add to one number, so that runs repeat bit for bit.
+
+    Asked for by ``torch.use_deterministic_algorithms(True)``. Float32 outside the interpreter
+    always is: the table has no rows for it, and its tiles are so small that atomics would abound.
+    """
+    asked = torch.are_deterministic_algorithms_enabled()
+    return asked or (q.dtype == torch.float32 and not interpreted())
+
+
+def num_multiprocessors(device: torch.device) -> int:
+    """Of a device; in the interpreter, which runs one program at a time, 1."""
+    if interpreted():
+        return 1
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def seed(launch: str, head_dim: int, value_dim: int, capability: int) -> LaunchConfig | None:
