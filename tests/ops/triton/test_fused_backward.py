@@ -75,7 +75,7 @@ def test_both_forms_agree(case, monkeypatch):
 @pytest.mark.parametrize("base", [V1, V2], ids=str)
 def test_dv_as_a_launch_of_its_own(base, monkeypatch):
     """As on chips whose registers do not hold dK, dV and a product of dQ."""
-    monkeypatch.setattr(configs, "ONE_PASS", (("dkq", "dv"),))
+    monkeypatch.setattr(configs, "BACKWARD_FORMS", (("dkq", "dv"),))
     assert launched(base)[1] == {"dkq", "dv"}
     assert_close_to_reference(op, make_diff_attention_inputs(base), backend="triton")
 
