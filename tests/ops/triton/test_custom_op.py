@@ -51,6 +51,44 @@ def test_operators_pass_opcheck(op, case, kernel_device):
 
 
 @pytest.mark.parametrize("op", ["diff", "softmax"])
+@pytest.mark.parametrize("case", [CASE, PACKED], ids=["cache", "packed"])
+def test_inference_operators_give_the_output_alone(op, case, kernel_device):
+    inputs = [
+        x.detach() if isinstance(x, torch.Tensor) else x
+        for x in positional(case, op, kernel_device)
+    ]
+    operator = getattr(torch.ops.diffattn, f"triton_{op}_attention_inference").default
+    torch.library.opcheck(operator, inputs)
+    with_sums = getattr(torch.ops.diffattn, f"triton_{op}_attention").default(*inputs)
+    assert torch.equal(operator(*inputs), with_sums[0])
+
+
+def operators_called(function):
+    """Names of the package's operators that a call runs."""
+    with torch.profiler.profile() as profile:
+        function()
+    return {event.key for event in profile.key_averages() if event.key.startswith("diffattn::")}
+
+
+@pytest.mark.parametrize("op", ["diff_attention", "softmax_attention"])
+def test_what_serves_gradients_is_written_only_for_them(op, kernel_device):
+    tensors, options = arguments(PACKED, kernel_device)
+    if op == "softmax_attention":
+        tensors = [tensors[0].detach()[:, :, :, 0].requires_grad_(), *tensors[1:3]]
+    scale = options.pop("scale")
+
+    def run(tensors):
+        return getattr(custom_op, op)(*tensors, scale=scale, mask=AttentionMask(**options))
+
+    detached = [x.detach() for x in tensors]
+    assert operators_called(lambda: run(tensors)) == {f"diffattn::triton_{op}"}
+    assert operators_called(lambda: run(detached)) == {f"diffattn::triton_{op}_inference"}
+    with torch.no_grad():
+        assert operators_called(lambda: run(tensors)) == {f"diffattn::triton_{op}_inference"}
+        assert torch.equal(run(tensors), run(detached))
+
+
+@pytest.mark.parametrize("op", ["diff", "softmax"])
 def test_backward_operators_pass_opcheck(op, kernel_device):
     """Their own gradient is a refusal, so the inputs ask for none."""
     inputs = [
@@ -93,6 +131,7 @@ def test_export(strict, kernel_device):
     del options["scale"]
     inputs = (*(x.detach() for x in tensors), options)
     program = torch.export.export(Operator(), inputs, strict=strict).module()
+    assert "triton_diff_attention_inference" in program.code
     assert torch.equal(program(*inputs), Operator()(*inputs))
 
 

@@ -109,16 +109,11 @@ def test_logits_of_ten_thousand(base, kernel_device):
 @pytest.mark.parametrize("base", [V1, V2], ids=str)
 def test_dk_and_dv_as_two_launches(base, monkeypatch, kernel_device):
     """As on chips whose registers do not hold both."""
-    from diffattn.ops.diff_attention.triton import backward, configs
+    from diffattn.ops.diff_attention.triton import configs
 
-    def launch_configs(kernel, q, value_dim):
-        (whole,) = configs.launch_configs(kernel, q, value_dim).values()
-        return {"dk": whole, "dv": whole} if kernel == "dkv" else {kernel: whole}
-
-    monkeypatch.setattr(backward, "launch_configs", launch_configs)
-    assert_close_to_reference(
-        op, make_diff_attention_inputs(base, device=kernel_device), backend="triton"
-    )
+    monkeypatch.setattr(configs, "BACKWARD_FORMS", (("dk", "dv", "dq"),))
+    inputs = make_diff_attention_inputs(base, device=kernel_device)
+    assert_close_to_reference(op, inputs, backend="triton")
 
 
 def transposed(x):

@@ -17,12 +17,15 @@ def diff_attention(
     r"""Differential attention in one pass over the keys; V is read once for both maps.
 
     Arguments and result as in :func:`diffattn.ops.diff_attention.reference.forward`, not empty and
-    of the dtypes and widths in the backend's row. Gradients of first order, deterministic.
+    of the dtypes and widths in the backend's row. Gradients of first order; dQ is summed in any
+    order, except under ``torch.use_deterministic_algorithms``. Without a gradient only the output
+    is written.
 
     Source: arXiv:2410.05258v2, Eq. (1).
     """
-    options = (scale, *mask.flat())
-    return call("diff_attention", "triton", _diff_attention, q, k, v, lam, *options)
+    tensors, options = (q, k, v, lam), (scale, *mask.flat())
+    op = _diff_attention if wants_gradient(*tensors) else _diff_attention_inference
+    return call("diff_attention", "triton", op, *tensors, *options)
 
 
 def softmax_attention(
@@ -34,11 +37,17 @@ def softmax_attention(
 
     Arguments and result as in :func:`diffattn.ops.sdpa.attend`.
     """
-    options = (scale, *mask.flat())
-    return call("softmax_attention", "triton", _softmax_attention, q, k, v, *options)
+    tensors, options = (q, k, v), (scale, *mask.flat())
+    op = _softmax_attention if wants_gradient(*tensors) else _softmax_attention_inference
+    return call("softmax_attention", "triton", op, *tensors, *options)
 
 
-# The schemas are written out: the options of a mask, flat, are the same in all four.
+def wants_gradient(*tensors: Tensor) -> bool:
+    """Whether autograd will ask for what only gradients need."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
+# The schemas are written out: the options of a mask, flat, are the same in all of them.
 _OPTIONS = (
     "float scale, bool causal, SymInt? window, Tensor? key_padding_mask, Tensor? kv_lengths, "
     "Tensor? cu_seqlens"
@@ -59,6 +68,22 @@ def _diff_attention(
     with torch.cuda.device_of(q):
         seen = launch.key_mask(q, k, AttentionMask(*mask))
         return forward.forward(q, k, v, lam, scale=scale, mask=seen)
+
+
+@torch.library.custom_op(
+    "diffattn::triton_diff_attention_inference", mutates_args=(),
+    schema=f"(Tensor q, Tensor k, Tensor v, Tensor lam, {_OPTIONS}) -> Tensor",
+)  # fmt: skip
+@in_slices("qkkl", "q")
+def _diff_attention_inference(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, scale: float, *mask: Any
+) -> Tensor:
+    """O alone."""
+    from diffattn.ops.diff_attention.triton import forward, launch
+
+    with torch.cuda.device_of(q):
+        seen = launch.key_mask(q, k, AttentionMask(*mask))
+        return forward.forward(q, k, v, lam, scale=scale, mask=seen, inference=True)[0]
 
 
 @torch.library.custom_op(
@@ -96,6 +121,22 @@ def _softmax_attention(
 
 
 @torch.library.custom_op(
+    "diffattn::triton_softmax_attention_inference", mutates_args=(),
+    schema=f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> Tensor",
+)  # fmt: skip
+@in_slices("qkk", "q")
+def _softmax_attention_inference(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, *mask: Any
+) -> Tensor:
+    """O alone."""
+    from diffattn.ops.diff_attention.triton import launch, softmax
+
+    with torch.cuda.device_of(q):
+        seen = launch.key_mask(q, k, AttentionMask(*mask))
+        return softmax.forward(q, k, v, scale=scale, mask=seen, inference=True)[0]
+
+
+@torch.library.custom_op(
     "diffattn::triton_softmax_attention_backward", mutates_args=(),
     schema="(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
     f"{_OPTIONS}) -> (Tensor, Tensor, Tensor)",
@@ -105,16 +146,22 @@ def _softmax_attention_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, scale: float, *mask: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v."""
-    from diffattn.ops.diff_attention.triton import launch, softmax
+    from diffattn.ops.diff_attention.triton import launch, softmax_backward
 
     with torch.cuda.device_of(q):
         seen = launch.key_mask(q, k, AttentionMask(*mask), gradient=True)
-        return softmax.backward(grad, q, k, v, o, lse, scale=scale, mask=seen)
+        return softmax_backward.backward(grad, q, k, v, o, lse, scale=scale, mask=seen)
 
 
 @_diff_attention.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     return diff_attention_shapes(q, v)
+
+
+@_diff_attention_inference.register_fake
+@_softmax_attention_inference.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+    return q.new_empty(*q.shape[:3], v.shape[-1])
 
 
 def diff_attention_shapes(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -168,6 +215,7 @@ _register_gradient("softmax_attention", _softmax_attention, _softmax_attention_b
 
 
 def call(where: str, backend: str, op: Any, *args: Any) -> Tensor:
-    """The first result of a registered operator, outside ``torch.func`` transforms."""
+    """The result of a registered operator, or the first, outside ``torch.func`` transforms."""
     refuse_transforms(where, backend)
-    return op(*args)[0]
+    result = op(*args)
+    return result if isinstance(result, Tensor) else result[0]

@@ -19,7 +19,7 @@ def diff_attention(
 
     Arguments and result as in :func:`diffattn.ops.diff_attention.reference.forward`, not empty and
     of the dtypes and widths in the backend's row; scale above 0, no mask besides ``causal``.
-    Gradients of first order, deterministic.
+    Gradients of first order, as those of the Triton kernels.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 

@@ -6,12 +6,19 @@ from typing import Any
 import triton
 from triton.experimental.gluon import language as gl
 
-from diffattn.ops.diff_attention.triton import backward, decode, forward, hopper, softmax
-from diffattn.ops.diff_attention.triton.configs import capability_row, seed
+from diffattn.ops.diff_attention.triton import (
+    backward,
+    decode,
+    forward,
+    hopper,
+    softmax,
+    softmax_backward,
+)
+from diffattn.ops.diff_attention.triton.configs import GRADIENTS, capability_row, seed
 
 _POINTERS = {
-    "*fp32": ("p_lam", "p_lse", "p_delta", "p_dlam"),
-    "*i32": ("p_first", "p_last", "p_begin", "p_end"),
+    "*fp32": ("p_lam", "p_lse", "p_delta", "p_dlam", "p_dq_sum"),
+    "*i32": ("p_first", "p_last", "p_begin", "p_end", "p_before"),
     "*u8": ("p_padding",),
 }
 """The element types of pointers other than those to the inputs' dtype."""
@@ -62,26 +69,30 @@ def _tiled_cases(capability: int) -> list[AotCase]:
         for launch in kernels(op)
         for value_dim in ((2 * head_dim, head_dim) if op == "diff_attention" else (head_dim,))
     ]
-    for launch in ("fwd", "dkv", "dq"):
+    for launch in ("fwd", "bwd", "dkv", "dq"):
         cases += [
             aot_case(launch, 64, 128, capability, RANGES=True, CAUSAL=False),
             aot_case(launch, 64, 128, capability, PADDING=True),
         ]
+    cases.append(aot_case("fwd", 64, 128, capability, INFERENCE=True))
     return [case for case in cases if case is not None]
 
 
 def kernels(op: str) -> dict[str, Any]:
-    """The kernels of an operator by the name of the launch; dkv, dk and dv are one kernel."""
+    """The kernels of an operator by the name of the launch; all of ``GRADIENTS`` are one kernel."""
     if op == "softmax_attention":
         return {
             "softmax_fwd": softmax._softmax_attention_fwd_kernel,
-            "softmax_preprocess": softmax._softmax_attention_bwd_preprocess_kernel,
-            "softmax_dkv": softmax._softmax_attention_bwd_dkv_kernel,
-            "softmax_dq": softmax._softmax_attention_bwd_dq_kernel,
+            "softmax_preprocess": softmax_backward._softmax_attention_bwd_preprocess_kernel,
+            "softmax_bwd": softmax_backward._softmax_attention_bwd_dkv_kernel,
+            "softmax_dkv": softmax_backward._softmax_attention_bwd_dkv_kernel,
+            "softmax_dq": softmax_backward._softmax_attention_bwd_dq_kernel,
         }
     return {
         "fwd": forward._diff_attention_fwd_kernel,
         "preprocess": backward._diff_attention_bwd_preprocess_kernel,
+        "bwd": backward._diff_attention_bwd_dkv_kernel,
+        "dkq": backward._diff_attention_bwd_dkv_kernel,
         "dkv": backward._diff_attention_bwd_dkv_kernel,
         "dk": backward._diff_attention_bwd_dkv_kernel,
         "dv": backward._diff_attention_bwd_dkv_kernel,
@@ -110,13 +121,18 @@ def aot_case(
         "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "BLOCK_D": triton.next_power_of_2(head_dim),
         "BLOCK_DV": triton.next_power_of_2(value_dim), "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n, "SHARED_KEYS": value_dim == head_dim, "CAUSAL": True,
-        "RANGES": False, "PADDING": False, "WITH_DK": launch != "dv", "WITH_DV": launch != "dk",
+        "RANGES": False, "PADDING": False, "INFERENCE": False, "splits": 1,
     }  # fmt: skip
-    given |= flags
+    wanted = GRADIENTS.get(launch.removeprefix("softmax_"), ())
+    given |= {f"WITH_{name}": name in wanted for name in ("DK", "DV", "DQ")} | flags
+    if given["PADDING"]:
+        given |= {"RANGES": True, "CAUSAL": False}  # padding comes with intervals
+    if "DQ" not in wanted:
+        given["p_dq_sum"] = None
     if not given["RANGES"]:
         given |= dict.fromkeys(("p_first", "p_last", "p_begin", "p_end"))
     if not given["PADDING"]:
-        given["p_padding"] = None
+        given |= dict.fromkeys(("p_padding", "p_before"))
     constexprs = {name: given[name] for name in kernel.arg_names if name in given}
     form = "softmax" if is_softmax else "v2" if value_dim == head_dim else "v1"
     options = "".join(f"-{name.lower()}" for name, value in flags.items() if value)
@@ -124,7 +140,7 @@ def aot_case(
         name=f"{form}-d{head_dim}-{launch.removeprefix('softmax_')}{options}", kernel=kernel,
         signature=_signature(kernel, constexprs), constexprs=constexprs,
         num_warps=config.num_warps, num_stages=config.num_stages,
-        max_spill_bytes=_MAX_SPILL_BYTES if launch in ("dkv", "dk", "dv") else 64,
+        max_spill_bytes=_MAX_SPILL_BYTES if wanted else 64,
     )  # fmt: skip
 
 

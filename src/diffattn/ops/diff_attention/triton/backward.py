@@ -1,6 +1,7 @@
-"""Backward kernels of differential attention: dP = dO Vᵀ and dV are shared by both maps.
+"""The backward pass of differential attention: row sums, the kernel by keys, dQ by queries.
 
-Without atomics, so results do not depend on the order in which blocks run. Source:
+Where the kernel by keys leaves dQ out, a kernel of its own computes it, in which no two programs
+add to one number: results then do not depend on the order in which blocks run. Source:
 arXiv:2410.05258v2, Appendix G; the two-kernel form is that of arXiv:2205.14135, Algorithm 4.
 """
 
@@ -9,14 +10,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diffattn.ops.diff_attention.triton.configs import launch_configs
-from diffattn.ops.diff_attention.triton.launch import LOG2_E, KeyMask, block_width, dense_rows
+from diffattn.ops.diff_attention.triton.backward_keys import _diff_attention_bwd_dkv_kernel
+from diffattn.ops.diff_attention.triton.configs import backward_configs, launch_configs
+from diffattn.ops.diff_attention.triton.launch import (
+    LOG2_E,
+    KeyMask,
+    dense_rows,
+    gradients_by_keys,
+    widths,
+)
 from diffattn.ops.diff_attention.triton.tiles import (
     key_bounds,
     keys_of_queries,
     load_real,
     load_tile,
-    query_bounds,
     store_tile,
     visible,
 )
@@ -53,147 +60,6 @@ def _diff_attention_bwd_preprocess_kernel(
     tl.store(p_delta + num_queries + b_queries, b_delta2, mask=m_queries)
     p_dlam += i_row + b_queries.to(tl.int64) * num_heads
     tl.store(p_dlam, -b_delta2, mask=m_queries)
-
-
-@triton.jit
-def _fold_queries(
-    b_dk1, b_dk2, b_dv, b_k1, b_k2, b_v, p_q, p_do, p_lam, p_lse, p_delta, p_first, p_last,
-    b_keys, m_real, start, stop,
-    stride_qt, stride_qm, stride_gt, stride_lt,
-    num_queries, num_keys, scale_log2,
-    HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, SHARED_KEYS: tl.constexpr,
-    CAUSAL: tl.constexpr, RANGES: tl.constexpr, WITH_DK: tl.constexpr, WITH_DV: tl.constexpr,
-    MASKED: tl.constexpr,
-):  # fmt: skip
-    """Add what the queries in [start, stop) of one head give to dK and dV of a block of keys."""
-    for i_query in range(start, stop, BLOCK_M):
-        b_queries = i_query + tl.arange(0, BLOCK_M)
-        m_queries = b_queries < num_queries
-        b_q1 = load_tile(p_q, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True)
-        b_q2 = load_tile(
-            p_q + stride_qm, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
-        )  # [M, D]
-        # Past the last query +inf makes every weight 0.
-        b_lse1 = tl.load(p_lse + b_queries, mask=m_queries, other=float("inf"))
-        b_lse2 = tl.load(p_lse + num_queries + b_queries, mask=m_queries, other=float("inf"))
-        b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
-        b_s1 = tl.dot(b_k1, tl.trans(b_q1), input_precision="ieee") * scale_log2  # [N, M]
-        b_s2 = tl.dot(b_k2, tl.trans(b_q2), input_precision="ieee") * scale_log2
-        if MASKED:
-            b_first, b_last = keys_of_queries(
-                p_first, p_last, b_queries, num_queries, num_keys, CAUSAL, RANGES
-            )
-            m_seen = visible(
-                b_keys[:, None], m_real[:, None], b_first[None, :], b_last[None, :], RANGES
-            )
-            b_s1 = tl.where(m_seen, b_s1, float("-inf"))
-            b_s2 = tl.where(m_seen, b_s2, float("-inf"))
-        b_p1 = tl.exp2(b_s1 - b_lse1[None, :])  # weights of either map, transposed: [N, M]
-        b_p2 = tl.exp2(b_s2 - b_lse2[None, :]) * b_lam[None, :]
-        b_do = load_tile(p_do, i_query, stride_gt, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True)
-        if WITH_DV:
-            b_p = (b_p1 - b_p2).to(b_do.dtype)
-            b_dv = tl.dot(b_p, b_do, b_dv, input_precision="ieee")  # [N, DV]
-        if WITH_DK:
-            b_delta1 = tl.load(p_delta + b_queries, mask=m_queries, other=0.0)
-            b_delta2 = tl.load(p_delta + num_queries + b_queries, mask=m_queries, other=0.0)
-            b_dp = tl.dot(b_v, tl.trans(b_do), input_precision="ieee")  # dP transposed: [N, M]
-            b_ds1 = (b_p1 * (b_dp - b_delta1[None, :])).to(b_q1.dtype)
-            b_ds2 = (b_p2 * (b_delta2[None, :] - b_dp)).to(b_q2.dtype)
-            b_dk1 = tl.dot(b_ds1, b_q1, b_dk1, input_precision="ieee")  # [N, D]
-            if SHARED_KEYS:
-                b_dk1 = tl.dot(b_ds2, b_q2, b_dk1, input_precision="ieee")
-            else:
-                b_dk2 = tl.dot(b_ds2, b_q2, b_dk2, input_precision="ieee")
-    return b_dk1, b_dk2, b_dv
-
-
-@triton.jit
-def _diff_attention_bwd_dkv_kernel(
-    p_q, p_k, p_v, p_lam, p_do, p_lse, p_delta, p_dk, p_dv, p_first, p_last, p_begin, p_end,
-    p_padding,
-    stride_qb, stride_qt, stride_qh, stride_qm, stride_kb, stride_ks, stride_kh, stride_km,
-    stride_vb, stride_vs, stride_vh, stride_lb, stride_lt, stride_lh, stride_gb, stride_gt,
-    stride_gh, stride_rb, stride_eb,
-    num_queries, num_keys, num_heads, group, scale, scale_log2,
-    HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    SHARED_KEYS: tl.constexpr, CAUSAL: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr,
-    WITH_DK: tl.constexpr, WITH_DV: tl.constexpr,
-):  # fmt: skip
-    """dK and dV of a block of keys, or one of them, summed over the query heads that read it."""
-    i_key = tl.program_id(0) * BLOCK_N
-    i_kv_head = tl.program_id(1).to(tl.int64)
-    i_batch = tl.program_id(2).to(tl.int64)
-    num_kv_heads = num_heads // group
-    p_k += i_batch * stride_kb + i_kv_head * stride_kh
-    p_v += i_batch * stride_vb + i_kv_head * stride_vh
-    if RANGES:
-        p_first += i_batch * stride_rb
-        p_last += i_batch * stride_rb
-        p_begin += i_batch * stride_eb
-        p_end += i_batch * stride_eb
-    if PADDING:
-        p_padding += i_batch * num_keys
-
-    b_keys = i_key + tl.arange(0, BLOCK_N)
-    m_real = load_real(p_padding, b_keys, num_keys, PADDING)
-    b_k1 = load_tile(p_k, i_key, stride_ks, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, True)  # [N, D]
-    b_k2 = b_k1
-    if not SHARED_KEYS:
-        b_k2 = load_tile(
-            p_k + stride_km, i_key, stride_ks, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, True
-        )
-    b_v = b_k1
-    if WITH_DK:
-        b_v = load_tile(
-            p_v, i_key, stride_vs, num_keys, BLOCK_N, VALUE_DIM, BLOCK_DV, True
-        )  # [N, DV]
-    # What is not wanted is one column wide and never touched.
-    b_dk1 = tl.zeros([BLOCK_N, BLOCK_D if WITH_DK else 1], tl.float32)
-    b_dk2 = tl.zeros([BLOCK_N, BLOCK_D if WITH_DK and not SHARED_KEYS else 1], tl.float32)
-    b_dv = tl.zeros([BLOCK_N, BLOCK_DV if WITH_DV else 1], tl.float32)
-
-    start, full, stop = query_bounds(
-        p_begin, p_end, i_key, num_queries, num_keys, CAUSAL, RANGES, PADDING, BLOCK_M, BLOCK_N
-    )
-    for i_member in range(group):
-        i_head = i_kv_head * group + i_member
-        p_q_head = p_q + i_batch * stride_qb + i_head * stride_qh
-        p_do_head = p_do + i_batch * stride_gb + i_head * stride_gh
-        p_lam_head = p_lam + i_batch * stride_lb + i_head * stride_lh
-        i_rows = (i_batch * num_heads + i_head) * 2 * num_queries
-        b_dk1, b_dk2, b_dv = _fold_queries(
-            b_dk1, b_dk2, b_dv, b_k1, b_k2, b_v, p_q_head, p_do_head, p_lam_head, p_lse + i_rows,
-            p_delta + i_rows, p_first, p_last, b_keys, m_real, start, full, stride_qt, stride_qm,
-            stride_gt, stride_lt, num_queries, num_keys, scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_M,
-            BLOCK_D, BLOCK_DV, SHARED_KEYS, CAUSAL, RANGES, WITH_DK, WITH_DV, True,
-        )  # fmt: skip
-        if not (RANGES or PADDING):
-            b_dk1, b_dk2, b_dv = _fold_queries(
-                b_dk1, b_dk2, b_dv, b_k1, b_k2, b_v, p_q_head, p_do_head, p_lam_head,
-                p_lse + i_rows, p_delta + i_rows, p_first, p_last, b_keys, m_real, full, stop,
-                stride_qt, stride_qm, stride_gt, stride_lt, num_queries, num_keys, scale_log2,
-                HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_D, BLOCK_DV, SHARED_KEYS, CAUSAL, RANGES,
-                WITH_DK, WITH_DV, False,
-            )  # fmt: skip
-
-    i_row = i_batch * num_keys * num_kv_heads + i_kv_head
-    if WITH_DK:
-        NUM_KEY_MAPS: tl.constexpr = 1 if SHARED_KEYS else 2
-        p_dk += i_row * NUM_KEY_MAPS * HEAD_DIM
-        stride_dk = num_kv_heads * NUM_KEY_MAPS * HEAD_DIM
-        store_tile(p_dk, i_key, b_dk1 * scale, stride_dk, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D)
-        if not SHARED_KEYS:
-            store_tile(
-                p_dk + HEAD_DIM, i_key, b_dk2 * scale, stride_dk, num_keys, BLOCK_N, HEAD_DIM,
-                BLOCK_D,
-            )  # fmt: skip
-    if WITH_DV:
-        p_dv += i_row * VALUE_DIM
-        stride_dv = num_kv_heads * VALUE_DIM
-        store_tile(p_dv, i_key, b_dv, stride_dv, num_keys, BLOCK_N, VALUE_DIM, BLOCK_DV)
 
 
 @triton.jit
@@ -239,7 +105,7 @@ def _fold_keys(
 
 @triton.jit
 def _diff_attention_bwd_dq_kernel(
-    p_q, p_k, p_v, p_lam, p_do, p_lse, p_delta, p_dq, p_first, p_last, p_padding,
+    p_q, p_k, p_v, p_lam, p_do, p_lse, p_delta, p_dq, p_first, p_last, p_padding, p_before,
     stride_qb, stride_qt, stride_qh, stride_qm, stride_kb, stride_ks, stride_kh, stride_km,
     stride_vb, stride_vs, stride_vh, stride_lb, stride_lt, stride_lh, stride_gb, stride_gt,
     stride_gh, stride_rb,
@@ -266,6 +132,7 @@ def _diff_attention_bwd_dq_kernel(
         p_last += i_batch * stride_rb
     if PADDING:
         p_padding += i_batch * num_keys
+        p_before += i_batch * (num_keys + 1)
 
     b_queries = i_query + tl.arange(0, BLOCK_M)
     m_queries = b_queries < num_queries
@@ -286,21 +153,17 @@ def _diff_attention_bwd_dq_kernel(
     b_first, b_last = keys_of_queries(
         p_first, p_last, b_queries, num_queries, num_keys, CAUSAL, RANGES
     )
-    start, full, stop = key_bounds(
-        p_first, p_last, i_query, num_queries, num_keys, CAUSAL, RANGES, PADDING, BLOCK_M, BLOCK_N
-    )
-    if not (RANGES or PADDING):
+    bounds = key_bounds(
+        p_first, p_last, p_before, i_query, num_queries, num_keys, CAUSAL, RANGES, PADDING,
+        BLOCK_M, BLOCK_N,
+    )  # fmt: skip
+    for i_part in tl.static_range(0 if RANGES else 1, 3):
         b_dq1, b_dq2 = _fold_keys(
             b_dq1, b_dq2, b_q1, b_q2, b_do, b_lse1, b_lse2, b_delta1, b_delta2, p_k, p_v,
-            p_padding, b_first, b_last, start, full, stride_ks, stride_km, stride_vs, num_keys,
-            scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_DV, SHARED_KEYS, RANGES,
-            PADDING, False,
+            p_padding, b_first, b_last, bounds[i_part], bounds[i_part + 1], stride_ks, stride_km,
+            stride_vs, num_keys, scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_DV,
+            SHARED_KEYS, RANGES, PADDING, i_part != 1,
         )  # fmt: skip
-    b_dq1, b_dq2 = _fold_keys(
-        b_dq1, b_dq2, b_q1, b_q2, b_do, b_lse1, b_lse2, b_delta1, b_delta2, p_k, p_v, p_padding,
-        b_first, b_last, full, stop, stride_ks, stride_km, stride_vs, num_keys, scale_log2,
-        HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_DV, SHARED_KEYS, RANGES, PADDING, True,
-    )  # fmt: skip
 
     b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
     stride_dq = num_heads * 2 * HEAD_DIM
@@ -326,17 +189,12 @@ def backward(
     """
     batch, num_queries, num_heads, _, head_dim = q.shape
     num_keys, num_kv_heads, value_dim = v.shape[1:]
-    dq, dk, dv = (
-        torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)
-    )  # [B, T, H, 2, D], [B, S, Hkv, (2,) D], [B, S, Hkv, DV]
     grad, q, k, v = (dense_rows(x) for x in (grad, q, k, v))
     o, o2, lse = o.contiguous(), o2.contiguous(), lse.contiguous()
     wide_lam = lam.expand(batch, num_queries, num_heads)
     delta = torch.empty_like(lse)
     dlam = torch.empty(batch, num_queries, num_heads, dtype=torch.float32, device=q.device)
-    block_d, block_dv = block_width(head_dim), block_width(value_dim)
-    widths = {"HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "BLOCK_D": block_d}
-    widths |= {"BLOCK_DV": block_dv, "SHARED_KEYS": k.ndim == 4}
+    fixed = widths(head_dim, value_dim) | mask.flags | {"SHARED_KEYS": k.ndim == 4}
     strides = (
         *q.stride()[:4], *k.stride()[:3], k.stride(3) if k.ndim == 5 else 0, *v.stride()[:3],
         *wide_lam.stride(), *grad.stride()[:3],
@@ -347,21 +205,29 @@ def backward(
     grid = (triton.cdiv(num_queries, config.block_m), num_heads, batch)
     _diff_attention_bwd_preprocess_kernel[grid](
         grad, o, o2, wide_lam, delta, dlam, *grad.stride()[:3], *wide_lam.stride(), num_queries,
-        num_heads, VALUE_DIM=value_dim, BLOCK_DV=block_dv, BLOCK_M=config.block_m,
+        num_heads, VALUE_DIM=value_dim, BLOCK_DV=fixed["BLOCK_DV"], BLOCK_M=config.block_m,
         **config.compiler_options,
     )  # fmt: skip
-    for launch, config in launch_configs("dkv", q, value_dim).items():
-        grid = (triton.cdiv(num_keys, config.block_n), num_kv_heads, batch)
+
+    def go_by_keys(
+        grid: tuple[int, ...], targets: dict[str, Tensor], splits: int, options: dict[str, int]
+    ) -> None:
         _diff_attention_bwd_dkv_kernel[grid](
-            q, k, v, wide_lam, grad, lse, delta, dk, dv, mask.first, mask.last, mask.begin,
-            mask.end, mask.padding, *strides, mask.batch_stride, mask.key_batch_stride, *sizes,
-            **widths, **mask.flags,
-            WITH_DK=launch != "dv", WITH_DV=launch != "dk", **config.options,
+            q, k, v, wide_lam, grad, lse, delta, *map(targets.get, ("DK", "DV", "DQ")),
+            *mask.of_keys, *strides, mask.batch_stride, mask.key_batch_stride, *sizes, batch,
+            splits, **fixed, **{f"WITH_{name}": name in targets for name in ("DK", "DV", "DQ")},
+            **options,
         )  # fmt: skip
-    config = launch_configs("dq", q, value_dim)["dq"]
-    grid = (triton.cdiv(num_queries, config.block_m), num_heads, batch)
-    _diff_attention_bwd_dq_kernel[grid](
-        q, k, v, wide_lam, grad, lse, delta, dq, mask.first, mask.last, mask.padding, *strides,
-        mask.batch_stride, *sizes, **widths, **mask.flags, **config.options,
-    )  # fmt: skip
-    return dq, dk, dv, dlam.sum_to_size(lam.shape)
+
+    configs = backward_configs("", q, value_dim)
+    gradients = gradients_by_keys(go_by_keys, configs, q, k, v)
+    if "dq" in configs:
+        config, dq = configs["dq"], torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        grid = (triton.cdiv(num_queries, config.block_m), num_heads, batch)
+        _diff_attention_bwd_dq_kernel[grid](
+            q, k, v, wide_lam, grad, lse, delta, dq, *mask.of_queries, *strides, mask.batch_stride,
+            *sizes, **fixed, **config.options,
+        )  # fmt: skip
+    else:
+        dq = gradients["DQ"].mul_(scale).to(q.dtype)
+    return dq, gradients["DK"], gradients["DV"], dlam.sum_to_size(lam.shape)

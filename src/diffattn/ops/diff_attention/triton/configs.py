@@ -5,6 +5,7 @@ come from registers, spills and shared memory as the compiler reports them, not 
 on a GPU. ``CANDIDATES`` is what a tuner on a GPU should try.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -40,23 +41,31 @@ class LaunchConfig:
 
 # Per capability and launch the fields of LaunchConfig: of V1 (Dv = 2 D) for head_dim up to 64 and
 # up to 128, then of V2 (Dv = D) likewise. ``None`` under dkv: dK and dV are two launches, each with
-# its share of the accumulators, because together they do not fit the registers.
+# its share of the accumulators, because together they do not fit the registers. ``None`` under bwd:
+# dK, dV and a product of dQ do not; then dkq and dv are launched where dkq has a row, else dkv and
+# dq. Softmax attention has bwd for the widths it is compared at.
 _Tile = tuple[int, int, int, int]
 _SEEDS: dict[int, dict[str, tuple[_Tile | None, ...]]] = {
     80: {
         "fwd": ((128, 32, 8, 2), (64, 16, 8, 2), (128, 64, 8, 2), (128, 32, 8, 2)),
         "dkv": ((32, 64, 8, 1), (32, 64, 8, 1), (32, 128, 8, 1), (32, 64, 8, 1)),
+        "bwd": ((32, 128, 8, 2), None, (32, 128, 8, 2), (16, 128, 8, 2)),
+        "dkq": (None, (16, 128, 8, 1), None, None),
+        "dv": (None, (32, 64, 4, 2), None, None),
         "dq": ((128, 32, 8, 2), (64, 32, 8, 2), (128, 64, 8, 2), (64, 32, 8, 2)),
         "softmax_fwd": ((128, 64, 8, 2), (128, 32, 8, 2), (128, 64, 4, 3), (128, 64, 8, 2)),
         "softmax_dkv": ((32, 64, 8, 2), (32, 64, 8, 1), (64, 64, 8, 2), (32, 64, 8, 2)),
+        "softmax_bwd": (None, None, (32, 128, 8, 2), (32, 128, 8, 2)),
         "softmax_dq": ((64, 64, 8, 2), (64, 32, 8, 2), (64, 64, 8, 2), (64, 64, 8, 2)),
     },
     86: {
         "fwd": ((128, 32, 8, 2), (32, 32, 8, 2), (128, 64, 8, 2), (128, 32, 8, 2)),
         "dkv": ((32, 64, 8, 1), (16, 64, 8, 1), (32, 128, 8, 1), (32, 64, 8, 1)),
+        "bwd": ((32, 128, 8, 2), None, (32, 128, 8, 2), (16, 128, 8, 2)),
         "dq": ((128, 32, 8, 2), (64, 32, 8, 1), (64, 32, 4, 2), (64, 32, 8, 2)),
         "softmax_fwd": ((128, 64, 8, 2), (128, 32, 8, 1), (128, 64, 4, 2), (128, 32, 8, 2)),
         "softmax_dkv": ((32, 64, 8, 1), (32, 64, 8, 1), (32, 64, 8, 2), (32, 64, 8, 1)),
+        "softmax_bwd": (None, None, (32, 128, 8, 2), (32, 128, 8, 2)),
         "softmax_dq": ((64, 32, 8, 2), (64, 32, 8, 1), (64, 64, 8, 2), (64, 32, 8, 2)),
     },
     90: {
@@ -64,17 +73,22 @@ _SEEDS: dict[int, dict[str, tuple[_Tile | None, ...]]] = {
         "dkv": ((32, 128, 8, 2), None, (32, 128, 8, 2), (32, 128, 8, 2)),
         "dk": (None, (32, 128, 8, 1), None, None),
         "dv": (None, (32, 128, 8, 2), None, None),
+        "bwd": ((16, 128, 8, 2), None, (32, 128, 8, 2), (16, 128, 8, 2)),
+        "dkq": (None, (32, 128, 8, 1), None, None),
         "dq": ((128, 64, 8, 2), (128, 32, 8, 2), (128, 64, 8, 2), (128, 32, 8, 2)),
         "softmax_fwd": ((128, 64, 8, 2), (128, 64, 8, 2), (128, 64, 4, 3), (128, 64, 8, 3)),
         "softmax_dkv": ((32, 128, 8, 2), (32, 128, 8, 1), (64, 128, 8, 2), (32, 128, 8, 2)),
+        "softmax_bwd": (None, None, (64, 128, 8, 2), (32, 128, 8, 2)),
         "softmax_dq": ((128, 64, 8, 2), (128, 32, 8, 2), (128, 64, 8, 2), (128, 64, 8, 2)),
     },
     100: {
         "fwd": ((64, 64, 8, 2), (64, 64, 8, 2), (64, 64, 8, 2), (64, 64, 8, 2)),
         "dkv": ((64, 64, 8, 1), (64, 64, 8, 1), (64, 64, 8, 1), (64, 64, 8, 1)),
+        "bwd": ((64, 64, 8, 1), None, (64, 64, 8, 1), (64, 64, 8, 1)),
         "dq": ((64, 64, 8, 2), (64, 64, 8, 1), (64, 64, 8, 2), (64, 64, 8, 2)),
         "softmax_fwd": ((128, 64, 8, 2), (64, 64, 8, 2), (128, 64, 8, 2), (128, 64, 8, 2)),
         "softmax_dkv": ((64, 64, 8, 1), (64, 64, 8, 1), (64, 64, 8, 2), (64, 64, 8, 1)),
+        "softmax_bwd": (None, None, (64, 64, 8, 2), (64, 64, 8, 1)),
         "softmax_dq": ((64, 64, 8, 2), (64, 64, 8, 1), (64, 64, 8, 2), (64, 64, 8, 2)),
     },
 }  # fmt: skip
@@ -84,6 +98,13 @@ _FLOAT32 = LaunchConfig(16, 16, 8, 1)
 _INTERPRETED = LaunchConfig(16, 32, 1, 1)
 """Small and unequal, so that a few tokens already have edges in both directions."""
 _PARTS = ("dk", "dv")
+BACKWARD_FORMS = (("bwd",), ("dkq", "dv"), ("dkv", "dq"), ("dk", "dv", "dq"))
+"""The launches of a backward pass, the form with the fewest products first."""
+GRADIENTS = {
+    "bwd": ("DK", "DV", "DQ"), "dkq": ("DK", "DQ"), "dkv": ("DK", "DV"), "dk": ("DK",),
+    "dv": ("DV",),
+}  # fmt: skip
+"""What each launch of the kernel that goes by keys computes."""
 
 CANDIDATES: dict[str, tuple[LaunchConfig, ...]] = {
     "fwd": (
@@ -92,6 +113,12 @@ CANDIDATES: dict[str, tuple[LaunchConfig, ...]] = {
         LaunchConfig(128, 32, 8, 2), LaunchConfig(128, 32, 8, 3), LaunchConfig(128, 64, 8, 2),
         LaunchConfig(128, 64, 8, 3),
     ),
+    "bwd": (
+        LaunchConfig(16, 128, 8, 2), LaunchConfig(32, 128, 8, 1), LaunchConfig(32, 128, 8, 2),
+        LaunchConfig(32, 64, 4, 2), LaunchConfig(64, 64, 8, 1), LaunchConfig(64, 128, 8, 1),
+        LaunchConfig(64, 128, 8, 2),
+    ),
+    "dkq": (LaunchConfig(16, 128, 8, 2), LaunchConfig(32, 128, 8, 1)),
     "dkv": (
         LaunchConfig(16, 64, 8, 2), LaunchConfig(32, 64, 8, 1), LaunchConfig(32, 64, 8, 2),
         LaunchConfig(32, 128, 8, 1), LaunchConfig(32, 128, 8, 2), LaunchConfig(64, 64, 8, 1),
@@ -146,8 +173,70 @@ def launch_configs(kernel: str, q: Tensor, value_dim: int) -> dict[str, LaunchCo
     if q.dtype == torch.float32 and kernel != "preprocess":
         return {kernel: _FLOAT32}
     whole = seed(kernel, head_dim, value_dim, row)
-    parts = {kernel: whole} if whole else {x: seed(x, head_dim, value_dim, row) for x in _PARTS}
+    launches = _PARTS if kernel == "dkv" and whole is None else (kernel,)
+    parts = {launch: seed(launch, head_dim, value_dim, row) for launch in launches}
     return {launch: config for launch, config in parts.items() if config}
+
+
+def backward_configs(op: str, q: Tensor, value_dim: int) -> dict[str, LaunchConfig]:
+    """The launches of a backward pass by name: the one place that chooses its form.
+
+    See :func:`choose_backward` for the choice.
+
+    Args:
+        op: ``""``, or ``"softmax_"`` for softmax attention.
+        q: The queries: their dtype, last axis and device decide.
+        value_dim: Dv.
+
+    Returns:
+        Tile sizes, warps and stages of each launch, in the order of the launches.
+    """
+    return choose_backward(
+        lambda launch: launch_configs(op + launch, q, value_dim).get(op + launch), adds_in_order(q)
+    )
+
+
+def choose_backward(
+    row_of: Callable[[str], LaunchConfig | None], in_order: bool
+) -> dict[str, LaunchConfig]:
+    """The first of ``BACKWARD_FORMS`` whose launches all have a row.
+
+    In units of one N × N product over all heads, ``"bwd"`` takes 5: logits, dP, dV, dK, dQ.
+    ``"dkq"`` and ``"dv"``, for chips whose registers do not hold all three, take 6; ``"dkv"`` and
+    ``"dq"``, which both need logits and dP, 7; 8 with dK and dV apart.
+
+    Args:
+        row_of: Tiles, warps and stages of a launch, ``None`` if the table has none.
+        in_order: Leave out the forms in which programs add to one number, in any order.
+
+    Returns:
+        The rows by launch, in the order of the launches.
+    """
+    for form in BACKWARD_FORMS:
+        adds_up = any("DQ" in GRADIENTS.get(launch, ()) for launch in form)
+        if in_order and adds_up:
+            continue
+        rows = {launch: config for launch in form if (config := row_of(launch))}
+        if len(rows) == len(form):
+            return rows
+    raise AssertionError("the table has rows for one form without atomics")
+
+
+def adds_in_order(q: Tensor) -> bool:
+    """Whether no two programs may add to one number, so that runs repeat bit for bit.
+
+    Asked for by ``torch.use_deterministic_algorithms(True)``. Float32 outside the interpreter
+    always is: the table has no rows for it, and its tiles are so small that atomics would abound.
+    """
+    asked = torch.are_deterministic_algorithms_enabled()
+    return asked or (q.dtype == torch.float32 and not interpreted())
+
+
+def num_multiprocessors(device: torch.device) -> int:
+    """Of a device; in the interpreter, which runs one program at a time, 1."""
+    if interpreted():
+        return 1
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def seed(launch: str, head_dim: int, value_dim: int, capability: int) -> LaunchConfig | None:

@@ -14,8 +14,8 @@ from diffattn.ops.diff_attention.triton.configs import launch_configs
 from diffattn.ops.diff_attention.triton.launch import (
     LOG2_E,
     KeyMask,
-    block_width,
     dense_rows,
+    widths,
 )
 from diffattn.ops.diff_attention.triton.tiles import (
     finish_softmax,
@@ -68,15 +68,17 @@ def _fold_keys(
 
 @triton.jit
 def _diff_attention_fwd_kernel(
-    p_q, p_k, p_v, p_lam, p_o, p_o2, p_lse, p_first, p_last, p_padding,
+    p_q, p_k, p_v, p_lam, p_o, p_o2, p_lse, p_first, p_last, p_padding, p_before,
     stride_qb, stride_qt, stride_qh, stride_qm, stride_kb, stride_ks, stride_kh, stride_km,
     stride_vb, stride_vs, stride_vh, stride_lb, stride_lt, stride_lh, stride_rb,
     num_queries, num_keys, num_heads, group, scale_log2,
     HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     SHARED_KEYS: tl.constexpr, CAUSAL: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr,
+    INFERENCE: tl.constexpr,
 ):  # fmt: skip
-    """O, O2 ``[B, T, H, DV]`` and the logs of the rows' sums ``[B, H, 2, T]``, in base 2."""
+    """O ``[B, T, H, DV]``; for the gradients O2 and the logs of the rows' sums ``[B, H, 2, T]``,
+    in base 2."""
     # The last queries see the most keys under a causal mask: start with them.
     i_query = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M
     i_head = tl.program_id(1).to(tl.int64)
@@ -87,13 +89,12 @@ def _diff_attention_fwd_kernel(
     p_v += i_batch * stride_vb + i_kv_head * stride_vh
     p_lam += i_batch * stride_lb + i_head * stride_lh
     p_o += (i_batch * num_queries * num_heads + i_head) * VALUE_DIM
-    p_o2 += (i_batch * num_queries * num_heads + i_head) * VALUE_DIM
-    p_lse += (i_batch * num_heads + i_head) * 2 * num_queries
     if RANGES:
         p_first += i_batch * stride_rb
         p_last += i_batch * stride_rb
     if PADDING:
         p_padding += i_batch * num_keys
+        p_before += i_batch * (num_keys + 1)
 
     b_queries = i_query + tl.arange(0, BLOCK_M)
     m_queries = b_queries < num_queries
@@ -113,64 +114,66 @@ def _diff_attention_fwd_kernel(
     b_first, b_last = keys_of_queries(
         p_first, p_last, b_queries, num_queries, num_keys, CAUSAL, RANGES
     )
-    start, full, stop = key_bounds(
-        p_first, p_last, i_query, num_queries, num_keys, CAUSAL, RANGES, PADDING, BLOCK_M, BLOCK_N
-    )
-    if not (RANGES or PADDING):
+    bounds = key_bounds(
+        p_first, p_last, p_before, i_query, num_queries, num_keys, CAUSAL, RANGES, PADDING,
+        BLOCK_M, BLOCK_N,
+    )  # fmt: skip
+    for i_part in tl.static_range(0 if RANGES else 1, 3):
         b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2 = _fold_keys(
             b_q1, b_q2, b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2, p_k, p_v, p_padding,
-            b_first, b_last, start, full, stride_ks, stride_km, stride_vs, num_keys, scale_log2,
-            HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_DV, SHARED_KEYS, RANGES, PADDING, False,
+            b_first, b_last, bounds[i_part], bounds[i_part + 1], stride_ks, stride_km, stride_vs,
+            num_keys, scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_DV, SHARED_KEYS,
+            RANGES, PADDING, i_part != 1,
         )  # fmt: skip
-    b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2 = _fold_keys(
-        b_q1, b_q2, b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2, p_k, p_v, p_padding,
-        b_first, b_last, full, stop, stride_ks, stride_km, stride_vs, num_keys, scale_log2,
-        HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_DV, SHARED_KEYS, RANGES, PADDING, True,
-    )  # fmt: skip
 
     b_o1, b_lse1 = finish_softmax(b_max1, b_sum1, b_acc1)
     b_o2, b_lse2 = finish_softmax(b_max2, b_sum2, b_acc2)
-    tl.store(p_lse + b_queries, b_lse1, mask=m_queries)
-    tl.store(p_lse + num_queries + b_queries, b_lse2, mask=m_queries)
     b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
     b_o = b_o1 - b_lam[:, None] * b_o2
     stride_o = num_heads * VALUE_DIM
     store_tile(p_o, i_query, b_o, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
-    store_tile(p_o2, i_query, b_o2, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
+    if not INFERENCE:
+        p_o2 += (i_batch * num_queries * num_heads + i_head) * VALUE_DIM
+        store_tile(p_o2, i_query, b_o2, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
+        p_lse += (i_batch * num_heads + i_head) * 2 * num_queries
+        tl.store(p_lse + b_queries, b_lse1, mask=m_queries)
+        tl.store(p_lse + num_queries + b_queries, b_lse2, mask=m_queries)
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: KeyMask
-) -> tuple[Tensor, Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: KeyMask,
+    inference: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     r"""Output, O2 = A2 V and the logarithms of the softmax sums.
 
     .. math:: O = A_1 V - \lambda A_2 V
 
     Arguments as in :func:`diffattn.ops.diff_attention.custom_op.diff_attention`, the mask as the
-    kernels read it.
+    kernels read it. For ``inference`` the output alone is written: the rest serves the gradients.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Returns:
         O and O2 ``[B, T, H, Dv]`` in the dtype of ``q``, and float32 ``[B, H, 2, T]``: the
-        logarithm in base 2 of each row's sum of exponentials, +inf for a row without keys.
+        logarithm in base 2 of each row's sum of exponentials, +inf for a row without keys. The last
+        two are empty in inference.
     """
     batch, num_queries, num_heads, _, head_dim = q.shape
     num_keys, num_kv_heads, value_dim = v.shape[1:]
     q, k, v = dense_rows(q), dense_rows(k), dense_rows(v)
     lam = lam.expand(batch, num_queries, num_heads)
     o = torch.empty(batch, num_queries, num_heads, value_dim, dtype=q.dtype, device=q.device)
-    o2 = torch.empty_like(o)
-    lse = torch.empty(batch, num_heads, 2, num_queries, dtype=torch.float32, device=q.device)
+    o2 = o.new_empty(0) if inference else torch.empty_like(o)
+    sums = (0,) if inference else (batch, num_heads, 2, num_queries)
+    lse = torch.empty(sums, dtype=torch.float32, device=q.device)
     config = launch_configs("fwd", q, value_dim)["fwd"]
     grid = (triton.cdiv(num_queries, config.block_m), num_heads, batch)
     _diff_attention_fwd_kernel[grid](
-        q, k, v, lam, o, o2, lse, mask.first, mask.last, mask.padding,
+        q, k, v, lam, o, o2, lse, *mask.of_queries,
         *q.stride()[:4], *k.stride()[:3], k.stride(3) if k.ndim == 5 else 0, *v.stride()[:3],
         *lam.stride(), mask.batch_stride, num_queries, num_keys, num_heads,
         num_heads // num_kv_heads, scale * LOG2_E,
-        HEAD_DIM=head_dim, VALUE_DIM=value_dim,
-        BLOCK_D=block_width(head_dim), BLOCK_DV=block_width(value_dim), SHARED_KEYS=k.ndim == 4,
-        **mask.flags, **config.options,
+        **widths(head_dim, value_dim), SHARED_KEYS=k.ndim == 4,
+        INFERENCE=inference, **mask.flags, **config.options,
     )  # fmt: skip
     return o, o2, lse

@@ -38,6 +38,19 @@ def store_tile(
 
 
 @triton.jit
+def add_tile(
+    p_rows, i_row, b_tile, stride, num_rows,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Add to the rows and columns of a tile that exist, while other programs add to them too."""
+    b_rows = (i_row + tl.arange(0, ROWS))[:, None]
+    b_columns = tl.arange(0, BLOCK_WIDTH)[None, :]
+    p_tile = p_rows + b_rows.to(tl.int64) * stride + b_columns
+    m_tile = (b_rows < num_rows) & (b_columns < WIDTH)
+    tl.atomic_add(p_tile, b_tile, mask=m_tile, sem="relaxed")  # nobody reads before the end
+
+
+@triton.jit
 def keys_of_queries(
     p_first, p_last, b_queries, num_queries, num_keys,
     CAUSAL: tl.constexpr, RANGES: tl.constexpr,
@@ -58,56 +71,69 @@ def keys_of_queries(
 
 @triton.jit
 def key_bounds(
-    p_first, p_last, i_query, num_queries, num_keys,
+    p_first, p_last, p_before, i_query, num_queries, num_keys,
     CAUSAL: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Keys that the queries from ``i_query`` on see: all of them see those in [start, full), some
-    those in [full, stop)."""
+    """Keys that the queries from ``i_query`` on see: all of them see those in [full, edge), some
+    those in [start, full) and [edge, stop)."""
     i_end = tl.minimum(i_query + BLOCK_M, num_queries)
-    if RANGES:
+    if RANGES:  # neither end falls from one query to the next
         start = tl.load(p_first + i_query) // BLOCK_N * BLOCK_N
         stop = tl.load(p_last + i_end - 1)
-        full = start
+        full = tl.cdiv(tl.load(p_first + i_end - 1), BLOCK_N) * BLOCK_N
+        full = tl.minimum(full, stop)
+        edge = tl.maximum(tl.load(p_last + i_query) // BLOCK_N * BLOCK_N, full)
+        if PADDING:
+            m_gaps = tl.load(p_before + edge) - tl.load(p_before + full) != edge - full
+            full = tl.where(m_gaps, stop, full)
+            edge = tl.where(m_gaps, stop, edge)
     else:
         start = 0
+        full = 0
         if CAUSAL:
             stop = tl.maximum(i_end + (num_keys - num_queries), 0)
-            full = tl.maximum(i_query + (num_keys - num_queries) + 1, 0) // BLOCK_N * BLOCK_N
+            edge = tl.maximum(i_query + (num_keys - num_queries) + 1, 0) // BLOCK_N * BLOCK_N
         else:
             stop = num_keys
-            full = num_keys // BLOCK_N * BLOCK_N
-        if PADDING:
-            full = 0
-    return start, full, stop
+            edge = num_keys // BLOCK_N * BLOCK_N
+    return start, full, edge, stop
 
 
 @triton.jit
 def query_bounds(
-    p_begin, p_end, i_key, num_queries, num_keys,
+    p_begin, p_end, p_before, i_key, num_queries, num_keys,
     CAUSAL: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Queries that see the keys from ``i_key`` on: some of them those in [start, full), all those
-    in [full, stop)."""
+    """Queries that see the keys from ``i_key`` on: all those in [full, edge), some of those in
+    [start, full) and, with intervals only, [edge, stop)."""
     i_end = tl.minimum(i_key + BLOCK_N, num_keys)
+    # Past the last key, weights could overflow to inf. Nobody reads them, but hide them too.
+    m_hidden = i_key + BLOCK_N > num_keys
     if RANGES:
         start = tl.load(p_begin + i_key) // BLOCK_M * BLOCK_M
         stop = tl.load(p_end + i_end - 1)
-        full = stop
+        full = tl.cdiv(tl.load(p_begin + i_end - 1), BLOCK_M) * BLOCK_M
+        edge = tl.load(p_end + i_key)
+        # Past the last query every weight is 0, so the last tile may be ragged.
+        edge = tl.where(edge == num_queries, edge, edge // BLOCK_M * BLOCK_M)
+        if PADDING:
+            m_hidden |= tl.load(p_before + i_end) - tl.load(p_before + i_key) != i_end - i_key
+        edge = tl.where(m_hidden, stop, edge)
     else:
         start = 0
         full = 0
+        edge = num_queries
         stop = num_queries
         if CAUSAL:
             start = tl.maximum(i_key - (num_keys - num_queries), 0) // BLOCK_M * BLOCK_M
             full = tl.maximum(i_end - 1 - (num_keys - num_queries), 0)
-            full = (full + BLOCK_M - 1) // BLOCK_M * BLOCK_M
-        if PADDING:
-            full = num_queries
-        # Past the last key, weights could overflow to inf. Nobody reads them, but hide them too.
-        full = tl.where(i_key + BLOCK_N > num_keys, num_queries, tl.minimum(full, num_queries))
-    return start, full, stop
+            full = tl.cdiv(full, BLOCK_M) * BLOCK_M
+    full = tl.minimum(tl.where(m_hidden, stop, full), stop)
+    if RANGES:
+        edge = tl.maximum(edge, full)
+    return start, full, edge, stop
 
 
 @triton.jit

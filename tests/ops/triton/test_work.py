@@ -1,0 +1,87 @@
+"""The counted work is what the kernels multiply, and what docs/numerics.md says."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from triton.runtime import interpreter
+
+from diffattn.ops.diff_attention import custom_op
+from diffattn.ops.diff_attention.triton import configs, work
+from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+
+BASE = OpCase(name="v1", num_queries=70, batch=1, num_heads=2, num_kv_heads=1, head_dim=32,
+              value_dim=64)  # fmt: skip
+CASES = [BASE, replace(BASE, name="v2-T<S", num_keys=90, shared_keys=True, value_dim=32),
+         replace(BASE, name="T>S", num_keys=40)]  # fmt: skip
+
+
+@pytest.fixture
+def multiplied(monkeypatch):
+    """Multiply-adds of every product that the interpreter computes, one entry each."""
+    sizes = []
+    multiply = interpreter.InterpreterBuilder.create_dot
+
+    def count(self, a, b, *rest):
+        sizes.append(a.data.shape[0] * a.data.shape[1] * b.data.shape[1])
+        return multiply(self, a, b, *rest)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", count)
+    return sizes
+
+
+@pytest.mark.parametrize("form", configs.BACKWARD_FORMS, ids="-".join)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_counts_are_those_of_the_kernels(case, form, multiplied, monkeypatch):
+    monkeypatch.setattr(configs, "adds_in_order", lambda q: False)
+    monkeypatch.setattr(configs, "BACKWARD_FORMS", (form,))
+    inputs = make_diff_attention_inputs(case)
+    out = custom_op.diff_attention(*inputs.tensors().values(), scale=0.2)
+    torch.autograd.grad(out.sum(), list(inputs.tensors().values()))
+    launches = configs.launch_configs("fwd", inputs.q, case.value_dim)
+    launches |= configs.backward_configs("", inputs.q, case.value_dim)
+    assert sum(multiplied) == case.num_heads * work.multiply_adds(
+        launches, case.head_dim, case.value_dim, case.num_queries, inputs.k.shape[1]
+    )
+
+
+@pytest.mark.parametrize("form", [("bwd",), ("dkv", "dq")], ids="-".join)
+def test_counts_are_those_of_the_softmax_kernels(form, multiplied, monkeypatch):
+    monkeypatch.setattr(configs, "adds_in_order", lambda q: False)
+    monkeypatch.setattr(configs, "BACKWARD_FORMS", (form,))
+    inputs = make_diff_attention_inputs(CASES[1])
+    tensors = [inputs.q.detach()[:, :, :, 0].requires_grad_(), inputs.k, inputs.v]
+    out = custom_op.softmax_attention(*tensors, scale=0.2)
+    torch.autograd.grad(out.sum(), tensors)
+    launches = configs.launch_configs("softmax_fwd", tensors[0], 32)
+    backward = configs.backward_configs("softmax_", tensors[0], 32)
+    launches |= {f"softmax_{launch}": config for launch, config in backward.items()}
+    assert sum(multiplied) == 2 * work.multiply_adds(launches, 32, 32, 70, 90)
+
+
+@pytest.mark.parametrize("capability", configs.CAPABILITIES)
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_one_kernel_keeps_to_eight_products_against_seven(capability, head_dim):
+    """Forward and backward, up to the tiles on the diagonal: 1.15 of softmax attention."""
+    plans = (
+        (work.planned("", head_dim, 2 * head_dim, capability), 2 * head_dim),
+        (work.planned("softmax_", head_dim, head_dim, capability), head_dim),
+    )
+    diff, softmax = (
+        sum(work.multiply_adds(launches, head_dim, width, 4096, 4096) for launches in plan)
+        for plan, width in plans
+    )
+    assert set(plans[1][0][1]) == {"softmax_bwd"}  # the baseline is no worse than it can be
+    limit = 1.15 if set(plans[0][0][1]) == {"bwd"} else 3 / 2
+    assert diff <= limit * 2 * softmax
+
+
+def test_numerics_has_the_table():
+    numerics = Path(__file__).parents[3] / "docs" / "numerics.md"
+    assert work.table() in numerics.read_text(encoding="utf-8"), (
+        "python -m diffattn.ops.diff_attention.triton.work prints the table as it should be"
+    )
