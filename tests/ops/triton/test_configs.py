@@ -19,16 +19,18 @@ from diffattn.ops.diff_attention.triton import (
 @pytest.mark.parametrize("capability", configs.CAPABILITIES)
 @pytest.mark.parametrize(("head_dim", "value_dim"), [(32, 64), (64, 64), (96, 192), (128, 128)])
 def test_every_launch_has_a_row(capability, head_dim, value_dim):
-    """dK and dV come together, or each by itself; never both ways."""
+    """A kernel has one row, or each of its parts has; never both."""
     rows = {
         launch
         for op in ("diff_attention", "softmax_attention")
         for launch in aot_cases.kernels(op)
-        if configs.seed(launch, head_dim, value_dim, capability)
+        if configs.seed(launch, head_dim, value_dim, capability, value_dim == head_dim)
     }
+    for whole, parts in {"fwd": {"fwd_by_map"}, "dkv": {"dk", "dv"}}.items():
+        assert rows & {whole, *parts} in ({whole}, parts)
+        rows = rows - parts | {whole}
     softmax = {f"softmax_{kernel}" for kernel in ("fwd", "preprocess", "dkv", "dq")}
-    whole = softmax | {"fwd", "preprocess", "dkv", "dq"}
-    assert rows in (whole, whole - {"dkv"} | {"dk", "dv"})
+    assert rows == softmax | {"fwd", "preprocess", "dkv", "dq"}
 
 
 @pytest.mark.parametrize(
@@ -57,9 +59,20 @@ def test_rows_are_chosen_by_dtype_and_chip(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     q = torch.empty(1, 1, 1, 2, 128, dtype=torch.bfloat16)
     assert set(configs.launch_configs("dkv", q, 256)) == {"dk", "dv"}
-    assert set(configs.launch_configs("dkv", q, 128)) == {"dkv"}
+    assert set(configs.launch_configs("dkv", q, 128, shared_keys=True)) == {"dkv"}
     assert set(configs.launch_configs("dkv", q.float(), 256)) == {"dkv"}
-    assert configs.launch_configs("fwd", q, 256)["fwd"] in configs.CANDIDATES["fwd"]
+    assert set(configs.launch_configs("fwd", q, 256)) == {"fwd_by_map"}
+    assert set(configs.launch_configs("fwd", q, 128, shared_keys=True)) == {"fwd"}
+
+
+def test_keys_of_their_own_take_tiles_that_hold_them():
+    """Two tiles of keys need more than the one of V2, whatever the width of the values."""
+    for narrow in (64, 128):
+        own = configs.seed("fwd_by_map", narrow, narrow, 90)
+        assert own == configs.seed("fwd_by_map", narrow, 2 * narrow, 90)
+    shared = configs.seed("fwd", 128, 128, 90, True)
+    assert shared is not None
+    assert configs.seed("fwd", 128, 128, 90, False) is None
 
 
 def test_no_launch_leaves_the_rounding_to_a_default(monkeypatch):

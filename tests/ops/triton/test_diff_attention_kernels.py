@@ -103,12 +103,36 @@ def test_dk_and_dv_as_two_launches(base, monkeypatch):
     """As on chips whose registers do not hold both."""
     from diffattn.ops.diff_attention.triton import backward, configs
 
-    def launch_configs(kernel, q, value_dim):
-        (whole,) = configs.launch_configs(kernel, q, value_dim).values()
+    def launch_configs(kernel, q, value_dim, **options):
+        (whole,) = configs.launch_configs(kernel, q, value_dim, **options).values()
         return {"dk": whole, "dv": whole} if kernel == "dkv" else {kernel: whole}
 
     monkeypatch.setattr(backward, "launch_configs", launch_configs)
     assert_close_to_reference(op, make_diff_attention_inputs(base), backend="triton")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    "base",
+    [
+        V1,
+        replace(V2, causal=False),
+        replace(V1, window=5),
+        replace(V2, padding=((3, 0),) * V2.batch),
+    ],
+    ids=str,
+)
+def test_one_map_after_the_other(base, dtype, monkeypatch):
+    """As on chips whose registers do not hold the accumulators of both."""
+    from diffattn.ops.diff_attention.triton import configs, forward
+
+    def launch_configs(kernel, q, value_dim, **options):
+        (whole,) = configs.launch_configs(kernel, q, value_dim, **options).values()
+        return {"fwd_by_map": whole}
+
+    monkeypatch.setattr(forward, "launch_configs", launch_configs)
+    inputs = make_diff_attention_inputs(base, dtype=dtype)
+    assert_close_to_reference(op, inputs, backend="triton")
 
 
 def transposed(x):

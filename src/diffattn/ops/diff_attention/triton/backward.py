@@ -336,7 +336,8 @@ def backward(
     dlam = torch.empty(batch, num_queries, num_heads, dtype=torch.float32, device=q.device)
     block_d, block_dv = block_width(head_dim), block_width(value_dim)
     widths = {"HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "BLOCK_D": block_d}
-    widths |= {"BLOCK_DV": block_dv, "SHARED_KEYS": k.ndim == 4}
+    shared_keys = k.ndim == 4
+    widths |= {"BLOCK_DV": block_dv, "SHARED_KEYS": shared_keys}
     strides = (
         *q.stride()[:4], *k.stride()[:3], k.stride(3) if k.ndim == 5 else 0, *v.stride()[:3],
         *wide_lam.stride(), *grad.stride()[:3],
@@ -350,7 +351,7 @@ def backward(
         num_heads, VALUE_DIM=value_dim, BLOCK_DV=block_dv, BLOCK_M=config.block_m,
         **config.compiler_options,
     )  # fmt: skip
-    for launch, config in launch_configs("dkv", q, value_dim).items():
+    for launch, config in launch_configs("dkv", q, value_dim, shared_keys=shared_keys).items():
         grid = (triton.cdiv(num_keys, config.block_n), num_kv_heads, batch)
         _diff_attention_bwd_dkv_kernel[grid](
             q, k, v, wide_lam, grad, lse, delta, dk, dv, mask.first, mask.last, mask.begin,
@@ -358,7 +359,7 @@ def backward(
             **widths, **mask.flags,
             WITH_DK=launch != "dv", WITH_DV=launch != "dk", **config.options,
         )  # fmt: skip
-    config = launch_configs("dq", q, value_dim)["dq"]
+    config = launch_configs("dq", q, value_dim, shared_keys=shared_keys)["dq"]
     grid = (triton.cdiv(num_queries, config.block_m), num_heads, batch)
     _diff_attention_bwd_dq_kernel[grid](
         q, k, v, wide_lam, grad, lse, delta, dq, mask.first, mask.last, mask.padding, *strides,

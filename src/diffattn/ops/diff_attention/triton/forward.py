@@ -1,8 +1,10 @@
-"""Forward kernel of differential attention: one pass over the keys for both maps.
+"""Forward kernel of differential attention: one pass over the keys for both maps, or one for each.
 
-Each tile of V is loaded once and multiplied with the weights of either map; the weight that joins
-the maps is known only after the last key, so there are two accumulators. Source:
-arXiv:2410.05258v2, Eq. (1); the online softmax is that of arXiv:2205.14135, Algorithm 1.
+In one pass each tile of V is loaded once and multiplied with the weights of either map; the weight
+that joins the maps is known only after the last key, so there are two accumulators. Where two do
+not fit the registers of a tile that keeps every warp busy, map 2 comes first and map 1 after it:
+the products are the same, V is loaded twice, and twice as many queries share a tile of keys.
+Source: arXiv:2410.05258v2, Eq. (1); the online softmax is that of arXiv:2205.14135, Algorithm 1.
 """
 
 import torch
@@ -17,6 +19,7 @@ from diffattn.ops.diff_attention.triton.launch import (
     block_width,
     dense_rows,
 )
+from diffattn.ops.diff_attention.triton.softmax import fold_keys
 from diffattn.ops.diff_attention.triton.tiles import (
     finish_softmax,
     key_bounds,
@@ -67,6 +70,34 @@ def _fold_keys(
 
 
 @triton.jit
+def _attend_map(
+    p_q, p_k, p_v, p_padding, i_query, b_first, b_last, start, full, stop,
+    stride_qt, stride_ks, stride_vs,
+    num_queries, num_keys, scale_log2,
+    HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    RANGES: tl.constexpr, PADDING: tl.constexpr,
+):  # fmt: skip
+    """Output ``[M, DV]`` of one map alone and the logs of its rows' sums."""
+    b_q = load_tile(p_q, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True)
+    b_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    b_sum = tl.zeros([BLOCK_M], tl.float32)
+    b_acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    if not (RANGES or PADDING):
+        b_max, b_sum, b_acc = fold_keys(
+            b_q, b_max, b_sum, b_acc, p_k, p_v, p_padding, b_first, b_last, start, full,
+            stride_ks, stride_vs, num_keys, scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D,
+            BLOCK_DV, RANGES, PADDING, False,
+        )  # fmt: skip
+    b_max, b_sum, b_acc = fold_keys(
+        b_q, b_max, b_sum, b_acc, p_k, p_v, p_padding, b_first, b_last, full, stop, stride_ks,
+        stride_vs, num_keys, scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_DV, RANGES,
+        PADDING, True,
+    )  # fmt: skip
+    return finish_softmax(b_max, b_sum, b_acc)
+
+
+@triton.jit
 def _diff_attention_fwd_kernel(
     p_q, p_k, p_v, p_lam, p_o, p_o2, p_lse, p_first, p_last, p_padding,
     stride_qb, stride_qt, stride_qh, stride_qm, stride_kb, stride_ks, stride_kh, stride_km,
@@ -75,6 +106,7 @@ def _diff_attention_fwd_kernel(
     HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     SHARED_KEYS: tl.constexpr, CAUSAL: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr,
+    MAP_BY_MAP: tl.constexpr,
 ):  # fmt: skip
     """O, O2 ``[B, T, H, DV]`` and the logs of the rows' sums ``[B, H, 2, T]``, in base 2."""
     # The last queries see the most keys under a causal mask: start with them.
@@ -97,44 +129,65 @@ def _diff_attention_fwd_kernel(
 
     b_queries = i_query + tl.arange(0, BLOCK_M)
     m_queries = b_queries < num_queries
-    b_q1 = load_tile(
-        p_q, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
-    )  # [M, D]
-    b_q2 = load_tile(
-        p_q + stride_qm, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
-    )
-    b_max1 = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    b_max2 = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    b_sum1 = tl.zeros([BLOCK_M], tl.float32)
-    b_sum2 = tl.zeros([BLOCK_M], tl.float32)
-    b_acc1 = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
-    b_acc2 = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
-
     b_first, b_last = keys_of_queries(
         p_first, p_last, b_queries, num_queries, num_keys, CAUSAL, RANGES
     )
     start, full, stop = key_bounds(
         p_first, p_last, i_query, num_queries, num_keys, CAUSAL, RANGES, PADDING, BLOCK_M, BLOCK_N
     )
-    if not (RANGES or PADDING):
+    stride_o = num_heads * VALUE_DIM
+    if MAP_BY_MAP:
+        b_o2, b_lse2 = _attend_map(
+            p_q + stride_qm, p_k + stride_km, p_v, p_padding, i_query,
+            b_first, b_last, start, full, stop, stride_qt, stride_ks, stride_vs, num_queries,
+            num_keys, scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            RANGES, PADDING,
+        )  # fmt: skip
+        # O2 waits where O will stand. Other threads may read it than have written it.
+        store_tile(p_o, i_query, b_o2, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
+        tl.debug_barrier()
+        b_o1, b_lse1 = _attend_map(
+            p_q, p_k, p_v, p_padding, i_query,
+            b_first, b_last, start, full, stop, stride_qt, stride_ks, stride_vs, num_queries,
+            num_keys, scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            RANGES, PADDING,
+        )  # fmt: skip
+        b_o2 = load_tile(
+            p_o, i_query, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True
+        ).to(tl.float32)
+        tl.debug_barrier()
+    else:
+        b_q1 = load_tile(
+            p_q, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
+        )  # [M, D]
+        b_q2 = load_tile(
+            p_q + stride_qm, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
+        )
+        b_max1 = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        b_max2 = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        b_sum1 = tl.zeros([BLOCK_M], tl.float32)
+        b_sum2 = tl.zeros([BLOCK_M], tl.float32)
+        b_acc1 = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+        b_acc2 = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+        if not (RANGES or PADDING):
+            b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2 = _fold_keys(
+                b_q1, b_q2, b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2, p_k, p_v, p_padding,
+                b_first, b_last, start, full, stride_ks, stride_km, stride_vs, num_keys, scale_log2,
+                HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_DV, SHARED_KEYS, RANGES, PADDING,
+                False,
+            )  # fmt: skip
         b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2 = _fold_keys(
             b_q1, b_q2, b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2, p_k, p_v, p_padding,
-            b_first, b_last, start, full, stride_ks, stride_km, stride_vs, num_keys, scale_log2,
-            HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_DV, SHARED_KEYS, RANGES, PADDING, False,
+            b_first, b_last, full, stop, stride_ks, stride_km, stride_vs, num_keys, scale_log2,
+            HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_DV, SHARED_KEYS, RANGES, PADDING, True,
         )  # fmt: skip
-    b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2 = _fold_keys(
-        b_q1, b_q2, b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2, p_k, p_v, p_padding,
-        b_first, b_last, full, stop, stride_ks, stride_km, stride_vs, num_keys, scale_log2,
-        HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_DV, SHARED_KEYS, RANGES, PADDING, True,
-    )  # fmt: skip
 
-    b_o1, b_lse1 = finish_softmax(b_max1, b_sum1, b_acc1)
-    b_o2, b_lse2 = finish_softmax(b_max2, b_sum2, b_acc2)
+        b_o1, b_lse1 = finish_softmax(b_max1, b_sum1, b_acc1)
+        b_o2, b_lse2 = finish_softmax(b_max2, b_sum2, b_acc2)
     tl.store(p_lse + b_queries, b_lse1, mask=m_queries)
     tl.store(p_lse + num_queries + b_queries, b_lse2, mask=m_queries)
     b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
     b_o = b_o1 - b_lam[:, None] * b_o2
-    stride_o = num_heads * VALUE_DIM
     store_tile(p_o, i_query, b_o, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
     store_tile(p_o2, i_query, b_o2, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
 
@@ -162,7 +215,7 @@ def forward(
     o = torch.empty(batch, num_queries, num_heads, value_dim, dtype=q.dtype, device=q.device)
     o2 = torch.empty_like(o)
     lse = torch.empty(batch, num_heads, 2, num_queries, dtype=torch.float32, device=q.device)
-    config = launch_configs("fwd", q, value_dim)["fwd"]
+    ((launch, config),) = launch_configs("fwd", q, value_dim, shared_keys=k.ndim == 4).items()
     grid = (triton.cdiv(num_queries, config.block_m), num_heads, batch)
     _diff_attention_fwd_kernel[grid](
         q, k, v, lam, o, o2, lse, mask.first, mask.last, mask.padding,
@@ -171,6 +224,6 @@ def forward(
         num_heads // num_kv_heads, scale * LOG2_E,
         HEAD_DIM=head_dim, VALUE_DIM=value_dim,
         BLOCK_D=block_width(head_dim), BLOCK_DV=block_width(value_dim), SHARED_KEYS=k.ndim == 4,
-        **mask.flags, **config.options,
+        MAP_BY_MAP=launch == "fwd_by_map", **mask.flags, **config.options,
     )  # fmt: skip
     return o, o2, lse

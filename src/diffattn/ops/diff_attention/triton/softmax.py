@@ -37,7 +37,7 @@ def _logits(
 
 
 @triton.jit
-def _fold_keys(
+def fold_keys(
     b_q, b_max, b_sum, b_acc, p_k, p_v, p_padding, b_first, b_last, start, stop,
     stride_ks, stride_vs,
     num_keys, scale_log2,
@@ -103,12 +103,12 @@ def _softmax_attention_fwd_kernel(
         p_first, p_last, i_query, num_queries, num_keys, CAUSAL, RANGES, PADDING, BLOCK_M, BLOCK_N
     )
     if not (RANGES or PADDING):
-        b_max, b_sum, b_acc = _fold_keys(
+        b_max, b_sum, b_acc = fold_keys(
             b_q, b_max, b_sum, b_acc, p_k, p_v, p_padding, b_first, b_last, start, full,
             stride_ks, stride_vs, num_keys, scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D,
             BLOCK_DV, RANGES, PADDING, False,
         )  # fmt: skip
-    b_max, b_sum, b_acc = _fold_keys(
+    b_max, b_sum, b_acc = fold_keys(
         b_q, b_max, b_sum, b_acc, p_k, p_v, p_padding, b_first, b_last, full, stop, stride_ks,
         stride_vs, num_keys, scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_DV, RANGES,
         PADDING, True,
