@@ -65,6 +65,15 @@ def test_rows_are_chosen_by_dtype_and_chip(monkeypatch):
     assert set(configs.launch_configs("fwd", q, 128, shared_keys=True)) == {"fwd"}
 
 
+@pytest.mark.parametrize("capability", configs.CAPABILITIES)
+@pytest.mark.parametrize("launch", configs.CANDIDATES)
+def test_a_tuner_would_try_every_seed(capability, launch):
+    for head_dim in (64, 128):
+        for shared in (False, True):
+            seed = configs.seed(launch, head_dim, head_dim, capability, shared)
+            assert seed is None or seed in configs.CANDIDATES[launch]
+
+
 def test_keys_of_their_own_take_tiles_that_hold_them():
     """Two tiles of keys need more than the one of V2, whatever the width of the values."""
     for narrow in (64, 128):

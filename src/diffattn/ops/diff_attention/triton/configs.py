@@ -90,25 +90,24 @@ _INSTEAD = {"fwd": ("fwd_by_map",), "dkv": ("dk", "dv")}
 """What is launched where the table has no row for a kernel as a whole."""
 
 CANDIDATES: dict[str, tuple[LaunchConfig, ...]] = {
-    "fwd": (
-        LaunchConfig(32, 32, 8, 2), LaunchConfig(64, 16, 8, 2), LaunchConfig(64, 32, 8, 2),
-        LaunchConfig(64, 32, 8, 3), LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 3),
-        LaunchConfig(128, 32, 8, 2), LaunchConfig(128, 32, 8, 3), LaunchConfig(128, 64, 8, 2),
-        LaunchConfig(128, 64, 8, 3),
-    ),
-    "dkv": (
-        LaunchConfig(16, 64, 8, 2), LaunchConfig(32, 64, 8, 1), LaunchConfig(32, 64, 8, 2),
-        LaunchConfig(32, 128, 8, 1), LaunchConfig(32, 128, 8, 2), LaunchConfig(64, 64, 8, 1),
-    ),
-    "dk": (
-        LaunchConfig(16, 128, 8, 2), LaunchConfig(32, 64, 8, 2), LaunchConfig(32, 128, 8, 1),
-        LaunchConfig(32, 128, 8, 2),
-    ),
-    "dv": (LaunchConfig(32, 64, 8, 2), LaunchConfig(32, 128, 8, 2), LaunchConfig(64, 64, 8, 2)),
-    "dq": (
-        LaunchConfig(64, 32, 8, 2), LaunchConfig(64, 32, 8, 3), LaunchConfig(64, 64, 8, 2),
-        LaunchConfig(128, 32, 8, 2), LaunchConfig(128, 64, 8, 1), LaunchConfig(128, 64, 8, 2),
-    ),
+    launch: tuple(LaunchConfig(*tile) for tile in tiles)
+    for launch, tiles in {
+        "fwd": (
+            (16, 64, 4, 2), (32, 64, 8, 2), (64, 32, 8, 3), (64, 64, 8, 2), (128, 16, 8, 2),
+            (128, 32, 8, 2), (128, 32, 8, 3), (128, 64, 8, 2), (128, 64, 8, 3),
+        ),
+        "fwd_by_map": ((32, 64, 8, 2), (64, 32, 4, 2), (128, 64, 8, 2), (128, 64, 8, 3)),
+        "dkv": (
+            (16, 128, 8, 2), (32, 32, 4, 2), (32, 64, 4, 2), (32, 64, 8, 2), (32, 128, 8, 2),
+            (64, 32, 8, 2), (64, 64, 8, 2),
+        ),
+        "dk": ((16, 128, 8, 2), (32, 128, 8, 2), (64, 32, 8, 2)),
+        "dv": ((32, 64, 4, 2), (32, 128, 8, 2), (64, 32, 8, 2), (64, 128, 8, 2)),
+        "dq": (
+            (16, 64, 4, 2), (32, 64, 8, 2), (64, 32, 8, 2), (64, 64, 8, 2), (128, 16, 8, 2),
+            (128, 32, 8, 2), (128, 64, 8, 2),
+        ),
+    }.items()
 }  # fmt: skip
 """What a tuner should time, per kernel; those that do not fit a chip fail to launch there."""
 
