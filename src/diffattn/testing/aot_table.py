@@ -25,6 +25,22 @@ _MASKS: tuple[dict[str, bool], ...] = ({}, {"CAUSAL": False, "RANGES": True}, {"
 padded."""
 
 
+INTRODUCTION = """# Compile gate
+
+Every launch as the compiler makes it, in bfloat16, for chips that are not here: counts, no timings.
+*Work* is the multiply-adds of the tensor cores per turn of an inner loop over those that its tile
+needs; columns that pad head_dim 96 to 128 count as needed (4/3 by width, whatever the launch).
+*Copies* and *reloads* are instructions per thread and turn that copy a tile to shared memory and
+wait, or read a spilled register; *spills* lie outside these loops where there are no reloads.
+*Programs* run on one multiprocessor at a time. `-ranges` stands for packed, windowed and cached
+rows, `-padding` for padded ones. The work of `fwd_by_map` is that of either of its two loops.
+A launch that is not in the table has not been measured. The command that measures and writes it:
+
+    python -m diffattn.testing.aot_table docs/records/compile_gate.jsonl \\
+        --before docs/records/compile_gate_before.jsonl --page docs/records/compile_gate.md
+"""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableRow:
     """One launch on one chip. Fields that :class:`AotReport` has too mean what they mean there."""
@@ -142,7 +158,7 @@ def page(rows: Iterable[TableRow], before: dict[tuple[int, str], TableRow]) -> s
         One section per chip: its counts, then all rows.
     """
     rows = list(rows)
-    lines: list[str] = []
+    lines = [INTRODUCTION]
     for capability in sorted({row.capability for row in rows}):
         here = [row for row in rows if row.capability == capability]
         old = [row for (chip, _), row in before.items() if chip == capability]

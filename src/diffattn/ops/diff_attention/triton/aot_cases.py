@@ -161,7 +161,7 @@ def _max_spill_bytes(launch: str, capability: int) -> int:
     if launch == "fwd_by_map":
         return 1536  # where the two maps are joined
     if launch.removeprefix("softmax_") in ("dkv", "dk", "dv"):  # between the query heads of a group
-        return 1536 if 100 <= capability < 120 else 288
+        return 1536 if 100 <= capability < 120 else 384
     return 64
 
 
