@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import BackendError
+from diffattn.testing.machine_code import count_loops, count_reloads
 
 if TYPE_CHECKING:  # its module imports triton, without which the command says what is missing
     from diffattn.ops.diff_attention.triton.aot_cases import AotCase
@@ -25,6 +26,15 @@ SHARED_BYTES = {80: 166_912, 86: 101_376, 90: 232_448, 100: 232_448, 120: 101_37
 """Shared memory one program may have, per compute capability; 86 stands for 8.9 as well."""
 TMEM_COLUMNS = 512
 """Tensor memory of one multiprocessor; a kernel that needs more compiles into a trap."""
+_REGISTERS = 65_536
+"""Of one multiprocessor, on every chip."""
+_MULTIPROCESSORS = {
+    80: (167_936, 2048, 32), 86: (102_400, 1536, 16), 90: (233_472, 2048, 32),
+    100: (233_472, 2048, 32), 120: (102_400, 1536, 24),
+}  # fmt: skip
+"""Shared memory, threads and programs that one multiprocessor holds, per compute capability."""
+_RESERVED_SHARED_BYTES = 1024
+"""What the system takes of the shared memory of every program."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +58,17 @@ class AotReport:
     serializes_wgmma: bool
     """The assembler waits after every wgmma, because the code does not let it run ahead."""
     max_spill_bytes: int
+    work_ratio: float | None
+    """Multiply-adds of the tensor cores per turn of a loop over those that its tile needs, of the
+    worst innermost loop: 1 if no warp repeats another's products, ``None`` if they are not known.
+    The columns that pad a tile to a power of two count as needed."""
+    loop_copies: int
+    """Per thread and turn of the worst such loop: instructions that copy a tile to shared memory
+    and wait for it."""
+    loop_reloads: int
+    """Per thread and turn of the worst such loop: loads of registers that were spilled."""
+    programs: int
+    """Programs that one multiprocessor holds at a time; 0 if not even one fits."""
     ptx: str
 
 
@@ -86,15 +107,18 @@ def compile_case(case: "AotCase", capability: int) -> AotReport:
         },
     )
     ptx = compiled.asm["ptx"]
-    log = _assemble(case.name, ptx, capability)
+    log, sass = _assemble(case.name, ptx, capability)
     registers, spill_bytes = _read_report(log)
+    loops = count_loops(ptx, case.loop_warps or case.num_warps)
+    threads = re.search(r"\.(?:reqntid|maxntid)\s+(\d+)", ptx)
+    tmem_columns = getattr(compiled.metadata, "tmem_size", None) or 0
     return AotReport(
         name=case.name,
         capability=capability,
         registers=registers,
         spill_bytes=spill_bytes,
         shared_bytes=compiled.metadata.shared,
-        tmem_columns=getattr(compiled.metadata, "tmem_size", None) or 0,
+        tmem_columns=tmem_columns,
         has_trap=re.search(r"^\s*(@\S+\s+)?trap;", ptx, re.MULTILINE) is not None,
         uses_mma=re.search(r"\bmma\.sync\.", ptx) is not None,
         uses_wgmma="wgmma.mma_async" in ptx,
@@ -103,8 +127,49 @@ def compile_case(case: "AotCase", capability: int) -> AotReport:
         uses_tcgen05="tcgen05.mma" in ptx,
         serializes_wgmma="wgmma" in log and "serialized" in log,
         max_spill_bytes=case.max_spill_bytes,
+        work_ratio=max((loop.products for loop in loops), default=0) / case.tile_products
+        if case.tile_products
+        else None,
+        loop_copies=max((loop.copies for loop in loops), default=0),
+        loop_reloads=count_reloads(sass),
+        programs=resident_programs(
+            capability,
+            threads=int(threads[1]) if threads else 32 * case.num_warps,
+            registers=registers,
+            shared_bytes=compiled.metadata.shared,
+            tmem_columns=tmem_columns,
+        ),
         ptx=ptx,
     )
+
+
+def resident_programs(
+    capability: int, *, threads: int, registers: int, shared_bytes: int, tmem_columns: int = 0
+) -> int:
+    """Programs that one multiprocessor holds at a time.
+
+    Args:
+        capability: One of ``SHARED_BYTES``.
+        threads: Of one program.
+        registers: Per thread; handed out to a warp in units of 256.
+        shared_bytes: Of one program, without what the system takes.
+        tmem_columns: Of one program.
+
+    Returns:
+        The least of what registers, shared memory, threads and tensor memory allow.
+    """
+    shared, most_threads, most_programs = _MULTIPROCESSORS[capability]
+    warps = -(-threads // 32)
+    warp_registers = -(-max(registers, 1) * 32 // 256) * 256
+    limits = [
+        most_programs,
+        most_threads // (32 * warps),
+        _REGISTERS // warp_registers // warps,
+        shared // (shared_bytes + _RESERVED_SHARED_BYTES),
+    ]
+    if tmem_columns:
+        limits.append(TMEM_COLUMNS // tmem_columns)
+    return min(limits)
 
 
 def assert_within_limits(report: AotReport) -> None:
@@ -137,6 +202,28 @@ def assert_within_limits(report: AotReport) -> None:
         raise AssertionError(f"{report.name} on sm_{report.capability}: {'; '.join(broken)}.")
 
 
+def assert_no_waste(report: AotReport) -> None:
+    """No warp repeats another's products, no loop waits for a copy or reloads a register.
+
+    Args:
+        report: From :func:`compile_case`.
+
+    Raises:
+        AssertionError: Names the kernel and what it wastes.
+    """
+    wasted = []
+    if report.work_ratio is not None and report.work_ratio != 1.0:
+        wasted.append(
+            f"products per tile must be 1.00 of those needed, got {report.work_ratio:.2f}"
+        )
+    if report.loop_copies:
+        wasted.append(f"loops must copy tiles asynchronously, got {report.loop_copies} copies")
+    if report.loop_reloads:
+        wasted.append(f"loops must not reload spilled registers, got {report.loop_reloads} loads")
+    if wasted:
+        raise AssertionError(f"{report.name} on sm_{report.capability}: {'; '.join(wasted)}.")
+
+
 def registered_cases(capability: int) -> list["AotCase"]:
     """The compile cases of the package, for chips of this capability."""
     from diffattn.ops.diff_attention.triton import aot_cases
@@ -159,7 +246,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("aot: triton must be installed (pip install 'diffattn[triton]').", file=sys.stderr)
         return 1
     failures: list[str] = []
-    print(f"{'case':44} {'sm':>4} {'regs':>5} {'spill':>6} {'shared':>7} {'tmem':>5}  instructions")
+    print(
+        f"{'case':44} {'sm':>4} {'regs':>5} {'spill':>6} {'shared':>7} {'tmem':>5} {'work':>5} "
+        f"{'copies':>6} {'reloads':>7} {'programs':>8}  instructions"
+    )
     for capability in options.capability or SHARED_BYTES:
         try:
             cases = [case for case in registered_cases(capability) if options.match in case.name]
@@ -183,9 +273,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _row(report: AotReport) -> str:
     uses = ("mma", "wgmma", "tma", "setmaxnreg", "tcgen05")
     used = [name for name in uses if getattr(report, f"uses_{name}")]
+    work = "-" if report.work_ratio is None else f"{report.work_ratio:.2f}"
     return (
         f"{report.name:44} {report.capability:>4} {report.registers:>5} {report.spill_bytes:>6} "
-        f"{report.shared_bytes:>7} {report.tmem_columns:>5}  {' '.join(used)}"
+        f"{report.shared_bytes:>7} {report.tmem_columns:>5} {work:>5} {report.loop_copies:>6} "
+        f"{report.loop_reloads:>7} {report.programs:>8}  {' '.join(used)}"
     )
 
 
@@ -221,8 +313,9 @@ def _source(case: "AotCase") -> Any:
     return make(case.kernel, signature, dict(case.constexprs), attributes)
 
 
-def _assemble(name: str, ptx: str, capability: int) -> str:
-    """The report of the first assembler of this installation that knows the PTX version."""
+def _assemble(name: str, ptx: str, capability: int) -> tuple[str, str]:
+    """The report of the first assembler of this installation that knows the PTX version, and the
+    assembled code as text."""
     import triton
 
     binaries = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -241,7 +334,11 @@ def _assemble(name: str, ptx: str, capability: int) -> str:
                 capture_output=True, text=True, check=False,
             )  # fmt: skip
             if done.returncode == 0:
-                return done.stdout + done.stderr
+                listing = subprocess.run(
+                    [binaries / "nvdisasm", "-c", f"{folder}/kernel.cubin"],
+                    capture_output=True, text=True, check=True,
+                )  # fmt: skip
+                return done.stdout + done.stderr, listing.stdout
             complaints.append(done.stderr.strip())
     raise BackendError(f"aot: {name}: no assembler takes the code: {' | '.join(complaints)}.")
 

@@ -17,7 +17,7 @@ def launched_as_on(capability: int) -> Iterator[None]:
         capability: Ten times the compute capability of the chip.
 
     Yields:
-        Nothing; inside, ``launch_configs`` answers as for this chip on every device.
+        Nothing; inside, the table answers as for this chip on every device.
     """
     from diffattn.ops.diff_attention.triton import configs
 

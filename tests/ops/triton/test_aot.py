@@ -41,6 +41,7 @@ cases = {{case.name: case for case in aot.registered_cases({capability})}}
 for name in {CASES[capability]}:
     report = aot.compile_case(cases[name], {capability})
     aot.assert_within_limits(report)
+    aot.assert_no_waste(report)
     if name.startswith("hopper"):
         assert report.uses_wgmma and report.uses_tma and report.uses_setmaxnreg
     print(report.name, report.registers, report.spill_bytes)

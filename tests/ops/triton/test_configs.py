@@ -20,23 +20,27 @@ from diffattn.ops.diff_attention.triton import (
 @pytest.mark.parametrize("capability", configs.CAPABILITIES)
 @pytest.mark.parametrize(("head_dim", "value_dim"), [(32, 64), (64, 64), (96, 192), (128, 128)])
 def test_every_launch_has_a_row(capability, head_dim, value_dim):
-    """Every chip has the form without atomics, its dK and dV together or apart; the others are
-    whole or not there."""
+    """Every chip has a forward, in one loop or map by map, and a backward without atomics, its dK
+    and dV together or apart; the other forms are whole or not there."""
     rows = {
         launch
         for op in ("diff_attention", "softmax_attention")
         for launch in aot_cases.kernels(op)
-        if configs.seed(launch, head_dim, value_dim, capability)
+        if configs.seed(launch, head_dim, value_dim, capability, value_dim == head_dim)
     }
+    assert len(rows & {"fwd", "fwd_by_map"}) == 1
     if "dkq" in rows:
         assert "dv" in rows
         assert "bwd" not in rows
     if "dkv" in rows:
+        assert "dk" not in rows
         rows.discard("dv")  # goes with dkq
-    rows -= {"bwd", "dkq", "softmax_bwd"}
+    else:
+        assert {"dk", "dv"} <= rows
+    names = {"fwd_by_map": "fwd", "dk": "dkv", "dv": "dkv"}
+    rows = {names.get(row, row) for row in rows} - {"bwd", "dkq", "softmax_bwd"}
     softmax = {f"softmax_{kernel}" for kernel in ("fwd", "preprocess", "dkv", "dq")}
-    whole = softmax | {"fwd", "preprocess", "dkv", "dq"}
-    assert rows in (whole, whole - {"dkv"} | {"dk", "dv"})
+    assert rows == softmax | {"fwd", "preprocess", "dkv", "dq"}
 
 
 @pytest.mark.parametrize(
@@ -64,10 +68,37 @@ def test_rows_are_chosen_by_dtype_and_chip(monkeypatch):
     monkeypatch.setattr(configs, "interpreted", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     q = torch.empty(1, 1, 1, 2, 128, dtype=torch.bfloat16)
-    assert set(configs.launch_configs("dkv", q, 256)) == {"dk", "dv"}
-    assert set(configs.launch_configs("dkv", q, 128)) == {"dkv"}
-    assert set(configs.launch_configs("dkv", q.float(), 256)) == {"dkv"}
-    assert configs.launch_configs("fwd", q, 256)["fwd"] in configs.CANDIDATES["fwd"]
+    in_order = configs.adds_in_order
+    for asked, own, shared in (
+        (False, {"dkq", "dv"}, {"bwd"}),
+        (True, {"dk", "dv", "dq"}, {"dkv", "dq"}),
+    ):
+        monkeypatch.setattr(configs, "adds_in_order", lambda q, asked=asked: asked)
+        assert set(configs.backward_configs("", q, 256)) == own
+        assert set(configs.backward_configs("", q, 128, shared_keys=True)) == shared
+    monkeypatch.setattr(configs, "adds_in_order", in_order)
+    assert set(configs.backward_configs("", q.float(), 256)) == {"dkv", "dq"}
+    assert set(configs.forward_configs("", q, 256)) == {"fwd_by_map"}
+    assert set(configs.forward_configs("", q, 128, shared_keys=True)) == {"fwd"}
+
+
+@pytest.mark.parametrize("capability", configs.CAPABILITIES)
+@pytest.mark.parametrize("launch", configs.CANDIDATES)
+def test_a_tuner_would_try_every_seed(capability, launch):
+    for head_dim in (64, 128):
+        for shared in (False, True):
+            seed = configs.seed(launch, head_dim, head_dim, capability, shared)
+            assert seed is None or seed in configs.CANDIDATES[launch]
+
+
+def test_keys_of_their_own_take_tiles_that_hold_them():
+    """Two tiles of keys need more than the one of V2, whatever the width of the values."""
+    for narrow in (64, 128):
+        own = configs.seed("fwd_by_map", narrow, narrow, 90)
+        assert own == configs.seed("fwd_by_map", narrow, 2 * narrow, 90)
+    shared = configs.seed("fwd", 128, 128, 90, True)
+    assert shared is not None
+    assert configs.seed("fwd", 128, 128, 90, False) is None
 
 
 @pytest.mark.skipif(not configs.interpreted(), reason="launches are recorded in the interpreter")

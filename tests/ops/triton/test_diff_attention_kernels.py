@@ -116,6 +116,26 @@ def test_dk_and_dv_as_two_launches(base, monkeypatch, kernel_device):
     assert_close_to_reference(op, inputs, backend="triton")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    "base",
+    [
+        V1,
+        replace(V2, causal=False),
+        replace(V1, window=5),
+        replace(V2, padding=((3, 0),) * V2.batch),
+    ],
+    ids=str,
+)
+def test_one_map_after_the_other(base, dtype, monkeypatch, kernel_device):
+    """As on chips whose registers do not hold the accumulators of both."""
+    from diffattn.ops.diff_attention.triton import configs
+
+    monkeypatch.setattr(configs, "FORWARD_FORMS", (("fwd_by_map",),))
+    inputs = make_diff_attention_inputs(base, dtype=dtype, device=kernel_device)
+    assert_close_to_reference(op, inputs, backend="triton")
+
+
 def transposed(x):
     return x.transpose(0, -1).contiguous().transpose(0, -1)
 

@@ -42,7 +42,7 @@ def test_counts_are_those_of_the_kernels(case, form, multiplied, monkeypatch):
     inputs = make_diff_attention_inputs(case)
     out = custom_op.diff_attention(*inputs.tensors().values(), scale=0.2)
     torch.autograd.grad(out.sum(), list(inputs.tensors().values()))
-    launches = configs.launch_configs("fwd", inputs.q, case.value_dim)
+    launches = configs.forward_configs("", inputs.q, case.value_dim)
     launches |= configs.backward_configs("", inputs.q, case.value_dim)
     assert sum(multiplied) == case.num_heads * work.multiply_adds(
         launches, case.head_dim, case.value_dim, case.num_queries, inputs.k.shape[1]
@@ -57,7 +57,10 @@ def test_counts_are_those_of_the_softmax_kernels(form, multiplied, monkeypatch):
     tensors = [inputs.q.detach()[:, :, :, 0].requires_grad_(), inputs.k, inputs.v]
     out = custom_op.softmax_attention(*tensors, scale=0.2)
     torch.autograd.grad(out.sum(), tensors)
-    launches = configs.launch_configs("softmax_fwd", tensors[0], 32)
+    launches = {
+        f"softmax_{x}": row
+        for x, row in configs.forward_configs("softmax_", tensors[0], 32).items()
+    }
     backward = configs.backward_configs("softmax_", tensors[0], 32)
     launches |= {f"softmax_{launch}": config for launch, config in backward.items()}
     assert sum(multiplied) == 2 * work.multiply_adds(launches, 32, 32, 70, 90)

@@ -14,7 +14,13 @@ from diffattn.ops.diff_attention.triton import (
     softmax,
     softmax_backward,
 )
-from diffattn.ops.diff_attention.triton.configs import GRADIENTS, capability_row, seed
+from diffattn.ops.diff_attention.triton.configs import (
+    GRADIENTS,
+    LaunchConfig,
+    capability_row,
+    seed,
+)
+from diffattn.ops.diff_attention.triton.work import PRODUCTS
 
 _POINTERS = {
     "*fp32": ("p_lam", "p_lse", "p_delta", "p_dlam", "p_dq_sum"),
@@ -22,8 +28,9 @@ _POINTERS = {
     "*u8": ("p_padding",),
 }
 """The element types of pointers other than those to the inputs' dtype."""
-_MAX_SPILL_BYTES = 288
-"""Of the dkv kernel, which spills between the query heads of a group, not inside its loops."""
+_FORMS = {False: ("v1-narrow", "v1"), True: ("v2", "v2-wide")}
+"""Of differential attention, by whether both maps read the same keys and whether Dv = 2 D."""
+_SOFTMAX_FORMS = ("softmax", "softmax-wide")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +49,10 @@ class AotCase:
     """Bytes per thread that the assembler may store to local memory for want of registers."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further compiler options, for example ``maxnreg``."""
+    tile_products: int = 0
+    """Multiply-adds that one turn of the loop over tiles needs; 0: not known."""
+    loop_warps: int | None = None
+    """Warps that run a loop together. Default: ``num_warps``."""
 
 
 def aot_cases(capability: int) -> list[AotCase]:
@@ -90,6 +101,7 @@ def kernels(op: str) -> dict[str, Any]:
         }
     return {
         "fwd": forward._diff_attention_fwd_kernel,
+        "fwd_by_map": forward._diff_attention_fwd_kernel,
         "preprocess": backward._diff_attention_bwd_preprocess_kernel,
         "bwd": backward._diff_attention_bwd_dkv_kernel,
         "dkq": backward._diff_attention_bwd_dkv_kernel,
@@ -101,27 +113,40 @@ def kernels(op: str) -> dict[str, Any]:
 
 
 def aot_case(
-    launch: str, head_dim: int, value_dim: int, capability: int, **flags: bool
+    launch: str,
+    head_dim: int,
+    value_dim: int,
+    capability: int,
+    *,
+    shared_keys: bool | None = None,
+    config: LaunchConfig | None = None,
+    **flags: bool,
 ) -> AotCase | None:
     """One launch as the compiler sees it; ``None`` if the table has no row for it.
 
     Args:
         launch: Name of a launch; see :func:`kernels`.
         head_dim: D.
-        value_dim: Dv; the maps share their keys if it equals D.
+        value_dim: Dv.
         capability: Ten times the compute capability.
+        shared_keys: Whether both maps read the same keys. Default: if Dv equals D, as in V2.
+        config: Tiles, warps and stages. Default: those of the table.
         flags: Compile-time switches other than those of a plain causal call.
     """
     is_softmax = launch.startswith("softmax_")
     kernel = kernels("softmax_attention" if is_softmax else "diff_attention")[launch]
-    config = seed(launch, head_dim, value_dim, capability_row(*divmod(capability, 10)))
+    if shared_keys is None:
+        shared_keys = value_dim == head_dim
+    row = capability_row(*divmod(capability, 10))
+    config = config or seed(launch, head_dim, value_dim, row, shared_keys)
     if config is None:
         return None
     given = {
         "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "BLOCK_D": triton.next_power_of_2(head_dim),
         "BLOCK_DV": triton.next_power_of_2(value_dim), "BLOCK_M": config.block_m,
-        "BLOCK_N": config.block_n, "SHARED_KEYS": value_dim == head_dim, "CAUSAL": True,
+        "BLOCK_N": config.block_n, "SHARED_KEYS": shared_keys, "CAUSAL": True,
         "RANGES": False, "PADDING": False, "INFERENCE": False, "splits": 1,
+        "MAP_BY_MAP": launch == "fwd_by_map",
     }  # fmt: skip
     wanted = GRADIENTS.get(launch.removeprefix("softmax_"), ())
     given |= {f"WITH_{name}": name in wanted for name in ("DK", "DV", "DQ")} | flags
@@ -134,14 +159,28 @@ def aot_case(
     if not given["PADDING"]:
         given |= dict.fromkeys(("p_padding", "p_before"))
     constexprs = {name: given[name] for name in kernel.arg_names if name in given}
-    form = "softmax" if is_softmax else "v2" if value_dim == head_dim else "v1"
+    forms = _SOFTMAX_FORMS if is_softmax else _FORMS[shared_keys]
+    form = forms[value_dim > head_dim]
+    per_d, per_dv = PRODUCTS.get(launch, (0, 0))
+    width = per_d * given["BLOCK_D"] + per_dv * given["BLOCK_DV"]
+    loops = 2 if launch == "fwd_by_map" else 1
     options = "".join(f"-{name.lower()}" for name, value in flags.items() if value)
     return AotCase(
         name=f"{form}-d{head_dim}-{launch.removeprefix('softmax_')}{options}", kernel=kernel,
         signature=_signature(kernel, constexprs), constexprs=constexprs,
         num_warps=config.num_warps, num_stages=config.num_stages,
-        max_spill_bytes=_MAX_SPILL_BYTES if wanted else 64,
+        max_spill_bytes=_max_spill_bytes(launch, capability),
+        tile_products=config.block_m * config.block_n * width // loops,
     )  # fmt: skip
+
+
+def _max_spill_bytes(launch: str, capability: int) -> int:
+    """What may spill, none of it inside a loop that multiplies; see ``assert_no_waste``."""
+    if launch == "fwd_by_map":
+        return 1536  # where the two maps are joined
+    if launch.removeprefix("softmax_") in GRADIENTS:  # between the query heads of a group
+        return 1536 if 100 <= capability < 120 else 384
+    return 64
 
 
 def _signature(kernel: Any, constexprs: dict[str, Any]) -> dict[str, str]:
@@ -272,6 +311,9 @@ def _hopper_case(head_dim: int, value_dim: int, causal: bool, shared_keys: bool)
         num_stages=1,
         max_spill_bytes=0,
         options={"maxnreg": hopper.MAX_REGISTERS},
+        # Of one map: each has four warps and loops of its own.
+        tile_products=hopper.BLOCK_QUERIES * block_keys * (head_dim + value_dim),
+        loop_warps=4,
     )
 
 

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from diffattn.ops.diff_attention.triton.backward_keys import _diff_attention_bwd_dkv_kernel
-from diffattn.ops.diff_attention.triton.configs import backward_configs, launch_configs
+from diffattn.ops.diff_attention.triton.configs import PREPROCESS, backward_configs
 from diffattn.ops.diff_attention.triton.launch import (
     LOG2_E,
     KeyMask,
@@ -201,12 +201,11 @@ def backward(
     )  # fmt: skip
     sizes = (num_queries, num_keys, num_heads, num_heads // num_kv_heads, scale, scale * LOG2_E)
 
-    config = launch_configs("preprocess", q, value_dim)["preprocess"]
-    grid = (triton.cdiv(num_queries, config.block_m), num_heads, batch)
+    grid = (triton.cdiv(num_queries, PREPROCESS.block_m), num_heads, batch)
     _diff_attention_bwd_preprocess_kernel[grid](
         grad, o, o2, wide_lam, delta, dlam, *grad.stride()[:3], *wide_lam.stride(), num_queries,
-        num_heads, VALUE_DIM=value_dim, BLOCK_DV=fixed["BLOCK_DV"], BLOCK_M=config.block_m,
-        **config.compiler_options,
+        num_heads, VALUE_DIM=value_dim, BLOCK_DV=fixed["BLOCK_DV"], BLOCK_M=PREPROCESS.block_m,
+        **PREPROCESS.compiler_options,
     )  # fmt: skip
 
     def go_by_keys(
@@ -219,7 +218,7 @@ def backward(
             **options,
         )  # fmt: skip
 
-    configs = backward_configs("", q, value_dim)
+    configs = backward_configs("", q, value_dim, shared_keys=k.ndim == 4)
     gradients = gradients_by_keys(go_by_keys, configs, q, k, v)
     if "dq" in configs:
         config, dq = configs["dq"], torch.empty(q.shape, dtype=q.dtype, device=q.device)

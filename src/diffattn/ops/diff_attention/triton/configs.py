@@ -1,8 +1,8 @@
 """How each kernel is launched: tile sizes per kernel, width and chip.
 
 The table is static, so a result never depends on what was timed first. Its rows are seeds: they
-come from registers, spills and shared memory as the compiler reports them, not from measurements
-on a GPU. ``CANDIDATES`` is what a tuner on a GPU should try.
+come from the compile gate (no product done twice, no wait for a copy and no reload of a register
+in a loop), not from measurements on a GPU. ``CANDIDATES`` is what a tuner on a GPU should try.
 """
 
 from collections.abc import Callable
@@ -40,64 +40,66 @@ class LaunchConfig:
 
 
 # Per capability and launch the fields of LaunchConfig: of V1 (Dv = 2 D) for head_dim up to 64 and
-# up to 128, then of V2 (Dv = D) likewise. ``None`` under dkv: dK and dV are two launches, each with
-# its share of the accumulators, because together they do not fit the registers. ``None`` under bwd:
-# dK, dV and a product of dQ do not; then dkq and dv are launched where dkq has a row, else dkv and
-# dq. Softmax attention has bwd for the widths it is compared at.
+# up to 128, then of V2 (Dv = D) likewise. ``None``: the launch does not fit the registers, and the
+# next of ``FORWARD_FORMS`` or ``BACKWARD_FORMS`` takes its place. Softmax attention has bwd for the
+# widths it is compared at. The compile gate (docs/records/compile_gate.md) shows what rows cost.
 _Tile = tuple[int, int, int, int]
 _SEEDS: dict[int, dict[str, tuple[_Tile | None, ...]]] = {
     80: {
-        "fwd": ((128, 32, 8, 2), (64, 16, 8, 2), (128, 64, 8, 2), (128, 32, 8, 2)),
-        "dkv": ((32, 64, 8, 1), (32, 64, 8, 1), (32, 128, 8, 1), (32, 64, 8, 1)),
+        "fwd": ((128, 32, 8, 2), (32, 64, 8, 2), (128, 64, 8, 3), (128, 32, 8, 2)),
+        "dkv": ((32, 128, 8, 2), (64, 32, 8, 2), (32, 128, 8, 2), (16, 128, 8, 2)),
         "bwd": ((32, 128, 8, 2), None, (32, 128, 8, 2), (16, 128, 8, 2)),
         "dkq": (None, (16, 128, 8, 1), None, None),
         "dv": (None, (32, 64, 4, 2), None, None),
-        "dq": ((128, 32, 8, 2), (64, 32, 8, 2), (128, 64, 8, 2), (64, 32, 8, 2)),
-        "softmax_fwd": ((128, 64, 8, 2), (128, 32, 8, 2), (128, 64, 4, 3), (128, 64, 8, 2)),
-        "softmax_dkv": ((32, 64, 8, 2), (32, 64, 8, 1), (64, 64, 8, 2), (32, 64, 8, 2)),
+        "dq": ((128, 32, 8, 2), (128, 16, 8, 2), (128, 32, 8, 2), (128, 16, 8, 2)),
+        "softmax_fwd": ((128, 64, 8, 2), (64, 128, 8, 2), (128, 64, 4, 3), (128, 32, 8, 3)),
+        "softmax_dkv": ((32, 128, 8, 2), (64, 32, 8, 2), (32, 128, 8, 2), (32, 128, 8, 2)),
         "softmax_bwd": (None, None, (32, 128, 8, 2), (32, 128, 8, 2)),
-        "softmax_dq": ((64, 64, 8, 2), (64, 32, 8, 2), (64, 64, 8, 2), (64, 64, 8, 2)),
+        "softmax_dq": ((128, 64, 8, 2), (128, 32, 8, 2), (128, 64, 8, 2), (128, 32, 8, 2)),
     },
     86: {
-        "fwd": ((128, 32, 8, 2), (32, 32, 8, 2), (128, 64, 8, 2), (128, 32, 8, 2)),
-        "dkv": ((32, 64, 8, 1), (16, 64, 8, 1), (32, 128, 8, 1), (32, 64, 8, 1)),
+        "fwd": ((128, 32, 8, 2), (32, 64, 8, 2), (128, 64, 8, 3), (128, 32, 8, 2)),
+        "dkv": ((32, 128, 8, 2), (32, 32, 4, 2), (32, 128, 8, 2), (16, 128, 8, 2)),
         "bwd": ((32, 128, 8, 2), None, (32, 128, 8, 2), (16, 128, 8, 2)),
-        "dq": ((128, 32, 8, 2), (64, 32, 8, 1), (64, 32, 4, 2), (64, 32, 8, 2)),
-        "softmax_fwd": ((128, 64, 8, 2), (128, 32, 8, 1), (128, 64, 4, 2), (128, 32, 8, 2)),
-        "softmax_dkv": ((32, 64, 8, 1), (32, 64, 8, 1), (32, 64, 8, 2), (32, 64, 8, 1)),
+        "dq": ((128, 32, 8, 2), (16, 64, 4, 2), (128, 32, 8, 2), (32, 64, 8, 2)),
+        "softmax_fwd": ((128, 64, 8, 2), (64, 32, 4, 2), (128, 64, 4, 2), (128, 32, 8, 3)),
+        "softmax_dkv": ((32, 128, 8, 2), (64, 32, 8, 2), (32, 128, 8, 2), (32, 128, 8, 2)),
         "softmax_bwd": (None, None, (32, 128, 8, 2), (32, 128, 8, 2)),
-        "softmax_dq": ((64, 32, 8, 2), (64, 32, 8, 1), (64, 64, 8, 2), (64, 32, 8, 2)),
+        "softmax_dq": ((128, 64, 8, 2), (64, 32, 4, 2), (128, 64, 8, 2), (128, 32, 8, 2)),
     },
     90: {
-        "fwd": ((128, 64, 8, 2), (64, 32, 8, 3), (128, 64, 8, 3), (128, 64, 8, 2)),
+        "fwd": ((128, 64, 8, 2), None, (128, 64, 8, 3), (128, 64, 8, 2)),
+        "fwd_by_map": (None, (128, 64, 8, 2), None, None),
         "dkv": ((32, 128, 8, 2), None, (32, 128, 8, 2), (32, 128, 8, 2)),
-        "dk": (None, (32, 128, 8, 1), None, None),
+        "dk": (None, (32, 128, 8, 2), None, None),
         "dv": (None, (32, 128, 8, 2), None, None),
         "bwd": ((16, 128, 8, 2), None, (32, 128, 8, 2), (16, 128, 8, 2)),
         "dkq": (None, (32, 128, 8, 1), None, None),
         "dq": ((128, 64, 8, 2), (128, 32, 8, 2), (128, 64, 8, 2), (128, 32, 8, 2)),
         "softmax_fwd": ((128, 64, 8, 2), (128, 64, 8, 2), (128, 64, 4, 3), (128, 64, 8, 3)),
-        "softmax_dkv": ((32, 128, 8, 2), (32, 128, 8, 1), (64, 128, 8, 2), (32, 128, 8, 2)),
+        "softmax_dkv": ((32, 128, 8, 2), (16, 128, 8, 2), (64, 128, 8, 2), (32, 128, 8, 2)),
         "softmax_bwd": (None, None, (64, 128, 8, 2), (32, 128, 8, 2)),
         "softmax_dq": ((128, 64, 8, 2), (128, 32, 8, 2), (128, 64, 8, 2), (128, 64, 8, 2)),
     },
     100: {
-        "fwd": ((64, 64, 8, 2), (64, 64, 8, 2), (64, 64, 8, 2), (64, 64, 8, 2)),
-        "dkv": ((64, 64, 8, 1), (64, 64, 8, 1), (64, 64, 8, 1), (64, 64, 8, 1)),
-        "bwd": ((64, 64, 8, 1), None, (64, 64, 8, 1), (64, 64, 8, 1)),
-        "dq": ((64, 64, 8, 2), (64, 64, 8, 1), (64, 64, 8, 2), (64, 64, 8, 2)),
+        "fwd": ((128, 64, 8, 2), None, (128, 64, 8, 2), (64, 64, 8, 2)),
+        "fwd_by_map": (None, (128, 64, 8, 2), None, None),
+        "dkv": ((64, 64, 8, 2), (32, 64, 8, 2), (64, 64, 8, 2), (64, 64, 8, 2)),
+        "bwd": ((64, 64, 8, 2), None, (64, 64, 8, 2), (64, 64, 8, 2)),
+        "dq": ((64, 64, 8, 2), (64, 32, 8, 2), (64, 64, 8, 2), (64, 64, 8, 2)),
         "softmax_fwd": ((128, 64, 8, 2), (64, 64, 8, 2), (128, 64, 8, 2), (128, 64, 8, 2)),
-        "softmax_dkv": ((64, 64, 8, 1), (64, 64, 8, 1), (64, 64, 8, 2), (64, 64, 8, 1)),
-        "softmax_bwd": (None, None, (64, 64, 8, 2), (64, 64, 8, 1)),
-        "softmax_dq": ((64, 64, 8, 2), (64, 64, 8, 1), (64, 64, 8, 2), (64, 64, 8, 2)),
+        "softmax_dkv": ((64, 64, 8, 2), (32, 64, 8, 2), (64, 64, 8, 2), (64, 64, 8, 2)),
+        "softmax_bwd": (None, None, (64, 64, 8, 2), (64, 64, 8, 2)),
+        "softmax_dq": ((64, 64, 8, 2), (64, 32, 8, 2), (64, 64, 8, 2), (64, 64, 8, 2)),
     },
 }  # fmt: skip
-_PREPROCESS = LaunchConfig(32, 0, 4, 1)
+PREPROCESS = LaunchConfig(32, 0, 4, 1)
 _FLOAT32 = LaunchConfig(16, 16, 8, 1)
 """Small: products in full float32 use no tensor cores and hold both operands in registers."""
 _INTERPRETED = LaunchConfig(16, 32, 1, 1)
 """Small and unequal, so that a few tokens already have edges in both directions."""
-_PARTS = ("dk", "dv")
+FORWARD_FORMS = (("fwd",), ("fwd_by_map",))
+"""The launches of a forward pass: both maps in one loop, or one after the other."""
 BACKWARD_FORMS = (("bwd",), ("dkq", "dv"), ("dkv", "dq"), ("dk", "dv", "dq"))
 """The launches of a backward pass, the form with the fewest products first."""
 GRADIENTS = {
@@ -107,31 +109,29 @@ GRADIENTS = {
 """What each launch of the kernel that goes by keys computes."""
 
 CANDIDATES: dict[str, tuple[LaunchConfig, ...]] = {
-    "fwd": (
-        LaunchConfig(32, 32, 8, 2), LaunchConfig(64, 16, 8, 2), LaunchConfig(64, 32, 8, 2),
-        LaunchConfig(64, 32, 8, 3), LaunchConfig(64, 64, 8, 2), LaunchConfig(64, 64, 8, 3),
-        LaunchConfig(128, 32, 8, 2), LaunchConfig(128, 32, 8, 3), LaunchConfig(128, 64, 8, 2),
-        LaunchConfig(128, 64, 8, 3),
-    ),
-    "bwd": (
-        LaunchConfig(16, 128, 8, 2), LaunchConfig(32, 128, 8, 1), LaunchConfig(32, 128, 8, 2),
-        LaunchConfig(32, 64, 4, 2), LaunchConfig(64, 64, 8, 1), LaunchConfig(64, 128, 8, 1),
-        LaunchConfig(64, 128, 8, 2),
-    ),
-    "dkq": (LaunchConfig(16, 128, 8, 2), LaunchConfig(32, 128, 8, 1)),
-    "dkv": (
-        LaunchConfig(16, 64, 8, 2), LaunchConfig(32, 64, 8, 1), LaunchConfig(32, 64, 8, 2),
-        LaunchConfig(32, 128, 8, 1), LaunchConfig(32, 128, 8, 2), LaunchConfig(64, 64, 8, 1),
-    ),
-    "dk": (
-        LaunchConfig(16, 128, 8, 2), LaunchConfig(32, 64, 8, 2), LaunchConfig(32, 128, 8, 1),
-        LaunchConfig(32, 128, 8, 2),
-    ),
-    "dv": (LaunchConfig(32, 64, 8, 2), LaunchConfig(32, 128, 8, 2), LaunchConfig(64, 64, 8, 2)),
-    "dq": (
-        LaunchConfig(64, 32, 8, 2), LaunchConfig(64, 32, 8, 3), LaunchConfig(64, 64, 8, 2),
-        LaunchConfig(128, 32, 8, 2), LaunchConfig(128, 64, 8, 1), LaunchConfig(128, 64, 8, 2),
-    ),
+    launch: tuple(LaunchConfig(*tile) for tile in tiles)
+    for launch, tiles in {
+        "fwd": (
+            (16, 64, 4, 2), (32, 64, 8, 2), (64, 32, 8, 3), (64, 64, 8, 2), (128, 16, 8, 2),
+            (128, 32, 8, 2), (128, 32, 8, 3), (128, 64, 8, 2), (128, 64, 8, 3),
+        ),
+        "fwd_by_map": ((32, 64, 8, 2), (64, 32, 4, 2), (128, 64, 8, 2), (128, 64, 8, 3)),
+        "bwd": (
+            (16, 128, 8, 2), (32, 64, 4, 2), (32, 128, 8, 1), (32, 128, 8, 2), (64, 64, 8, 1),
+            (64, 64, 8, 2), (64, 128, 8, 1), (64, 128, 8, 2),
+        ),
+        "dkq": ((16, 128, 8, 1), (16, 128, 8, 2), (32, 128, 8, 1)),
+        "dkv": (
+            (16, 128, 8, 2), (32, 32, 4, 2), (32, 64, 4, 2), (32, 64, 8, 2), (32, 128, 8, 2),
+            (64, 32, 8, 2), (64, 64, 8, 2),
+        ),
+        "dk": ((16, 128, 8, 2), (32, 128, 8, 2), (64, 32, 8, 2)),
+        "dv": ((32, 64, 4, 2), (32, 128, 8, 2), (64, 32, 8, 2), (64, 128, 8, 2)),
+        "dq": (
+            (16, 64, 4, 2), (32, 64, 8, 2), (64, 32, 8, 2), (64, 64, 8, 2), (128, 16, 8, 2),
+            (128, 32, 8, 2), (128, 64, 8, 2),
+        ),
+    }.items()
 }  # fmt: skip
 """What a tuner should time, per kernel; those that do not fit a chip fail to launch there."""
 
@@ -156,70 +156,83 @@ def device_row(device: torch.device) -> int | None:
     return capability_row(*torch.cuda.get_device_capability(device))
 
 
-def launch_configs(kernel: str, q: Tensor, value_dim: int) -> dict[str, LaunchConfig]:
-    """The launches of one kernel in one call, by name; ``"dkv"`` may be ``"dk"`` and ``"dv"``.
+def launch_config(
+    launch: str, q: Tensor, value_dim: int, *, shared_keys: bool = False
+) -> LaunchConfig | None:
+    """Tile sizes, warps and stages of one launch; ``None`` if it does not fit the device.
 
     Args:
-        kernel: ``"fwd"``, ``"preprocess"``, ``"dkv"`` or ``"dq"``.
+        launch: A name in ``FORWARD_FORMS`` or ``BACKWARD_FORMS``; those of
+            softmax attention begin with ``"softmax_"``.
         q: The queries: their dtype, last axis and device decide.
         value_dim: Dv.
-
-    Returns:
-        Tile sizes, warps and stages of each.
+        shared_keys: Whether both maps read the same keys. What fits keys of their own fits these.
     """
-    head_dim, row = q.shape[-1], device_row(q.device)
+    row = device_row(q.device)
     if row is None:
-        return {kernel: _INTERPRETED}
-    if q.dtype == torch.float32 and kernel != "preprocess":
-        return {kernel: _FLOAT32}
-    whole = seed(kernel, head_dim, value_dim, row)
-    launches = _PARTS if kernel == "dkv" and whole is None else (kernel,)
-    parts = {launch: seed(launch, head_dim, value_dim, row) for launch in launches}
-    return {launch: config for launch, config in parts.items() if config}
+        return _INTERPRETED
+    if q.dtype == torch.float32:
+        return _FLOAT32
+    return seed(launch, q.shape[-1], value_dim, row, shared_keys)
 
 
-def backward_configs(op: str, q: Tensor, value_dim: int) -> dict[str, LaunchConfig]:
-    """The launches of a backward pass by name: the one place that chooses its form.
-
-    See :func:`choose_backward` for the choice.
-
-    Args:
-        op: ``""``, or ``"softmax_"`` for softmax attention.
-        q: The queries: their dtype, last axis and device decide.
-        value_dim: Dv.
-
-    Returns:
-        Tile sizes, warps and stages of each launch, in the order of the launches.
-    """
-    return choose_backward(
-        lambda launch: launch_configs(op + launch, q, value_dim).get(op + launch), adds_in_order(q)
+def forward_configs(
+    op: str, q: Tensor, value_dim: int, *, shared_keys: bool = False
+) -> dict[str, LaunchConfig]:
+    """The launch of a forward pass by name. Arguments as in :func:`backward_configs`."""
+    return choose(
+        FORWARD_FORMS, lambda x: launch_config(op + x, q, value_dim, shared_keys=shared_keys)
     )
 
 
-def choose_backward(
-    row_of: Callable[[str], LaunchConfig | None], in_order: bool
+def backward_configs(
+    op: str, q: Tensor, value_dim: int, *, shared_keys: bool = False
 ) -> dict[str, LaunchConfig]:
-    """The first of ``BACKWARD_FORMS`` whose launches all have a row.
+    """The launches of a backward pass by name: the one place that chooses its form.
 
     In units of one N × N product over all heads, ``"bwd"`` takes 5: logits, dP, dV, dK, dQ.
     ``"dkq"`` and ``"dv"``, for chips whose registers do not hold all three, take 6; ``"dkv"`` and
     ``"dq"``, which both need logits and dP, 7; 8 with dK and dV apart.
 
     Args:
+        op: ``""``, or ``"softmax_"`` for softmax attention.
+        q: The queries: their dtype, last axis and device decide.
+        value_dim: Dv.
+        shared_keys: Whether both maps read the same keys.
+
+    Returns:
+        Tile sizes, warps and stages of each launch, in the order of the launches.
+    """
+    return choose(
+        BACKWARD_FORMS,
+        lambda x: launch_config(op + x, q, value_dim, shared_keys=shared_keys),
+        adds_in_order(q),
+    )
+
+
+def choose(
+    forms: tuple[tuple[str, ...], ...],
+    row_of: Callable[[str], LaunchConfig | None],
+    in_order: bool = False,
+) -> dict[str, LaunchConfig]:
+    """The first form whose launches all have a row.
+
+    Args:
+        forms: ``FORWARD_FORMS`` or ``BACKWARD_FORMS``.
         row_of: Tiles, warps and stages of a launch, ``None`` if the table has none.
         in_order: Leave out the forms in which programs add to one number, in any order.
 
     Returns:
         The rows by launch, in the order of the launches.
     """
-    for form in BACKWARD_FORMS:
+    for form in forms:
         adds_up = any("DQ" in GRADIENTS.get(launch, ()) for launch in form)
         if in_order and adds_up:
             continue
         rows = {launch: config for launch in form if (config := row_of(launch))}
         if len(rows) == len(form):
             return rows
-    raise AssertionError("the table has rows for one form without atomics")
+    raise AssertionError("the table has rows for one form of every pass")
 
 
 def adds_in_order(q: Tensor) -> bool:
@@ -239,10 +252,18 @@ def num_multiprocessors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def seed(launch: str, head_dim: int, value_dim: int, capability: int) -> LaunchConfig | None:
-    """The table's entry, ``None`` if there is none for this launch."""
+def seed(
+    launch: str, head_dim: int, value_dim: int, capability: int, shared_keys: bool = False
+) -> LaunchConfig | None:
+    """The table's entry, ``None`` if there is none for this launch.
+
+    The tiles of V2 stand on its one tile of keys as much as on its narrow values: differential
+    attention with keys of their own takes those of V1, which hold more.
+    """
     if launch.endswith("preprocess"):
-        return _PREPROCESS
-    column = (0 if value_dim > head_dim else 2) + (0 if head_dim <= 64 else 1)
+        return PREPROCESS
+    is_softmax = launch.startswith("softmax_")
+    narrow = value_dim == head_dim and (shared_keys or is_softmax)
+    column = (2 if narrow else 0) + (0 if head_dim <= 64 else 1)
     tile = _SEEDS[capability].get(launch, (None,) * 4)[column]
     return LaunchConfig(*tile) if tile else None

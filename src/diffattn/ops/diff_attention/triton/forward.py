@@ -1,8 +1,10 @@
-"""Forward kernel of differential attention: one pass over the keys for both maps.
+"""Forward kernel of differential attention: one pass over the keys for both maps, or one for each.
 
-Each tile of V is loaded once and multiplied with the weights of either map; the weight that joins
-the maps is known only after the last key, so there are two accumulators. Source:
-arXiv:2410.05258v2, Eq. (1); the online softmax is that of arXiv:2205.14135, Algorithm 1.
+In one pass each tile of V is loaded once and multiplied with the weights of either map; the weight
+that joins the maps is known only after the last key, so there are two accumulators. Where two do
+not fit the registers of a tile that keeps every warp busy, map 2 comes first and map 1 after it:
+the products are the same, V is loaded twice, and twice as many queries share a tile of keys.
+Source: arXiv:2410.05258v2, Eq. (1); the online softmax is that of arXiv:2205.14135, Algorithm 1.
 """
 
 import torch
@@ -10,13 +12,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diffattn.ops.diff_attention.triton.configs import launch_configs
+from diffattn.ops.diff_attention.triton.configs import forward_configs
 from diffattn.ops.diff_attention.triton.launch import (
     LOG2_E,
     KeyMask,
     dense_rows,
     widths,
 )
+from diffattn.ops.diff_attention.triton.softmax import fold_keys
 from diffattn.ops.diff_attention.triton.tiles import (
     finish_softmax,
     key_bounds,
@@ -67,6 +70,29 @@ def _fold_keys(
 
 
 @triton.jit
+def _attend_map(
+    p_q, p_k, p_v, p_padding, i_query, b_first, b_last, bounds,
+    stride_qt, stride_ks, stride_vs,
+    num_queries, num_keys, scale_log2,
+    HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    RANGES: tl.constexpr, PADDING: tl.constexpr,
+):  # fmt: skip
+    """Output ``[M, DV]`` of one map alone and the logs of its rows' sums."""
+    b_q = load_tile(p_q, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True)
+    b_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    b_sum = tl.zeros([BLOCK_M], tl.float32)
+    b_acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    for i_part in tl.static_range(0 if RANGES else 1, 3):
+        b_max, b_sum, b_acc = fold_keys(
+            b_q, b_max, b_sum, b_acc, p_k, p_v, p_padding, b_first, b_last, bounds[i_part],
+            bounds[i_part + 1], stride_ks, stride_vs, num_keys, scale_log2, HEAD_DIM, VALUE_DIM,
+            BLOCK_N, BLOCK_D, BLOCK_DV, RANGES, PADDING, i_part != 1,
+        )  # fmt: skip
+    return finish_softmax(b_max, b_sum, b_acc)
+
+
+@triton.jit
 def _diff_attention_fwd_kernel(
     p_q, p_k, p_v, p_lam, p_o, p_o2, p_lse, p_first, p_last, p_padding, p_before,
     stride_qb, stride_qt, stride_qh, stride_qm, stride_kb, stride_ks, stride_kh, stride_km,
@@ -75,7 +101,7 @@ def _diff_attention_fwd_kernel(
     HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     SHARED_KEYS: tl.constexpr, CAUSAL: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr,
-    INFERENCE: tl.constexpr,
+    MAP_BY_MAP: tl.constexpr, INFERENCE: tl.constexpr,
 ):  # fmt: skip
     """O ``[B, T, H, DV]``; for the gradients O2 and the logs of the rows' sums ``[B, H, 2, T]``,
     in base 2."""
@@ -98,19 +124,6 @@ def _diff_attention_fwd_kernel(
 
     b_queries = i_query + tl.arange(0, BLOCK_M)
     m_queries = b_queries < num_queries
-    b_q1 = load_tile(
-        p_q, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
-    )  # [M, D]
-    b_q2 = load_tile(
-        p_q + stride_qm, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
-    )
-    b_max1 = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    b_max2 = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    b_sum1 = tl.zeros([BLOCK_M], tl.float32)
-    b_sum2 = tl.zeros([BLOCK_M], tl.float32)
-    b_acc1 = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
-    b_acc2 = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
-
     b_first, b_last = keys_of_queries(
         p_first, p_last, b_queries, num_queries, num_keys, CAUSAL, RANGES
     )
@@ -118,19 +131,49 @@ def _diff_attention_fwd_kernel(
         p_first, p_last, p_before, i_query, num_queries, num_keys, CAUSAL, RANGES, PADDING,
         BLOCK_M, BLOCK_N,
     )  # fmt: skip
-    for i_part in tl.static_range(0 if RANGES else 1, 3):
-        b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2 = _fold_keys(
-            b_q1, b_q2, b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2, p_k, p_v, p_padding,
-            b_first, b_last, bounds[i_part], bounds[i_part + 1], stride_ks, stride_km, stride_vs,
-            num_keys, scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_DV, SHARED_KEYS,
-            RANGES, PADDING, i_part != 1,
+    stride_o = num_heads * VALUE_DIM
+    if MAP_BY_MAP:
+        b_o2, b_lse2 = _attend_map(
+            p_q + stride_qm, p_k + stride_km, p_v, p_padding, i_query, b_first, b_last, bounds,
+            stride_qt, stride_ks, stride_vs, num_queries, num_keys, scale_log2, HEAD_DIM,
+            VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, RANGES, PADDING,
         )  # fmt: skip
-
-    b_o1, b_lse1 = finish_softmax(b_max1, b_sum1, b_acc1)
-    b_o2, b_lse2 = finish_softmax(b_max2, b_sum2, b_acc2)
+        # O2 waits where O will stand. Other threads may read it than have written it.
+        store_tile(p_o, i_query, b_o2, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
+        tl.debug_barrier()
+        b_o1, b_lse1 = _attend_map(
+            p_q, p_k, p_v, p_padding, i_query, b_first, b_last, bounds,
+            stride_qt, stride_ks, stride_vs, num_queries, num_keys, scale_log2, HEAD_DIM,
+            VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, RANGES, PADDING,
+        )  # fmt: skip
+        b_o2 = load_tile(
+            p_o, i_query, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True
+        ).to(tl.float32)
+        tl.debug_barrier()
+    else:
+        b_q1 = load_tile(
+            p_q, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
+        )  # [M, D]
+        b_q2 = load_tile(
+            p_q + stride_qm, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
+        )
+        b_max1 = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        b_max2 = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        b_sum1 = tl.zeros([BLOCK_M], tl.float32)
+        b_sum2 = tl.zeros([BLOCK_M], tl.float32)
+        b_acc1 = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+        b_acc2 = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+        for i_part in tl.static_range(0 if RANGES else 1, 3):
+            b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2 = _fold_keys(
+                b_q1, b_q2, b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2, p_k, p_v, p_padding,
+                b_first, b_last, bounds[i_part], bounds[i_part + 1], stride_ks, stride_km,
+                stride_vs, num_keys, scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_DV,
+                SHARED_KEYS, RANGES, PADDING, i_part != 1,
+            )  # fmt: skip
+        b_o1, b_lse1 = finish_softmax(b_max1, b_sum1, b_acc1)
+        b_o2, b_lse2 = finish_softmax(b_max2, b_sum2, b_acc2)
     b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
     b_o = b_o1 - b_lam[:, None] * b_o2
-    stride_o = num_heads * VALUE_DIM
     store_tile(p_o, i_query, b_o, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
     if not INFERENCE:
         p_o2 += (i_batch * num_queries * num_heads + i_head) * VALUE_DIM
@@ -166,7 +209,7 @@ def forward(
     o2 = o.new_empty(0) if inference else torch.empty_like(o)
     sums = (0,) if inference else (batch, num_heads, 2, num_queries)
     lse = torch.empty(sums, dtype=torch.float32, device=q.device)
-    config = launch_configs("fwd", q, value_dim)["fwd"]
+    ((launch, config),) = forward_configs("", q, value_dim, shared_keys=k.ndim == 4).items()
     grid = (triton.cdiv(num_queries, config.block_m), num_heads, batch)
     _diff_attention_fwd_kernel[grid](
         q, k, v, lam, o, o2, lse, *mask.of_queries,
@@ -174,6 +217,6 @@ def forward(
         *lam.stride(), mask.batch_stride, num_queries, num_keys, num_heads,
         num_heads // num_kv_heads, scale * LOG2_E,
         **widths(head_dim, value_dim), SHARED_KEYS=k.ndim == 4,
-        INFERENCE=inference, **mask.flags, **config.options,
+        MAP_BY_MAP=launch == "fwd_by_map", INFERENCE=inference, **mask.flags, **config.options,
     )  # fmt: skip
     return o, o2, lse

@@ -38,7 +38,7 @@ _sync_warpgroup = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 _load_tile = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 
 _LOG2_E = 1.4426950408889634
-_BLOCK_QUERIES = 64
+BLOCK_QUERIES = 64
 """Rows of one warpgroup product; two of them would not leave registers for the accumulator."""
 TILES = {64: (128, 2), 128: (64, 2)}
 """Keys per tile and slots of the ring, per head_dim: what 227 KiB hold beside Q and O2."""
@@ -354,7 +354,7 @@ def forward(
     out = torch.empty(batch, num_queries, num_heads, value_dim, dtype=q.dtype, device=q.device)
     out_2 = torch.empty_like(out)
     lse = torch.empty(batch, num_heads, 2, num_queries, dtype=torch.float32, device=q.device)
-    grid = (triton.cdiv(num_queries, _BLOCK_QUERIES), num_heads, batch)
+    grid = (triton.cdiv(num_queries, BLOCK_QUERIES), num_heads, batch)
     _diff_attention_fwd_hopper_kernel[grid](
         *descriptors, out, out_2, lse, lam, *lam.stride(),
         num_queries, num_keys, num_heads, scale * _LOG2_E,
@@ -388,7 +388,7 @@ def kernel_constants(
     block_keys, stages = TILES[head_dim]
     return {
         "GROUP": group, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "CAUSAL": causal,
-        "SHARED_KEYS": shared_keys, "BLOCK_QUERIES": _BLOCK_QUERIES, "BLOCK_KEYS": block_keys,
+        "SHARED_KEYS": shared_keys, "BLOCK_QUERIES": BLOCK_QUERIES, "BLOCK_KEYS": block_keys,
         "STAGES": stages, "CONSUMER_REGISTERS": _CONSUMER_REGISTERS,
         "PRODUCER_REGISTERS": _PRODUCER_REGISTERS,
     }  # fmt: skip
@@ -397,7 +397,7 @@ def kernel_constants(
 def block_shapes(head_dim: int, value_dim: int, block_keys: int) -> dict[str, list[int]]:
     """Tiles of q ``[B, T, H, 2, D]``, k ``[B, S, Hkv, 2, D]`` and v ``[B, S, Hkv, Dv]``."""
     return {
-        "q": [1, _BLOCK_QUERIES, 1, 1, head_dim],
+        "q": [1, BLOCK_QUERIES, 1, 1, head_dim],
         "k": [1, block_keys, 1, 1, head_dim],
         "v": [1, block_keys, 1, value_dim],
     }

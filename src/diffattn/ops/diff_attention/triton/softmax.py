@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diffattn.ops.diff_attention.triton.configs import launch_configs
+from diffattn.ops.diff_attention.triton.configs import forward_configs
 from diffattn.ops.diff_attention.triton.launch import LOG2_E, KeyMask, dense_rows, widths
 from diffattn.ops.diff_attention.triton.tiles import (
     finish_softmax,
@@ -24,7 +24,7 @@ from diffattn.ops.diff_attention.triton.tiles import (
 
 
 @triton.jit
-def _fold_keys(
+def fold_keys(
     b_q, b_max, b_sum, b_acc, p_k, p_v, p_padding, b_first, b_last, start, stop,
     stride_ks, stride_vs,
     num_keys, scale_log2,
@@ -93,7 +93,7 @@ def _softmax_attention_fwd_kernel(
         BLOCK_M, BLOCK_N,
     )  # fmt: skip
     for i_part in tl.static_range(0 if RANGES else 1, 3):
-        b_max, b_sum, b_acc = _fold_keys(
+        b_max, b_sum, b_acc = fold_keys(
             b_q, b_max, b_sum, b_acc, p_k, p_v, p_padding, b_first, b_last, bounds[i_part],
             bounds[i_part + 1], stride_ks, stride_vs, num_keys, scale_log2, HEAD_DIM, VALUE_DIM,
             BLOCK_N, BLOCK_D, BLOCK_DV, RANGES, PADDING, i_part != 1,
@@ -126,7 +126,7 @@ def forward(
     o = torch.empty(batch, num_queries, num_heads, value_dim, dtype=q.dtype, device=q.device)
     sums = (0,) if inference else (batch, num_heads, num_queries)
     lse = torch.empty(sums, dtype=torch.float32, device=q.device)
-    config = launch_configs("softmax_fwd", q, value_dim)["softmax_fwd"]
+    config = forward_configs("softmax_", q, value_dim)["fwd"]
     grid = (triton.cdiv(num_queries, config.block_m), num_heads, batch)
     _softmax_attention_fwd_kernel[grid](
         q, k, v, o, lse, *mask.of_queries, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diffattn.ops.diff_attention.triton.configs import backward_configs, launch_configs
+from diffattn.ops.diff_attention.triton.configs import PREPROCESS, backward_configs
 from diffattn.ops.diff_attention.triton.launch import (
     LOG2_E,
     KeyMask,
@@ -264,11 +264,10 @@ def backward(
     sizes = (num_queries, num_keys, num_heads, num_heads // num_kv_heads, scale, scale * LOG2_E)
     fixed = widths(head_dim, value_dim) | mask.flags
 
-    config = launch_configs("preprocess", q, value_dim)["preprocess"]
-    grid = (triton.cdiv(num_queries, config.block_m), num_heads, batch)
+    grid = (triton.cdiv(num_queries, PREPROCESS.block_m), num_heads, batch)
     _softmax_attention_bwd_preprocess_kernel[grid](
         grad, o, delta, *grad.stride()[:3], num_queries, num_heads, VALUE_DIM=value_dim,
-        BLOCK_DV=fixed["BLOCK_DV"], BLOCK_M=config.block_m, **config.compiler_options,
+        BLOCK_DV=fixed["BLOCK_DV"], BLOCK_M=PREPROCESS.block_m, **PREPROCESS.compiler_options,
     )  # fmt: skip
 
     def go_by_keys(

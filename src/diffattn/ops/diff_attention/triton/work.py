@@ -7,17 +7,19 @@ differential attention against softmax attention by kernels of the same make, un
 from triton import cdiv
 
 from diffattn.ops.diff_attention.triton.configs import (
+    BACKWARD_FORMS,
     CAPABILITIES,
+    FORWARD_FORMS,
     GRADIENTS,
     LaunchConfig,
-    choose_backward,
+    choose,
     seed,
 )
 from diffattn.ops.diff_attention.triton.launch import block_width
 
 PRODUCTS = {
-    "fwd": (2, 2), "bwd": (6, 2), "dkq": (6, 1), "dkv": (4, 2), "dk": (4, 1), "dv": (2, 1),
-    "dq": (4, 1),
+    "fwd": (2, 2), "fwd_by_map": (2, 2),
+    "bwd": (6, 2), "dkq": (6, 1), "dkv": (4, 2), "dk": (4, 1), "dv": (2, 1), "dq": (4, 1),
     "softmax_fwd": (1, 1), "softmax_bwd": (3, 2), "softmax_dkv": (2, 2), "softmax_dq": (2, 1),
 }  # fmt: skip
 """Per launch, the products of a tile whose third side is D, and those whose third side is Dv."""
@@ -80,12 +82,14 @@ def planned(
     """
 
     def row_of(launch: str) -> LaunchConfig | None:
-        return seed(op + launch, head_dim, value_dim, capability)
+        return seed(op + launch, head_dim, value_dim, capability, value_dim == head_dim)
 
-    forward = row_of("fwd")
-    assert forward, "every chip has a forward"
-    backward = choose_backward(row_of, in_order)
-    return {f"{op}fwd": forward}, {op + launch: row for launch, row in backward.items()}
+    forward = choose(FORWARD_FORMS, row_of)
+    backward = choose(BACKWARD_FORMS, row_of, in_order)
+    return (
+        {op + launch: row for launch, row in forward.items()},
+        {op + launch: row for launch, row in backward.items()},
+    )
 
 
 def table() -> str:
