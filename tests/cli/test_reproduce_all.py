@@ -27,7 +27,7 @@ def test_what_runs_at_which_scale():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--set", "train.seed=1"), "--set must be left out"),
+        (("--set", "train.seed=1"), "--set must name one of data"),
         (("--only", "rank"), "must be in {text, gradient-flow, recall, analysis, throughput}"),
         (("--only", "analysis"), "--only must hold text"),
         (("text", "--only", "text"), "--only must be left out, it is of all"),

@@ -96,7 +96,7 @@ def test_text_that_is_too_short_can_be_mended_in_the_same_folder(settings, tmp_p
     out = tmp_path / "out"
     with pytest.raises(ConfigError, match="seq_len must be between 1 and"):
         reproduce("smoke", out=out, settings=long, on_message=lambda line: None)
-    monkeypatch.setattr(workers, "_start", lambda *args: 1 / 0)
+    monkeypatch.setattr(workers._Worker, "start", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # as far as the runs
         reproduce("smoke", out=out, settings=settings, on_message=lambda line: None)
 

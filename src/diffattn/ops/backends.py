@@ -278,7 +278,7 @@ def resolve(op: str, name: str, inputs: Inputs) -> str:
     """
     if isinstance(name, str) and name == "auto" and op in _AUTO:
         return _AUTO[op](inputs)
-    chosen = _row(op, name)
+    chosen = _row(op, name) if isinstance(name, str) else None
     if chosen is None:
         known = names(op)
         hint = did_you_mean(name, [*known, "auto"]) if isinstance(name, str) else ""

@@ -135,7 +135,7 @@ def test_another_process_gives_the_same_bytes(attention_type, study, settings, t
 
 
 def test_the_second_call_is_quick_and_changes_nothing(copied, settings, monkeypatch):
-    monkeypatch.setattr(workers, "_start", None)  # no process is started
+    monkeypatch.setattr(workers, "_Worker", None)  # no process is started
     before = snapshot(copied)
     lines = []
     reproduce("smoke", out=copied, settings=settings, on_message=lines.append)
