@@ -70,7 +70,7 @@ def test_rows_are_chosen_by_dtype_and_chip(monkeypatch):
     q = torch.empty(1, 1, 1, 2, 128, dtype=torch.bfloat16)
     in_order = configs.adds_in_order
     for asked, own, shared in (
-        (False, {"dkq", "dv"}, {"bwd"}),
+        (False, {"bwd"}, {"bwd"}),
         (True, {"dk", "dv", "dq"}, {"dkv", "dq"}),
     ):
         monkeypatch.setattr(configs, "adds_in_order", lambda q, asked=asked: asked)
