@@ -18,7 +18,9 @@ MatrixProduct = Callable[[Tensor, Tensor, float, float, Tensor], Tensor]
 
 GROUP_BYTES = 8 * 1024 * 1024
 """Scores, keys and values of the heads computed together: small enough to stay in a cache."""
-_PIECE = 128 * 1024
+_FEW_GROUP_BYTES = 1024 * 1024
+"""Where a head or two keep the matrix products busy: others beside them would cost memory alone."""
+_PIECE = 32 * 1024
 """Elements copied or summed at a time where the whole is not needed."""
 _KEPT_BYTES = 8 * 1024 * 1024
 """The largest single piece of memory that a thread keeps for its next call."""
@@ -228,7 +230,9 @@ def groups(problem: Problem, product: MatrixProduct) -> Iterator[Group]:
     maps, head_dim = problem.q.shape[3:]
     # Scores of every map, dP, and keys and values packed both ways.
     width = (maps + 1) * chunk_rows * repeat + 2 * maps * head_dim + 2 * problem.v.shape[-1]
-    size = max(1, GROUP_BYTES // (width * num_keys * problem.q.element_size()))
+    is_long = num_keys >= (2048 if problem.q.dtype == torch.bfloat16 else 512)
+    group_bytes = min(GROUP_BYTES, _FEW_GROUP_BYTES) if is_long else GROUP_BYTES
+    size = max(1, group_bytes // (width * num_keys * problem.q.element_size()))
     rows_at_once, heads_at_once = max(1, size // num_kv_heads), min(size, num_kv_heads)
     ranges = problem.mask.key_ranges(num_queries, num_keys, device=problem.q.device)
     same_for_all = problem.mask.kv_lengths is None and problem.mask.key_padding_mask is None
@@ -249,7 +253,7 @@ def _chunk_rows(problem: Problem) -> int:
     Few waste less on the triangle of a causal mask, many make better matrix products.
     """
     num_keys = problem.k.shape[1]
-    if num_keys <= 256:
+    if num_keys <= (256 if problem.q.dtype == torch.bfloat16 else 512):
         return 64
     if num_keys < 2048:
         return 128
