@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from diffattn.benchmark import contenders
 from diffattn.ops.diff_attention.api import diff_attention
@@ -69,3 +70,18 @@ def test_misuse_is_two_and_leaves_no_trace(arguments, hint, fails, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     assert hint in fails(*arguments, code=2)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device to tune")
+def test_without_a_gpu_the_command_is_one_line(cli):
+    called = cli("bench", "tune")
+    assert called.code == 2
+    assert called.err.strip() == (
+        "diffattn: bench: device 'cuda' needs a CUDA device, got none on this machine."
+    )
+
+
+def test_the_command_refuses_what_it_would_ignore(cli):
+    called = cli("bench", "tune", "--dtype", "float32")
+    assert called.code == 2
+    assert "must be given one --length" in called.err
