@@ -81,7 +81,22 @@ def test_without_a_gpu_the_command_is_one_line(cli):
     )
 
 
-def test_the_command_refuses_what_it_would_ignore(cli):
-    called = cli("bench", "tune", "--dtype", "float32")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("--dtype", "float32"), "must be given one --length"),
+     (("--device", "cpu"), "device must be 'cuda', got 'cpu'")],
+)  # fmt: skip
+def test_the_tuner_refuses_what_it_would_ignore(cli, arguments, said):
+    called = cli("bench", "tune", *arguments)
     assert called.code == 2
-    assert "must be given one --length" in called.err
+    assert said in called.err
+
+
+def test_paged_decoding_beside_dense(cli, tmp_path):
+    called = cli("bench", "paged", "--device", "cpu", "--scale", "quick", "--length", "64",
+                 "--seconds", "0", "--rounds", "1", "--json", "--out", tmp_path)  # fmt: skip
+    assert called.code == 0, called
+    (case,) = json.loads(called.out)
+    ok = {row["contender"] for row in case["rows"] if row["status"] == "ok"}
+    assert ok == {"sdpa", "reference", "gathered", "dense_decode"}
+    assert (case["suite"], case["shape"]["page"]) == ("paged", 64)

@@ -11,7 +11,7 @@ from diffattn.models.known_names import check_known
 if TYPE_CHECKING:
     import torch
 
-SUITES = ("ops", "models", "decode", "generation")
+SUITES = ("ops", "models", "decode", "paged", "generation")
 TUNE = "tune"
 """No suite: it compares the launches of one kernel, and makes a record of its own."""
 SCALES = ("quick", "full", "cut")
@@ -80,7 +80,7 @@ class BenchConfig:
     dtypes: tuple[str, ...] = ()
     """Default: those of the scale."""
     lengths: tuple[int, ...] = ()
-    """Tokens; for decode and generation, cached tokens. Default: those of the scale."""
+    """Tokens; for decode, paged and generation, cached tokens. Default: those of the scale."""
     only: tuple[str, ...] = ()
     """Contenders besides T. Default: all."""
     attention: str = "v1"

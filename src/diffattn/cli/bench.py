@@ -13,7 +13,8 @@ def bench(
     suite: Annotated[
         str,
         typer.Argument(
-            help="ops, models, decode (of the operator), generation (of models) or tune (launches)"
+            help="ops, models, decode and paged (of the operator, against a cache), generation "
+            "(of models) or tune (launches)"
         ),
     ],
     scale: Annotated[str, typer.Option(help="quick (a minute) or full")] = "full",
@@ -26,7 +27,7 @@ def bench(
     length: Annotated[
         str | None,
         typer.Option(
-            help="comma-separated tokens; decode, generation: cached tokens [of the scale]"
+            help="comma-separated tokens; decode, paged, generation: cached tokens [of the scale]"
         ),
     ] = None,
     only: Annotated[
@@ -111,10 +112,12 @@ def _tune(
     from diffattn.errors import BackendError, ConfigError
     from diffattn.records.destination import require_file_destination
 
-    if device == "cpu" or len(lengths) > 1 or others != (None, None, "full", "v1"):
+    if device == "cpu":
+        raise ConfigError("bench tune: device must be 'cuda', got 'cpu', on which no kernel runs.")
+    if len(lengths) > 1 or others != (None, None, "full", "v1"):
         raise ConfigError(
             "bench tune: must be given one --length, --rounds, --seconds and --out alone: it runs "
-            "on cuda, in bfloat16, for V1 and V2."
+            "in bfloat16, for V1 and V2."
         )
     require_cuda()
     if find_spec("triton") is None:
