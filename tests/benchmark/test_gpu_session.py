@@ -86,17 +86,14 @@ def test_part_of_a_run_makes_none(session, change):
 
 @pytest.mark.scheduled
 def test_all_stages_run_on_a_cpu(tmp_path):
-    """Every stage passes but those whose command this package does not have."""
+    """Every stage passes but the one that a CPU refuses: its kernels have no launches there."""
     command = [sys.executable, str(SCRIPT), "--scale", "tiny", "--device", "cpu"]
     subprocess.run([*command, "--out", str(tmp_path)], check=False)
     records = {path.stem: read_stage(path) for path in tmp_path.glob("*.json")
                if path.stem != "table_7"}  # fmt: skip
     assert len(records) == 9
-    from diffattn.benchmark.config import SUITES
-
     for name, record in records.items():
-        known = name not in ("tune", "paged") or name in SUITES
-        assert record["outcome"] == ("passed" if known else "failed"), record["commands"]
+        assert record["outcome"] == ("failed" if name == "tune" else "passed"), record["commands"]
         assert record["hardware"]["processor"]
         assert record["versions"]["triton"]
     assert records["correctness"]["facts"]["passed"] > 0

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from diffattn.benchmark import contenders
 from diffattn.ops.diff_attention.api import diff_attention
@@ -69,3 +70,33 @@ def test_misuse_is_two_and_leaves_no_trace(arguments, hint, fails, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     assert hint in fails(*arguments, code=2)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device to tune")
+def test_without_a_gpu_the_command_is_one_line(cli):
+    called = cli("bench", "tune")
+    assert called.code == 2
+    assert called.err.strip() == (
+        "diffattn: bench: device 'cuda' needs a CUDA device, got none on this machine."
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("--dtype", "float32"), "must be given one --length"),
+     (("--device", "cpu"), "device must be 'cuda', got 'cpu'")],
+)  # fmt: skip
+def test_the_tuner_refuses_what_it_would_ignore(cli, arguments, said):
+    called = cli("bench", "tune", *arguments)
+    assert called.code == 2
+    assert said in called.err
+
+
+def test_paged_decoding_beside_dense(cli, tmp_path):
+    called = cli("bench", "paged", "--device", "cpu", "--scale", "quick", "--length", "64",
+                 "--seconds", "0", "--rounds", "1", "--json", "--out", tmp_path)  # fmt: skip
+    assert called.code == 0, called
+    (case,) = json.loads(called.out)
+    ok = {row["contender"] for row in case["rows"] if row["status"] == "ok"}
+    assert ok == {"sdpa", "reference", "gathered", "dense_decode"}
+    assert (case["suite"], case["shape"]["page"]) == ("paged", 64)

@@ -7,7 +7,7 @@ needs no more than their part of the maps. The rule is that of ``diffattn.testin
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -81,6 +81,17 @@ def check_softmax(
             options={},
         )
     return _check(run, doubled, dict(zip("qkv", leaves, strict=True)), gradients, maps=1)
+
+
+def problem(check: Mapping[str, Any]) -> str | None:
+    """What is wrong, in one line; ``None`` where a check passed."""
+    if check["passed"]:
+        return None
+    error = "not finite" if check["error"] is None else f"{check['error']:.2e}"
+    return (
+        f"{check['worst']}: error {error} against the float64 reference, "
+        f"budget {check['budget']:.2e}"
+    )
 
 
 @dataclass(kw_only=True)

@@ -11,7 +11,9 @@ from diffattn.models.known_names import check_known
 if TYPE_CHECKING:
     import torch
 
-SUITES = ("ops", "models", "decode", "generation")
+SUITES = ("ops", "models", "decode", "paged", "generation")
+TUNE = "tune"
+"""No suite: it compares the launches of one kernel, and makes a record of its own."""
 SCALES = ("quick", "full", "cut")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("cpu", "cuda")
@@ -33,7 +35,7 @@ def check_names(
     Raises:
         ConfigError: One of them is unknown.
     """
-    check_known("bench", "suite", suite, SUITES)
+    check_known("bench", "suite", suite, (*SUITES, TUNE))
     check_known("bench", "scale", scale, SCALES)
     if scale == "cut" and suite != "models":
         raise ConfigError(f"bench: scale 'cut' must be of suite 'models', got {suite!r}.")
@@ -54,10 +56,16 @@ def torch_dtype(name: str) -> "torch.dtype":
     return dtype
 
 
-def _has_cuda() -> bool:
+def require_cuda() -> None:
+    """Raise where the device ``"cuda"`` is wanted and there is none.
+
+    Raises:
+        ConfigError: There is no CUDA device.
+    """
     import torch
 
-    return torch.cuda.is_available()
+    if not torch.cuda.is_available():
+        raise ConfigError("bench: device 'cuda' needs a CUDA device, got none on this machine.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +80,7 @@ class BenchConfig:
     dtypes: tuple[str, ...] = ()
     """Default: those of the scale."""
     lengths: tuple[int, ...] = ()
-    """Tokens; for decode and generation, cached tokens. Default: those of the scale."""
+    """Tokens; for decode, paged and generation, cached tokens. Default: those of the scale."""
     only: tuple[str, ...] = ()
     """Contenders besides T. Default: all."""
     attention: str = "v1"
@@ -83,6 +91,7 @@ class BenchConfig:
     """Time after which a case starts no further round."""
 
     def __post_init__(self) -> None:
+        check_known("bench", "suite", self.suite, SUITES)
         check_names(self.suite, self.scale, self.device, self.attention, self.dtypes, self.only)
         for length in self.lengths:
             if length < 1:
@@ -95,8 +104,8 @@ class BenchConfig:
             raise ConfigError(
                 f"bench: seconds must be 0 or more and at most {_MOST_SECONDS}, got {self.seconds}."
             )
-        if self.device == "cuda" and not _has_cuda():
-            raise ConfigError("bench: device 'cuda' needs a CUDA device, got none on this machine.")
+        if self.device == "cuda":
+            require_cuda()
         if self.device == "cpu" and "float16" in self.dtypes:
             raise ConfigError(
                 "bench: dtype must be float32 or bfloat16 on a CPU, got 'float16', for which "

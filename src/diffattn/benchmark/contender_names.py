@@ -21,11 +21,17 @@ GENERATION_CONTENDERS = MODEL_CONTENDERS | {FOLDED: (DIFF, OURS, "shared_diff", 
 """In training a folded model would be another one; in generation it is the same."""
 
 
+DENSE = {"dense_decode": "decode", "dense_triton_decode": "triton_decode"}
+"""Beside paged decoding: the same keys and values without pages, by a backend of the operator."""
+
+
 def contender_names(suite: str) -> tuple[str, ...]:
     """What ``only`` may name in a suite: models, or backends of either operator."""
     if suite == "models":
         return tuple(MODEL_CONTENDERS)
     if suite == "generation":
         return tuple(GENERATION_CONTENDERS)
+    if suite == "paged":
+        return (SDPA, *backends.names("paged_decode"), *DENSE)
     known = [*backends.names("diff_attention"), *backends.names("softmax_attention"), SDPA]
     return tuple(dict.fromkeys(known))

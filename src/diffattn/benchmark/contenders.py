@@ -71,10 +71,10 @@ def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contende
     inputs = make_diff_attention_inputs(
         op_case(case), dtype=case.torch_dtype, device=case.device, seed=0
     )
-    softmax = _SoftmaxInputs.of(inputs)
+    softmax = SoftmaxInputs.of(inputs)
     if case.mode == "decode":  # keys and values lie as a model's cache holds them
-        inputs = replace(inputs, k=_cached(inputs.k), v=_cached(inputs.v))
-        softmax = replace(softmax, k=_cached(softmax.k), v=_cached(softmax.v))
+        inputs = replace(inputs, k=cached(inputs.k), v=cached(inputs.v))
+        softmax = replace(softmax, k=cached(softmax.k), v=cached(softmax.v))
     contenders = [_softmax(case, softmax, *kernel) for kernel in _sdpa_kernels(case, softmax)]
     # "sdpa" is PyTorch's own call behind our checks: T without them.
     others = [b for b in backends.table("softmax_attention") if b.name != SDPA]
@@ -83,8 +83,8 @@ def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contende
     return [c for c in contenders if c.role == T or not only or c.backend in only]
 
 
-def _cached(x: Tensor) -> Tensor:
-    """``[B, S, heads, ...]`` as a view of ``[B, heads, S, ...]``."""
+def cached(x: Tensor) -> Tensor:
+    """As a model's cache lies: ``[B, S, heads, ...]`` as a view of ``[B, heads, S, ...]``."""
     return x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
 
 
@@ -100,7 +100,7 @@ def op_case(case: Case) -> OpCase:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _SoftmaxInputs:
+class SoftmaxInputs:
     """Inputs of the softmax twin: views of the differential ones wherever shapes allow it."""
 
     q: Tensor
@@ -108,7 +108,7 @@ class _SoftmaxInputs:
     v: Tensor
 
     @classmethod
-    def of(cls, inputs: DiffAttentionInputs) -> "_SoftmaxInputs":
+    def of(cls, inputs: DiffAttentionInputs) -> "SoftmaxInputs":
         """V1: 2H heads, one per map, each with half of V. V2: H heads with map 1's queries."""
         q, k, v = (x.detach() for x in (inputs.q, inputs.k, inputs.v))
         if k.ndim == 5:
@@ -123,7 +123,8 @@ class _SoftmaxInputs:
         return self.q, self.k, self.v
 
 
-def _sdpa(inputs: _SoftmaxInputs, kernel: SDPBackend | None = None) -> Tensor:
+def sdpa_of(inputs: SoftmaxInputs, kernel: SDPBackend | None = None) -> Tensor:
+    """PyTorch's softmax attention, by its own choice of a kernel or by the given one."""
     q, k, v = (x.transpose(1, 2) for x in inputs.leaves())
     causal = q.shape[2] > 1  # one query sees every key
     if kernel is None:
@@ -135,16 +136,16 @@ def _sdpa(inputs: _SoftmaxInputs, kernel: SDPBackend | None = None) -> Tensor:
 
 
 def _sdpa_kernels(
-    case: Case, inputs: _SoftmaxInputs
+    case: Case, inputs: SoftmaxInputs
 ) -> list[tuple[str, str, Callable[[], Tensor], str | None]]:
     """T by each kernel of PyTorch; on a CPU there is one choice, which is named."""
     if case.device == "cpu":
-        refusal = _refusal(partial(_sdpa, inputs, SDPBackend.FLASH_ATTENTION))
+        refusal = _refusal(partial(sdpa_of, inputs, SDPBackend.FLASH_ATTENTION))
         name = "math" if refusal else "flash"
-        return [(SDPA, f"sdpa ({name})", partial(_sdpa, inputs), None)]
+        return [(SDPA, f"sdpa ({name})", partial(sdpa_of, inputs), None)]
     kernels: list[tuple[str, str, Callable[[], Tensor], str | None]] = []
     for name, kernel in _KERNELS.items():
-        run = partial(_sdpa, inputs, kernel)
+        run = partial(sdpa_of, inputs, kernel)
         kernels.append((f"sdpa_{name}", f"sdpa ({name})", run, _refusal(run)))
     return kernels
 
@@ -163,18 +164,18 @@ def _refusal(run: Callable[[], Tensor]) -> str | None:
 
 
 def _softmax(
-    case: Case, inputs: _SoftmaxInputs, name: str, backend: str, run: Any, refusal: str | None,
+    case: Case, inputs: SoftmaxInputs, name: str, backend: str, run: Any, refusal: str | None,
     role: str = T,
 ) -> Contender:  # fmt: skip
     leaves = inputs.leaves()
-    facts = _facts(case, *leaves)
+    facts = facts_of(case, *leaves)
     return Contender(
         name=name,
         role=role,
         backend=backend,
         technique=backend,
         forward=run,
-        backward=_Backward(leaves),
+        backward=Gradients(leaves),
         check=partial(check_softmax, run, leaves),
         flops=softmax_flops(
             facts, batch=case.shape["B"], num_heads=leaves[0].shape[2], mode=case.mode
@@ -183,10 +184,10 @@ def _softmax(
     )
 
 
-def _softmax_by(case: Case, inputs: _SoftmaxInputs, backend: backends.Backend) -> Contender:
+def _softmax_by(case: Case, inputs: SoftmaxInputs, backend: backends.Backend) -> Contender:
     leaves: tuple[Any, ...] = inputs.leaves()
     operator: Any = softmax_attention
-    refusal = backend.refuses(_facts(case, *leaves)) or _interpreted(case, backend)
+    refusal = backend.refuses(facts_of(case, *leaves)) or interpreted(case, backend)
     name = f"softmax_{backend.name}"
     run = partial(operator, *leaves, backend=backend.name)
     return _softmax(case, inputs, name, backend.name, run, refusal, role=TC)
@@ -194,7 +195,7 @@ def _softmax_by(case: Case, inputs: _SoftmaxInputs, backend: backends.Backend) -
 
 def _diff(case: Case, inputs: DiffAttentionInputs, backend: backends.Backend) -> Contender:
     tensors = inputs.tensors()
-    facts = _facts(case, inputs.q, inputs.k, inputs.v)
+    facts = facts_of(case, inputs.q, inputs.k, inputs.v)
     run = partial(_operator(case, backend.name), *tensors.values(), backend=backend.name)
     return Contender(
         name=backend.name,
@@ -202,13 +203,13 @@ def _diff(case: Case, inputs: DiffAttentionInputs, backend: backends.Backend) ->
         backend=backend.name,
         technique=backend.name,
         forward=run,
-        backward=_Backward(tuple(tensors.values())),
+        backward=Gradients(tuple(tensors.values())),
         check=partial(check_diff, run, inputs),
         flops=diff_flops(
             facts, backend.name, batch=case.shape["B"], num_heads=case.shape["H"], mode=case.mode
         ),
         refusal=backend.refuses(facts)
-        or _interpreted(case, backend)
+        or interpreted(case, backend)
         or _too_large(case, backend.name, facts),
     )
 
@@ -221,12 +222,14 @@ def _operator(case: Case, backend: str) -> Callable[..., Tensor]:
     return diff_attention
 
 
-def _facts(case: Case, q: Tensor, k: Tensor, v: Tensor) -> backends.Inputs:
+def facts_of(case: Case, q: Tensor, k: Tensor, v: Tensor) -> backends.Inputs:
+    """What backends are chosen by, with gradients where the case has them."""
     with torch.set_grad_enabled("backward" in case.mode):
         return backends.describe(q, k, v)
 
 
-def _interpreted(case: Case, backend: backends.Backend) -> str | None:
+def interpreted(case: Case, backend: backends.Backend) -> str | None:
+    """Why a kernel is not timed on a CPU."""
     kernel = backend.devices is not None and "cuda" in backend.devices
     if case.device == "cpu" and kernel and backend.name != "flex":
         return "runs in an interpreter on cpu, whose time says nothing"
@@ -246,7 +249,7 @@ def _too_large(case: Case, backend: str, facts: backends.Inputs) -> str | None:
     )
 
 
-class _Backward:
+class Gradients:
     """Gradients of every input, for a fixed gradient of the output."""
 
     def __init__(self, leaves: tuple[Tensor, ...]) -> None:
@@ -254,6 +257,7 @@ class _Backward:
         self.weights: Tensor | None = None
 
     def __call__(self, out: Tensor) -> object:
+        """Run the backward pass of an output."""
         if self.weights is None:
             generator = torch.Generator().manual_seed(1)
             self.weights = torch.randn(out.shape, generator=generator).to(out)

@@ -85,7 +85,12 @@ def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
             tuple(ops),
             triton,
         ),
-        ("launch settings, searched", 180, ((*_DIFFATTN, "bench", "tune"),), triton),
+        (
+            "launch settings, searched",
+            180,
+            (bench("tune", "--seconds", "1", file="tune.json"),),
+            triton,
+        ),
         (
             "attention again, as tuned",
             120,

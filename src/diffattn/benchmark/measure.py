@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from diffattn.benchmark.checking import problem
 from diffattn.benchmark.config import BenchConfig, Case
 from diffattn.benchmark.contender_names import DIFF, TC, T
 from diffattn.benchmark.contenders import TWO_CALLS, Contender
@@ -95,13 +96,9 @@ def _check(entry: _Entry, gradients: bool) -> None:
     check: dict[str, Any] = {}
     if _survives(entry, lambda: check.update(entry.contender.check(gradients))):
         entry.check = {name: value for name, value in check.items() if name != "passed"}
-        if not check["passed"]:
+        entry.reason = problem(check)
+        if entry.reason:
             entry.status = "failed"
-            error = "not finite" if check["error"] is None else f"{check['error']:.2e}"
-            entry.reason = (
-                f"{check['worst']}: error {error} against the float64 reference, "
-                f"budget {check['budget']:.2e}"
-            )
 
 
 def _survives(entry: _Entry, run: Callable[[], object]) -> bool:
@@ -109,9 +106,9 @@ def _survives(entry: _Entry, run: Callable[[], object]) -> bool:
     try:
         run()
     except (torch.OutOfMemoryError, BackendError) as error:
-        entry.status, entry.reason = "not run", _line(error)
+        entry.status, entry.reason = "not run", error_line(error)
     except (RuntimeError, NotImplementedError) as error:
-        entry.status, entry.reason = "failed", _line(error)
+        entry.status, entry.reason = "failed", error_line(error)
     else:
         return True
     if torch.cuda.is_available():
@@ -119,7 +116,8 @@ def _survives(entry: _Entry, run: Callable[[], object]) -> bool:
     return False
 
 
-def _line(error: Exception) -> str:
+def error_line(error: Exception) -> str:
+    """An error in one line: its class and what it says."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

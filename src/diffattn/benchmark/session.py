@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 
@@ -100,7 +101,18 @@ def total_effort(config: BenchConfig) -> int:
     return sum(effort(case) for case in plan(config))
 
 
-def describe_run(config: BenchConfig) -> BenchRun:
+class Described(Protocol):
+    """Settings of what is measured."""
+
+    @property
+    def device(self) -> str:
+        """``"cpu"`` or ``"cuda"``."""
+
+    def settings(self) -> dict[str, Any]:
+        """What changes a measurement."""
+
+
+def describe_run(config: Described) -> BenchRun:
     """Provenance; the name changes with the code, the versions, the machine and the settings."""
     commit, dirty = git_state()
     versions: dict[str, str | None] = {**package_versions(), "triton": _triton()}

@@ -5,8 +5,9 @@ from typing import Any
 
 from diffattn.benchmark.config import BenchConfig, Case
 from diffattn.benchmark.contenders import Contender, operator_contenders
+from diffattn.benchmark.paged import PAGE_SIZE, paged_contenders
 
-_OF_MODELS = ("models", "generation")
+_OF_MODELS, _OF_CACHES = ("models", "generation"), ("decode", "paged")
 _HEADS = {"cpu": ((4, 64), (8, 128)), "cuda": ((16, 64), (12, 128))}
 _DECODE_SHAPES = ((1, 4, 64), (4, 4, 64), (1, 12, 128), (4, 12, 128))
 _MODES = {
@@ -23,11 +24,12 @@ def plan(config: BenchConfig) -> list[Case]:
     full, cuda = config.scale == "full", config.device == "cuda"
     dtypes = ("bfloat16",) if cuda else ("float32", "bfloat16") if full else ("float32",)
     shapes: list[dict[str, Any]]
-    if config.suite == "decode":  # one query per row against cached keys and values
+    if config.suite in _OF_CACHES:  # one query per row against cached keys and values
         lengths: tuple[int, ...] = (4_096, 16_384) if cuda and full else (4_096,)
         modes: tuple[str, ...] = ("decode",)
         shapes = [
             {"B": batch, "H": num_heads, "d": head_dim, "N": 1, "S": length}
+            | ({"page": PAGE_SIZE} if config.suite == "paged" else {})
             for length in config.lengths or lengths
             for batch, num_heads, head_dim in _DECODE_SHAPES[: None if full else 1]
         ]
@@ -56,7 +58,9 @@ def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
     if case.suite in _OF_MODELS:
         of_models: list[Contender] = _models(case.suite).contenders(case, only)
         return of_models
-    return operator_contenders(case, only)
+    return (
+        paged_contenders(case, only) if case.suite == "paged" else operator_contenders(case, only)
+    )
 
 
 def smallest_bytes(case: Case) -> int:

@@ -1,7 +1,8 @@
 """``diffattn bench``."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,11 @@ import typer
 
 def bench(
     suite: Annotated[
-        str, typer.Argument(help="ops, models, decode (of the operator) or generation (of models)")
+        str,
+        typer.Argument(
+            help="ops, models, decode and paged (of the operator, against a cache), generation "
+            "(of models) or tune (launches)"
+        ),
     ],
     scale: Annotated[str, typer.Option(help="quick (a minute) or full")] = "full",
     device: Annotated[
@@ -22,7 +27,7 @@ def bench(
     length: Annotated[
         str | None,
         typer.Option(
-            help="comma-separated tokens; decode, generation: cached tokens [of the scale]"
+            help="comma-separated tokens; decode, paged, generation: cached tokens [of the scale]"
         ),
     ] = None,
     only: Annotated[
@@ -46,12 +51,20 @@ def bench(
     Every differential backend against T, PyTorch's softmax attention, and TC, softmax attention
     by our own technique. Contenders run interleaved; a wrong one gets no number. The same command
     again skips what the result file holds from the same code, versions, machine and settings.
+
+    tune searches, on a CUDA device and in bfloat16, the tiles of every kernel's launches: each is
+    checked, the right ones are timed. It takes --length, --rounds, --seconds and --out, writes
+    its own record and beside it the lines for the table of launches, and changes nothing else.
     """
-    from diffattn.benchmark.config import BenchConfig, check_names
+    from diffattn.benchmark.config import TUNE, BenchConfig, check_names
     from diffattn.cli.options import whole_numbers
 
     lengths = () if length is None else whole_numbers("--length", length)
     check_names(suite, scale, device, attention, _words(dtype), _words(only))
+
+    if suite == TUNE:
+        _tune(device, lengths, rounds, seconds, out, others=(dtype, only, scale, attention))
+        return
 
     import torch  # after every name is known to be right
 
@@ -85,6 +98,42 @@ def bench(
         _show(cases, path)
     if any(row.status == "failed" for case in cases for row in case.rows):
         raise typer.Exit(1)
+
+
+def _tune(
+    device: str | None,
+    lengths: tuple[int, ...],
+    rounds: int,
+    seconds: float,
+    out: Path | None,
+    others: tuple[str | None, ...],
+) -> None:
+    from diffattn.benchmark.config import require_cuda
+    from diffattn.errors import BackendError, ConfigError
+    from diffattn.records.destination import require_file_destination
+
+    if device == "cpu":
+        raise ConfigError("bench tune: device must be 'cuda', got 'cpu', on which no kernel runs.")
+    if len(lengths) > 1 or others != (None, None, "full", "v1"):
+        raise ConfigError(
+            "bench tune: must be given one --length, --rounds, --seconds and --out alone: it runs "
+            "in bfloat16, for V1 and V2."
+        )
+    require_cuda()
+    if find_spec("triton") is None:
+        raise BackendError("bench tune: needs triton, which is not installed here.")
+    path = out or Path("runs") / "bench" / "tune.json"
+    path = path if path.suffix == ".json" else path / "tune.json"
+    require_file_destination(path)
+
+    from diffattn.benchmark.timing import timer_of
+    from diffattn.benchmark.tune import TuneConfig, lines_path, lines_text, tune
+
+    config = TuneConfig(rounds=rounds, seconds=seconds)
+    config = replace(config, length=lengths[0]) if lengths else config
+    record = tune(config, path, timer=timer_of("cuda"), on_message=typer.echo)
+    typer.echo(lines_text(record["row"], record["lines"]))
+    typer.echo(f"Record: {path}, lines of the table: {lines_path(path)}")
 
 
 def _show(cases: list[Any], path: Path) -> None:

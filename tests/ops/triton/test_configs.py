@@ -89,6 +89,26 @@ def test_a_tuner_would_try_every_seed(capability, launch):
         for shared in (False, True):
             seed = configs.seed(launch, head_dim, head_dim, capability, shared)
             assert seed is None or seed in configs.CANDIDATES[launch]
+    wide = configs.seed(launch, 128, 256, capability)
+    assert wide is None or wide in configs.CANDIDATES[launch]
+
+
+def test_a_tuner_has_candidates_for_every_launch():
+    of_table = {launch for row in configs.CAPABILITIES for launch in configs.table_row(row)}
+    assert of_table == set(configs.CANDIDATES)
+
+
+def test_rows_are_put_in_place_and_taken_away(monkeypatch):
+    monkeypatch.setattr(configs, "adds_in_order", lambda q: False)
+    q = torch.empty(1, 1, 1, 2, 64, dtype=torch.bfloat16)
+    tile = configs.LaunchConfig(16, 64, 4, 2)
+    before = configs.backward_configs("", q, 128)
+    with configs.launched_with({"bwd": tile}):
+        assert configs.backward_configs("", q, 128) == {"bwd": tile}
+        with configs.launched_with({"bwd": None, "dkq": None, "dkv": None, "dv": tile}):
+            assert list(configs.backward_configs("", q, 128)) == ["dk", "dv", "dq"]
+        assert configs.backward_configs("", q, 128) == {"bwd": tile}
+    assert configs.backward_configs("", q, 128) == before
 
 
 def test_keys_of_their_own_take_tiles_that_hold_them():

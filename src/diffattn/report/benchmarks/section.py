@@ -34,7 +34,7 @@ def bench_section(result: BenchResult, prefix: str) -> dict[str, Any]:
         result: The record.
         prefix: Start of the element ids, unique in the page.
     """
-    operators = [case for case in result.cases if case.suite in ("ops", "decode")]
+    operators = [case for case in result.cases if case.suite in ("ops", "decode", "paged")]
     models = [case for case in result.cases if case.suite == "models"]
     generation = [case for case in result.cases if case.suite == "generation"]
     operators_caption = "Attention: the fastest differential contender."

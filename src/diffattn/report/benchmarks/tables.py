@@ -145,7 +145,7 @@ def markdown(result: BenchResult, chosen: dict[str, str] | None = None) -> str:
 
 
 _TABLES = (
-    (("ops", "decode"), operator_table),
+    (("ops", "decode", "paged"), operator_table),
     (("models",), model_table),
     (("generation",), generation_table),
 )

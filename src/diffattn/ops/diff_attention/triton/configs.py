@@ -5,7 +5,8 @@ come from the compile gate (no product done twice, no wait for a copy and no rel
 in a loop), not from measurements on a GPU. ``CANDIDATES`` is what a tuner on a GPU should try.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -130,9 +131,25 @@ CANDIDATES: dict[str, tuple[LaunchConfig, ...]] = {
             (16, 64, 4, 2), (32, 64, 8, 2), (64, 32, 8, 2), (64, 64, 8, 2), (128, 16, 8, 2),
             (128, 32, 8, 2), (128, 64, 8, 2),
         ),
+        "softmax_fwd": (
+            (64, 32, 4, 2), (64, 64, 8, 2), (64, 128, 8, 2), (128, 32, 8, 3), (128, 64, 4, 2),
+            (128, 64, 4, 3), (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2),
+        ),
+        "softmax_bwd": (
+            (32, 64, 4, 2), (32, 128, 8, 2), (64, 64, 8, 2), (64, 128, 8, 2), (128, 128, 8, 2),
+        ),
+        "softmax_dkv": (
+            (16, 128, 8, 2), (32, 64, 8, 2), (32, 128, 8, 2), (64, 32, 8, 2), (64, 64, 8, 2),
+            (64, 128, 8, 2),
+        ),
+        "softmax_dq": (
+            (64, 32, 4, 2), (64, 32, 8, 2), (64, 64, 8, 2), (128, 32, 8, 2), (128, 64, 8, 2),
+        ),
     }.items()
 }  # fmt: skip
-"""What a tuner should time, per kernel; those that do not fit a chip fail to launch there."""
+"""What ``diffattn bench tune`` times, per launch, the smallest tiles first; what does not fit a
+chip fails to launch there."""
+_IN_PLACE: dict[str, LaunchConfig | None] = {}
 
 
 def interpreted() -> bool:
@@ -167,12 +184,35 @@ def launch_config(
         value_dim: Dv.
         shared_keys: Whether both maps read the same keys. What fits keys of their own fits these.
     """
+    if launch in _IN_PLACE:
+        return _IN_PLACE[launch]
     row = device_row(q.device)
     if row is None:
         return _INTERPRETED
     if q.dtype == torch.float32:
         return _FLOAT32
     return seed(launch, q.shape[-1], value_dim, row, shared_keys)
+
+
+@contextmanager
+def launched_with(rows: Mapping[str, LaunchConfig | None]) -> Iterator[None]:
+    """Put rows in the place of the table's: how a tuner tries what it may write into the table.
+
+    For every shape, dtype and device, and for every thread: autograd has one of its own.
+
+    Args:
+        rows: By launch; ``None`` leaves the pass to the forms without this launch.
+
+    Yields:
+        Nothing.
+    """
+    before = dict(_IN_PLACE)
+    _IN_PLACE.update(rows)
+    try:
+        yield
+    finally:
+        _IN_PLACE.clear()
+        _IN_PLACE.update(before)
 
 
 def forward_configs(
@@ -225,13 +265,17 @@ def choose(
         The rows by launch, in the order of the launches.
     """
     for form in forms:
-        adds_up = any("DQ" in GRADIENTS.get(launch, ()) for launch in form)
-        if in_order and adds_up:
+        if in_order and adds_up(form):
             continue
         rows = {launch: config for launch in form if (config := row_of(launch))}
         if len(rows) == len(form):
             return rows
     raise AssertionError("the table has rows for one form of every pass")
+
+
+def adds_up(form: tuple[str, ...]) -> bool:
+    """Whether programs of a launch of ``BACKWARD_FORMS`` add to one number, in any order."""
+    return any("DQ" in GRADIENTS.get(launch, ()) for launch in form)
 
 
 def adds_in_order(q: Tensor) -> bool:
@@ -261,8 +305,17 @@ def seed(
     """
     if launch.endswith("preprocess"):
         return PREPROCESS
-    is_softmax = launch.startswith("softmax_")
-    narrow = value_dim == head_dim and (shared_keys or is_softmax)
-    column = (2 if narrow else 0) + (0 if head_dim <= 64 else 1)
-    tile = _SEEDS[capability].get(launch, (None,) * 4)[column]
+    at = column(launch, head_dim, value_dim, shared_keys)
+    tile = _SEEDS[capability].get(launch, (None,) * 4)[at]
     return LaunchConfig(*tile) if tile else None
+
+
+def column(launch: str, head_dim: int, value_dim: int, shared_keys: bool = False) -> int:
+    """Where the table has a launch's tiles for these widths: index into a line of its row."""
+    narrow = value_dim == head_dim and (shared_keys or launch.startswith("softmax_"))
+    return (2 if narrow else 0) + (0 if head_dim <= 64 else 1)
+
+
+def table_row(capability: int) -> dict[str, tuple[_Tile | None, ...]]:
+    """The table's lines of one of :data:`CAPABILITIES`, by launch."""
+    return dict(_SEEDS[capability])

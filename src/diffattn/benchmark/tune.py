@@ -1,0 +1,300 @@
+"""``diffattn bench tune``: which tiles are fastest on this device, for the static launch table.
+
+A launch is searched with the rest of its pass as it is: forward or backward are timed whole, and
+candidates of one launch differ in nothing else. Then the forms of the pass, each with the best of
+its launches, are timed against each other. Candidates are checked against the float64 reference
+before any is timed. Nothing of the package is changed: the record holds every time or why there is
+none, and beside it lie the lines for ``configs._SEEDS``.
+
+Softmax attention is tuned as it is compared: V1's twin, whose values are as wide as its keys.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, astuple, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffattn.benchmark.checking import problem
+from diffattn.benchmark.config import ATTENTIONS, Case
+from diffattn.benchmark.contenders import Contender, operator_contenders
+from diffattn.benchmark.measure import error_line
+from diffattn.benchmark.search import Tried, best, search
+from diffattn.benchmark.session import describe_run
+from diffattn.benchmark.timing import Timed, Timer, interleave
+from diffattn.errors import BackendError, ConfigError
+from diffattn.ops.diff_attention.triton import configs
+from diffattn.ops.diff_attention.triton.configs import LaunchConfig
+from diffattn.records.io import write_json, write_text
+
+SCHEMA = 1
+Rows = Mapping[str, LaunchConfig | None]
+Form = tuple[str, ...]
+_KERNELS = {"": "triton", "softmax_": "softmax_triton"}
+"""The contender that launches them, by what the names of its launches begin with."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TuneConfig:
+    """One call of ``diffattn bench tune``. Written into the record."""
+
+    device: str = "cuda"
+    batch: int = 4
+    num_heads: int = 8
+    """Of DIFF V1 and V2; V1's softmax twin has twice as many."""
+    length: int = 4_096
+    """Tokens of the timed shape: those that a training step has."""
+    checked_length: int = 400
+    """Tokens of the shape that is checked: several tiles, the last one cut."""
+    head_dims: tuple[int, ...] = (128, 64)
+    """The more costly first: a search may be cut off."""
+    rounds: int = 3
+    seconds: float = 1.0
+    """Time after which the candidates of one launch start no further round."""
+
+    def __post_init__(self) -> None:
+        for name in ("length", "rounds"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"bench tune: {name} must be 1 or more, got {getattr(self, name)}."
+                )
+        if not self.seconds >= 0:
+            raise ConfigError(f"bench tune: seconds must be 0 or more, got {self.seconds}.")
+
+    def settings(self) -> dict[str, Any]:
+        """What changes a measurement."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Subject:
+    """One operator at one shape: what is searched for."""
+
+    op: str
+    attention: str
+    head_dim: int
+    value_dim: int
+    row: int
+    small: Contender
+    large: Contender
+
+    @property
+    def shared_keys(self) -> bool:
+        return not self.op and self.attention == "v2"
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        return self.head_dim, self.value_dim
+
+    def seed(self, launch: str) -> LaunchConfig | None:
+        return configs.seed(launch, *self.widths, self.row, self.shared_keys)
+
+    def column(self, launch: str) -> int:
+        return configs.column(launch, *self.widths, self.shared_keys)
+
+    def facts(self) -> dict[str, Any]:
+        name = "softmax" if self.op else f"diff {self.attention}"
+        return {"operator": name, "head_dim": self.head_dim, "value_dim": self.value_dim}
+
+    def __str__(self) -> str:
+        return "{operator} d {head_dim} Dv {value_dim}".format(**self.facts())
+
+
+def tune(
+    config: TuneConfig, out: Path, *, timer: Timer, on_message: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """Search the tiles of every launch, and write what was found after each search.
+
+    Args:
+        config: Shapes and rounds.
+        out: The record, JSON; beside it :func:`lines_path` holds the lines of the table.
+        timer: Clock of the device.
+        on_message: Given one line per search.
+
+    Returns:
+        The record: provenance as of ``diffattn bench``, ``row`` of the table, ``searches`` with
+        every candidate's ``seconds`` or why it was ``refused``, the ``lines`` by launch, and
+        whether it is ``complete``.
+
+    Raises:
+        BackendError: A candidate failed by something else than triton's refusal to launch it.
+        OSError: The record cannot be written.
+    """
+    row = configs.device_row(torch.device(config.device))
+    if row is None:
+        raise ConfigError("bench tune: must run on a GPU, got triton's interpreter.")
+    lines = {launch: list(tiles) for launch, tiles in configs.table_row(row).items()}
+    record: dict[str, Any] = {
+        "schema": SCHEMA, **asdict(describe_run(config)), "row": row, "complete": False,
+        "searches": [], "lines": lines,
+    }  # fmt: skip
+
+    def keep(subject: _Subject, found: dict[str, Any]) -> None:
+        record["searches"].append(subject.facts() | found)
+        _write(record, out)
+        on_message(f"{subject}: {found['of']}: {found['best'] or 'none runs'}")
+
+    _write(record, out)
+    for subject in _subjects(config, row):
+        passes = (("forward", configs.FORWARD_FORMS), ("backward", configs.BACKWARD_FORMS))
+        for mode, forms in passes:
+            chosen = _tune_pass(subject, mode, forms, config, timer, keep)
+            for launch, tile in chosen.items():
+                line = lines.setdefault(launch, [None] * 4)
+                line[subject.column(launch)] = astuple(tile) if tile else None
+            _write(record, out)
+    record["complete"] = True
+    _write(record, out)
+    return record
+
+
+def lines_path(out: Path) -> Path:
+    """Where the lines for the table lie, of the record ``out``."""
+    return out.with_suffix(".lines.txt")
+
+
+def lines_text(row: int, lines: Mapping[str, Any]) -> str:
+    """One row of ``configs._SEEDS``, as source."""
+    rows = []
+    for launch, tiles in lines.items():
+        columns = ", ".join(str(tuple(tile)) if tile else "None" for tile in tiles)
+        if any(tiles):
+            rows.append(f'        "{launch}": ({columns}),')
+    return "\n".join([f"    {row}: {{", *rows, "    },", ""])
+
+
+def _write(record: Mapping[str, Any], out: Path) -> None:
+    write_json(out, record)
+    write_text(lines_path(out), lines_text(record["row"], record["lines"]))
+
+
+def _subjects(config: TuneConfig, row: int) -> "list[_Subject]":
+    """Made one by one would save memory; the largest takes a fraction of any GPU's."""
+    subjects = []
+    for head_dim in config.head_dims:
+        for attention in ATTENTIONS:
+            small, large = (
+                _kernels(config, head_dim, attention, batch, length)
+                for batch, length in ((1, config.checked_length), (config.batch, config.length))
+            )
+            wide = 2 * head_dim if attention == "v1" else head_dim
+            for op, name in _KERNELS.items():
+                if op and attention != "v1":  # both twins have the same widths
+                    continue
+                subjects.append(
+                    _Subject(
+                        op=op, attention=attention, head_dim=head_dim,
+                        value_dim=head_dim if op else wide, row=row, small=small[name],
+                        large=large[name],
+                    )
+                )  # fmt: skip
+    return subjects
+
+
+def _kernels(
+    config: TuneConfig, head_dim: int, attention: str, batch: int, length: int
+) -> dict[str, Contender]:
+    shape = {"B": batch, "H": config.num_heads, "d": head_dim, "N": length, "attention": attention}
+    case = Case(
+        suite="ops", device=config.device, dtype="bfloat16", mode="forward_backward", shape=shape
+    )
+    return {c.name: c for c in operator_contenders(case, ("triton",))}
+
+
+def _tune_pass(
+    subject: _Subject, mode: str, all_forms: tuple[Form, ...], config: TuneConfig, timer: Timer,
+    keep: Callable[[_Subject, dict[str, Any]], None],
+) -> dict[str, LaunchConfig | None]:  # fmt: skip
+    """The tiles of every launch of a pass; empty, so that the seeds stay, where none would run."""
+    forms = {}  # with the names that launches of this operator have, which may lack some
+    for form in all_forms:
+        launches = tuple(subject.op + launch for launch in form)
+        if set(launches) <= set(configs.CANDIDATES):
+            forms[launches] = configs.adds_up(form)
+    nothing: dict[str, LaunchConfig | None] = dict.fromkeys(chain(*forms))
+
+    refusal = functools.partial(_refusal, subject, mode)
+    time = functools.partial(_time, subject, mode, config=config, timer=timer)
+    found: dict[str, LaunchConfig] = {}
+    for form in forms:
+        for launch in form:
+            if launch in found:
+                continue
+            others = {x: found.get(x) or subject.seed(x) or configs.CANDIDATES[x][0] for x in form}
+            by_name = {_name(c): c for c in configs.CANDIDATES[launch]}
+            rows = {name: nothing | others | {launch: c} for name, c in by_name.items()}
+            tile = subject.seed(launch)
+            seed = _name(tile) if tile else None
+            tried = search(rows, check=refusal, time=time)
+            name = best(tried, seed)
+            keep(subject, _found(mode, launch, seed, name, tried))
+            if name is None:
+                break
+            found[launch] = by_name[name]
+    whole = {" + ".join(form): form for form in forms if set(form) <= set(found)}
+    rows = {name: nothing | {x: found[x] for x in form} for name, form in whole.items()}
+    # Each was checked when the last of its launches was found, beside the others as they are here.
+    tried = search(rows, check=lambda _: None, time=time)
+    seeds, chosen = [], []
+    for in_order in (False, True):  # either may be asked for, so the table holds both
+        seeded = configs.choose(all_forms, lambda x: subject.seed(subject.op + x), in_order)
+        seeds.append(" + ".join(subject.op + launch for launch in seeded))
+        allowed = {n: t for n, t in tried.items() if not (in_order and forms[whole[n]])}
+        chosen.append(best(allowed, seeds[-1]))
+    keep(subject, _found(mode, "forms", seeds[0], chosen[0], tried) | {"in_order": chosen[1]})
+    if None in chosen:
+        return {}
+    kept = {launch for name in chosen if name for launch in whole[name]}
+    return {launch: found[launch] if launch in kept else None for launch in nothing}
+
+
+def _name(config: LaunchConfig) -> str:
+    return (
+        f"{config.block_m} x {config.block_n}, {config.num_warps} warps, {config.num_stages} stages"
+    )
+
+
+def _found(
+    mode: str, of: str, seed: str | None, name: str | None, tried: Mapping[str, Tried]
+) -> dict[str, Any]:
+    options = {option: asdict(became) for option, became in tried.items()}
+    return {"mode": mode, "of": of, "seed": seed, "best": name, "options": options}
+
+
+def _refusal(subject: _Subject, mode: str, rows: Rows) -> str | None:
+    """Why rows cannot be taken: they do not fit the chip, or are wrong."""
+    from triton.errors import TritonError
+
+    try:
+        with configs.launched_with(rows):
+            wrong = problem(subject.small.check(True))
+            if wrong is None:  # once, so that a refusal at the timed shape shows before timing
+                timed = _timed(subject, mode, rows)
+                timed.run(timed.prepare() if timed.prepare else None)
+    except TritonError as error:  # out of registers or shared memory, or no code for them
+        return error_line(error)
+    except RuntimeError as error:
+        tiles = {launch: _name(c) for launch, c in rows.items() if c}
+        raise BackendError(f"bench tune: {subject}, {tiles}: {error_line(error)}") from error
+    return wrong
+
+
+def _time(
+    subject: _Subject, mode: str, options: Mapping[str, Rows], *, config: TuneConfig, timer: Timer
+) -> dict[str, list[float]]:
+    timed = {name: _timed(subject, mode, rows) for name, rows in options.items()}
+    return interleave(timed, timer, rounds=config.rounds, seconds=config.seconds)
+
+
+def _timed(subject: _Subject, mode: str, rows: Rows) -> Timed:
+    """One pass of training: the forward keeps what the backward needs."""
+    contender = subject.large
+
+    def run(prepared: Any) -> object:
+        with configs.launched_with(rows):
+            return contender.forward() if mode == "forward" else contender.backward(prepared)
+
+    return Timed(run=run, prepare=None if mode == "forward" else contender.forward)

@@ -1,0 +1,51 @@
+"""Paged decoding: every contender reads the same keys, is right, and is counted."""
+
+import pytest
+import torch
+
+from diffattn.benchmark import paged as module
+from diffattn.benchmark.config import BenchConfig, Case
+from diffattn.benchmark.contender_names import contender_names
+from diffattn.benchmark.paged import paged_contenders
+from diffattn.benchmark.suites import plan
+
+CASE = Case(
+    suite="paged", device="cpu", dtype="float32", mode="decode",
+    shape={"B": 2, "H": 2, "d": 8, "N": 1, "S": 21, "page": 8},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("attention", [{}, {"attention": "v2"}], ids=("v1", "v2"))
+def test_every_contender_is_right(attention):
+    case = Case(**{**CASE.plain(), "shape": {**CASE.shape, **attention}})
+    contenders = paged_contenders(case)
+    assert tuple(c.name for c in contenders) == contender_names("paged")
+    ran = [c for c in contenders if c.refusal is None]
+    assert {c.name for c in ran} == {"sdpa", "reference", "gathered", "dense_decode"}
+    for contender in ran:
+        check = contender.check(False)
+        assert check["passed"], contender.name
+        assert check["compared"] == "everything"
+        assert contender.flops > 0
+
+
+def test_a_page_in_the_wrong_place_is_found(monkeypatch):
+    gather = module.gathered_pages
+    monkeypatch.setattr(module, "gathered_pages", lambda x, table: gather(x, table.flip(1)))
+    first, *_ = paged_contenders(CASE)
+    assert not first.check(False)["passed"]
+
+
+def test_pages_hold_the_cache():
+    x = torch.randn(2, 21, 3)
+    table = module._scattered(CASE)
+    assert sorted(table.flatten().tolist()) == list(range(6))
+    pool = module._in_pages(x, table, 8)
+    assert pool.shape == (6, 8, 3)
+    assert torch.equal(module.gathered_pages(pool, table)[:, :21], x)
+
+
+def test_the_plan_and_what_only_keeps():
+    (case, *_) = plan(BenchConfig(suite="paged", scale="quick", lengths=(64,)))
+    assert (case.mode, case.shape["page"], case.shape["S"]) == ("decode", 64, 64)
+    assert [c.name for c in paged_contenders(CASE, ("gathered",))] == ["sdpa", "gathered"]

@@ -1,0 +1,149 @@
+"""The tuner in the interpreter, at tiny size, with times that are made up."""
+
+import ast
+import json
+
+import pytest
+
+pytest.importorskip("triton")
+
+from triton.runtime.errors import OutOfResources
+
+from diffattn.benchmark import tune as module
+from diffattn.benchmark.tune import TuneConfig, lines_path, lines_text, tune
+from diffattn.errors import BackendError, ConfigError
+from diffattn.ops.diff_attention.triton import configs
+from diffattn.testing.chips import launched_as_on
+
+TINY = TuneConfig(
+    device="cpu", batch=1, num_heads=1, length=20, checked_length=20, head_dims=(32,), rounds=1,
+    seconds=0.0,
+)  # fmt: skip
+interpreted = pytest.mark.skipif(not configs.interpreted(), reason="runs in the interpreter")
+FEW = {
+    "fwd": [(128, 64, 8, 2), (16, 64, 4, 2)], "fwd_by_map": [(128, 64, 8, 2)],
+    "bwd": [(16, 128, 8, 2), (32, 128, 8, 2)], "dkq": [(16, 128, 8, 1)], "dv": [(32, 64, 4, 2)],
+    "dkv": [(32, 128, 8, 2), (32, 64, 4, 2)], "dk": [(16, 128, 8, 2)], "dq": [(128, 64, 8, 2)],
+    "softmax_fwd": [(128, 64, 4, 3)], "softmax_bwd": [(32, 128, 8, 2)],
+    "softmax_dkv": [(64, 128, 8, 2)], "softmax_dq": [(128, 64, 8, 2)],
+}  # fmt: skip
+
+
+class FakeTimer:
+    """Seconds by the tiles that a run would launch; nothing is launched."""
+
+    def __init__(self, monkeypatch):
+        interpreter = pytest.importorskip("triton.runtime.interpreter")
+        launch, self.launched, self.timing = interpreter.GridExecutor.__call__, [], False
+
+        def call(executor, *args, **options):
+            if self.timing:
+                self.launched.append((executor.fn.__name__, options))
+            else:
+                launch(executor, *args, **options)
+
+        monkeypatch.setattr(interpreter.GridExecutor, "__call__", call)
+
+    def repeats(self, seconds, timed):
+        return 1
+
+    def sample(self, timed, repeats):
+        self.timing = True
+        prepared = timed.prepare() if timed.prepare else None
+        self.launched.clear()
+        timed.run(prepared)
+        self.timing = False
+        launches = [(name, x) for name, x in self.launched if "preprocess" not in name]
+        self.launched.clear()
+        # Small tiles of queries are fast here, and so are passes of few launches.
+        return sum(1.0 + options["BLOCK_M"] / 1_000 for _, options in launches)
+
+
+@pytest.fixture
+def few(monkeypatch):
+    tiles = {name: tuple(configs.LaunchConfig(*x) for x in of) for name, of in FEW.items()}
+    monkeypatch.setattr(configs, "CANDIDATES", tiles)
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("attentions", "searches"),
+    [(("v1",), 10 + 6), pytest.param(("v1", "v2"), 10 + 6 + 10, marks=pytest.mark.scheduled)],
+    ids=("v1", "all"),
+)
+def test_the_whole_search(tmp_path, monkeypatch, few, attentions, searches):
+    monkeypatch.setattr(module, "ATTENTIONS", attentions)
+
+    def refuse(rows, launched=configs.launched_with):
+        config = rows.get("dkv")
+        if config and config.block_n == 64:
+            raise OutOfResources(9, 1, "shared memory")
+        return launched(rows)
+
+    monkeypatch.setattr(configs, "launched_with", refuse)
+    out = tmp_path / "tune.json"
+    said = []
+    with launched_as_on(90):
+        record = tune(TINY, out, timer=FakeTimer(monkeypatch), on_message=said.append)
+    kept = json.loads(out.read_text())
+    assert kept == json.loads(json.dumps(record)) | {"checksum": kept["checksum"]}
+    assert kept["complete"]
+    assert kept["row"] == 90
+    assert {"commit", "versions", "hardware", "created", "settings"} <= set(kept)
+    found = {(s["operator"], s["mode"], s["of"]): s for s in kept["searches"]}
+    assert len(found) == len(said) == searches
+    forward = found["diff v1", "forward", "fwd"]
+    assert (forward["seed"], forward["best"]) == (
+        "128 x 64, 8 warps, 2 stages", "16 x 64, 4 warps, 2 stages",
+    )  # fmt: skip
+    assert forward["options"][forward["best"]]["seconds"]["median"] == 1.016
+    refused = found["diff v1", "backward", "dkv"]["options"]["32 x 64, 4 warps, 2 stages"]
+    assert refused["refused"].startswith("OutOfResources: out of resource: shared memory")
+    assert refused["seconds"] is None
+    forms = found["diff v1", "backward", "forms"]
+    assert (forms["best"], forms["in_order"]) == ("bwd", "dkv + dq")
+    assert set(forms["options"]) == {"bwd", "dkq + dv", "dkv + dq", "dk + dv + dq"}
+    row = ast.literal_eval("{" + lines_path(out).read_text() + "}")[90]
+    assert row["fwd"][0] == (16, 64, 4, 2)
+    assert row["bwd"][0] == (16, 128, 8, 2)
+    seeds = configs.table_row(90)
+    assert row["fwd"][1] == seeds["fwd"][1]  # of a width that was not searched
+    assert row["softmax_bwd"] == (None, None, (32, 128, 8, 2), seeds["softmax_bwd"][3])
+    assert configs.table_row(90) == seeds
+
+
+@interpreted
+def test_a_wrong_candidate_is_not_timed(monkeypatch, few):
+    with launched_as_on(90):
+        subject = module._subjects(TINY, 90)[0]
+    wrong = {"passed": False, "worst": "output", "error": 1.0, "budget": 0.5}
+    object.__setattr__(subject, "small", type("Small", (), {"check": lambda _, grad: wrong})())
+    assert module._refusal(subject, "forward", {}) == (
+        "output: error 1.00e+00 against the float64 reference, budget 5.00e-01"
+    )
+
+
+@interpreted
+def test_another_error_is_one_line(few):
+    def broken(_, gradients):
+        raise RuntimeError("illegal\naddress")
+
+    with launched_as_on(90):
+        subject = module._subjects(TINY, 90)[0]
+    object.__setattr__(subject, "small", type("Small", (), {"check": broken})())
+    rows = {"fwd": configs.LaunchConfig(16, 64, 4, 2)}
+    with pytest.raises(BackendError, match=r"fwd.*16 x 64.*RuntimeError: illegal address$"):
+        module._refusal(subject, "forward", rows)
+
+
+def test_the_lines_of_the_table_as_they_stand():
+    """Written as source they give the table back."""
+    for row in configs.CAPABILITIES:
+        text = lines_text(row, configs.table_row(row))
+        assert ast.literal_eval("{" + text + "}") == {row: configs.table_row(row)}
+
+
+@interpreted
+def test_the_interpreter_has_no_tiles_to_tune(tmp_path):
+    with pytest.raises(ConfigError, match="must run on a GPU, got triton's interpreter"):
+        tune(TINY, tmp_path / "tune.json", timer=None)
