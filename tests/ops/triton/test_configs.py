@@ -94,8 +94,9 @@ def test_a_tuner_would_try_every_seed(capability, launch):
 
 
 def test_a_tuner_has_candidates_for_every_launch():
+    """Also for ``dkq``, which no chip needs by count: a device may find it faster."""
     of_table = {launch for row in configs.CAPABILITIES for launch in configs.table_row(row)}
-    assert of_table == set(configs.CANDIDATES)
+    assert of_table | {"dkq"} == set(configs.CANDIDATES)
 
 
 def test_rows_are_put_in_place_and_taken_away(monkeypatch):
