@@ -1,8 +1,9 @@
 """The launch tiles of five chips in Triton's interpreter, in 16 bits, against float64.
 
-Every tile of the launch table runs, at lengths just over one tile in each direction: full tiles,
-the diagonal, the last partial tile, the masked and the unmasked loop. A push runs each distinct
-tile with two masks, the scheduled tier with all of them. Shared DIFF calls the operator as V1 does.
+Every launch of the table that a chip can choose runs, at lengths just over one tile in each
+direction: full tiles, the diagonal, the last partial tile, the masked and the unmasked loops; the
+backward in the form with the fewest products and in the one whose sums have an order. A push runs
+each with one mask, the scheduled tier with all of them. Shared DIFF calls the operator as V1 does.
 """
 
 from dataclasses import dataclass
@@ -31,22 +32,33 @@ FORMS = {"v1": (False, 2), "v2": (True, 1), "softmax": (True, 1), "v1-narrow": (
 """Whether the maps share their keys, and Dv / D."""
 EVERY_PUSH = ("v1", "v2", "softmax")
 """The forms of the layers; the others are shapes that the operators accept as well."""
-PASSES = ("fwd", "dkv", "dk", "dv", "dq")
+ORDERS = {"one-kernel": False, "in-order": True}
+"""Whether the backward adds in order: by name, the two forms of one call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launches:
-    """The tiles of all passes of one form, width and chip."""
+    """The launches of one form and width on a chip, for both orders of the backward's sums."""
 
     form: str
     head_dim: int
-    tiles: tuple[tuple[int, int] | None, ...]
-    """Queries and keys per pass of ``PASSES``."""
+    forward: tuple[tuple[str, int, int], ...]
+    """Each launch with its queries and keys per tile."""
+    one_kernel: tuple[tuple[str, int, int], ...]
+    in_order: tuple[tuple[str, int, int], ...]
+
+    def of(self, order):
+        return self.forward + (self.in_order if ORDERS[order] else self.one_kernel)
 
     @property
-    def longest(self):
-        """The most queries and the most keys in a tile of any pass."""
-        return (max(sizes) for sizes in zip(*filter(None, self.tiles), strict=True))
+    def orders(self):
+        """Both, or the one where the table has nothing that adds in any order."""
+        return [x for x in ORDERS if ORDERS[x] or self.one_kernel != self.in_order]
+
+    def longest(self, order):
+        """The most queries and the most keys in a tile of any launch."""
+        _, queries, keys = zip(*self.of(order), strict=True)
+        return max(queries), max(keys)
 
 
 def shapes(form, head_dim):
@@ -56,16 +68,35 @@ def shapes(form, head_dim):
             "value_dim": ratio * head_dim, "shared_keys": shared_keys}  # fmt: skip
 
 
+def launches_of(form, head_dim, chip):
+    """What the table says; ``test_the_tiles_launched_are_those_of_the_chip`` sees what runs."""
+    is_softmax = form.startswith("softmax")
+    shared_keys, ratio = FORMS[form]
+    row = configs.capability_row(*divmod(chip, 10))
+
+    def row_of(launch):
+        launch = "softmax_" + launch if is_softmax else launch
+        shared = shared_keys and not is_softmax
+        return configs.seed(launch, head_dim, ratio * head_dim, row, shared)
+
+    def tiles(forms, in_order=False):
+        chosen = configs.choose(forms, row_of, in_order)
+        return tuple((name, x.block_m, x.block_n) for name, x in chosen.items())
+
+    return Launches(
+        form=form,
+        head_dim=head_dim,
+        forward=tiles(configs.FORWARD_FORMS),
+        one_kernel=tiles(configs.BACKWARD_FORMS),
+        in_order=tiles(configs.BACKWARD_FORMS, in_order=True),
+    )
+
+
 def chips_by_launches():
     """All distinct launches with the chips that make them."""
     chips = {}
     for form, head_dim, chip in product(FORMS, WIDTHS, CAPABILITIES):
-        value_dim = FORMS[form][1] * head_dim
-        prefix = "softmax_" if form.startswith("softmax") else ""
-        row = configs.capability_row(*divmod(chip, 10))
-        seeds = [configs.seed(prefix + name, head_dim, value_dim, row) for name in PASSES]
-        tiles = tuple(x and (x.block_m, x.block_n) for x in seeds)
-        chips.setdefault(Launches(form=form, head_dim=head_dim, tiles=tiles), []).append(chip)
+        chips.setdefault(launches_of(form, head_dim, chip), []).append(chip)
     return chips
 
 
@@ -92,47 +123,76 @@ MASKS = tuple(lengths_and_masks(64, 64))
 
 
 def every_case():
-    """Each launch with each mask in bfloat16, and with one mask in float16.
+    """Each launch with each mask in bfloat16, and with one mask in float16, in both orders.
 
     Launches take turns with the masks, so that a push meets every mask of every form.
     """
     for i, launches in enumerate(LAUNCHES):
-        for j, mask in enumerate(MASKS):
-            is_pushed = launches.form in EVERY_PUSH and (j - i) % len(MASKS) in (0, 3)
-            yield launches, mask, torch.bfloat16, is_pushed
-        yield launches, MASKS[(i + 1) % len(MASKS)], torch.float16, i % 4 == 0
+        for k, order in enumerate(launches.orders):
+            turn = (i + 3 * k) % len(MASKS)
+            for j, mask in enumerate(MASKS):
+                pushed = launches.form in EVERY_PUSH and j == turn
+                yield launches, mask, torch.bfloat16, order, pushed and not is_half(i, k)
+            pushed = launches.form in EVERY_PUSH and is_half(i, k)
+            yield launches, MASKS[turn], torch.float16, order, pushed
 
 
-def named(launches, mask, dtype, is_pushed):
+def is_half(i, k):
+    """Which of the pushed cases are in float16: one of four."""
+    return (i + k) % 4 == 0
+
+
+def named(launches, mask, dtype, order, is_pushed):
     chips = "+".join(f"sm_{chip}" for chip in LAUNCHES[launches])
     kind = "bf16" if dtype == torch.bfloat16 else "fp16"
-    name = f"{launches.form}-d{launches.head_dim}-{chips}-{mask}-{kind}"
+    name = f"{launches.form}-d{launches.head_dim}-{chips}-{mask}-{kind}-{order}"
     marks = () if is_pushed else pytest.mark.scheduled
-    return pytest.param(launches, mask, dtype, id=name, marks=marks)
+    return pytest.param(launches, mask, dtype, order, id=name, marks=marks)
 
 
-@pytest.mark.parametrize(("launches", "mask", "dtype"), [named(*case) for case in every_case()])
-def test_real_tiles(launches, mask, dtype):
+@pytest.fixture
+def adds(monkeypatch):
+    """Choose the order of sums by name; the tests of this folder otherwise ask for one order.
+
+    What fills unwritten memory with NaN stays on, which asking torch for any order would end.
+    """
+    return lambda order: monkeypatch.setattr(configs, "adds_in_order", lambda q: ORDERS[order])
+
+
+@pytest.mark.parametrize(
+    ("launches", "mask", "dtype", "order"), [named(*case) for case in every_case()]
+)
+def test_real_tiles(launches, mask, dtype, order, adds):
     """Output and every gradient stay within twice the error that rounding alone causes."""
+    adds(order)
     op = softmax if launches.form.startswith("softmax") else differential
-    options = lengths_and_masks(*launches.longest)[mask]
+    options = lengths_and_masks(*launches.longest(order))[mask]
     case = OpCase(name=mask, **(shapes(launches.form, launches.head_dim) | options))
     with launched_as_on(LAUNCHES[launches][0]):
         assert_close_to_reference(op, inputs_of(op, case, dtype=dtype), backend="triton")
 
 
-def test_a_push_meets_every_tile_of_every_chip_and_every_mask():
+def test_a_push_meets_every_launch_of_every_chip_and_every_mask():
     pushed = [case for case in every_case() if case[-1]]
-    chips = {(chip, x.form, x.head_dim) for x, *_ in pushed for chip in LAUNCHES[x]}
-    assert chips >= set(product(CAPABILITIES, EVERY_PUSH, WIDTHS))
-    tiles = {(x.form, x.tiles) for x, *_ in pushed}
-    assert tiles >= {(x.form, x.tiles) for x in LAUNCHES if x.form in EVERY_PUSH}
+    met = {(chip, x.form, x.head_dim, order) for x, *_, order, _ in pushed for chip in LAUNCHES[x]}
+    wanted = set(product(CAPABILITIES, EVERY_PUSH, WIDTHS))
+    assert {x[:3] for x in met} == {x[:3] for x in met if x[3] == "in-order"} == wanted
+    launched = {(x.form, x.head_dim, tile) for x, *_, order, _ in pushed for tile in x.of(order)}
+    assert launched == {
+        (x.form, x.head_dim, tile)
+        for x in LAUNCHES if x.form in EVERY_PUSH
+        for order in ORDERS for tile in x.of(order)
+    }  # fmt: skip
+    names = {name for *_, (name, *_) in launched}
+    assert names == {x for form in (*configs.FORWARD_FORMS, *configs.BACKWARD_FORMS) for x in form}
     assert {(x.form, mask) for x, mask, *_ in pushed} >= set(product(EVERY_PUSH, MASKS))
-    assert {dtype for _, _, dtype, _ in pushed} == {torch.bfloat16, torch.float16}
+    assert {dtype for _, _, dtype, *_ in pushed} == {torch.bfloat16, torch.float16}
 
 
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("form", ["v1", "softmax"])
 @pytest.mark.parametrize("chip", CAPABILITIES)
-def test_the_tiles_launched_are_those_of_the_chip(chip, monkeypatch):
+def test_the_tiles_launched_are_those_of_the_chip(chip, form, order, adds, monkeypatch):
     interpreter = pytest.importorskip("triton.runtime.interpreter")
     launched, run = [], interpreter.GridExecutor.__call__
 
@@ -141,14 +201,14 @@ def test_the_tiles_launched_are_those_of_the_chip(chip, monkeypatch):
         run(self, *args, **options)
 
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", record)
-    (launches,) = (
-        x for x in LAUNCHES if (x.form, x.head_dim) == ("v1", 128) and chip in LAUNCHES[x]
-    )
-    case = OpCase(name="", num_queries=2, **shapes("v1", 128))
-    inputs = inputs_of(differential, case, dtype=torch.bfloat16)
+    adds(order)
+    op = softmax if form == "softmax" else differential
+    case = OpCase(name="", num_queries=2, **shapes(form, 128))
+    inputs = inputs_of(op, case, dtype=torch.bfloat16)
     with launched_as_on(chip):
-        differential(*inputs.tensors().values(), backend="triton").sum().backward()
-    assert [x for x in launched if x[1]] == [x for x in launches.tiles if x]
+        op(*inputs.tensors().values(), backend="triton").sum().backward()
+    expected = [tile for _, *tile in launches_of(form, 128, chip).of(order)]
+    assert [list(x) for x in launched if x[1]] == expected
 
 
 DECODE_MASKS = {
