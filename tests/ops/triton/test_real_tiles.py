@@ -184,7 +184,8 @@ def test_a_push_meets_every_launch_of_every_chip_and_every_mask():
         for order in ORDERS for tile in x.of(order)
     }  # fmt: skip
     names = {name for *_, (name, *_) in launched}
-    assert names == {x for form in (*configs.FORWARD_FORMS, *configs.BACKWARD_FORMS) for x in form}
+    forms = (*configs.FORWARD_FORMS, *configs.BACKWARD_FORMS)
+    assert names == {x for form in forms for x in form} - {"dkq"}  # which no chip needs
     assert {(x.form, mask) for x, mask, *_ in pushed} >= set(product(EVERY_PUSH, MASKS))
     assert {dtype for _, _, dtype, *_ in pushed} == {torch.bfloat16, torch.float16}
 
