@@ -100,10 +100,11 @@ def _summary(counts: Mapping[str, int]) -> str:
         f"{counts[name]} {name}" for name in ("inconclusive", "uninformative", "not run")
     )
     return (
-        f"Of {plural(whole, 'claim')} of the papers, {answered} could be answered by the records "
-        f"on this page: {counts['agrees']} agrees and {counts['disagrees']} disagrees. The others: "
-        f"{rest}. An answer is about the models that were measured, whose sizes stand in their "
-        "records, not about models of the papers' sizes."
+        f"Of {plural(whole, 'claim')}, the papers' own or drawn from them (“ours”, “asked”), "
+        f"{answered} could be answered by the records on this page (agrees: {counts['agrees']}, "
+        f"disagrees: {counts['disagrees']}). The others: {rest}. An answer is about the models "
+        "that were measured: the committed ones have a few million parameters at most, the papers' "
+        "0.8 to 13 billion."
     )
 
 
