@@ -46,6 +46,13 @@ def test_a_row_is_measured_again_only_if_what_is_compiled_has_changed(tmp_path, 
     assert "12 launches, 12 clean" in (tmp_path / "page.md").read_text("utf-8")
 
 
+def test_an_unknown_chip_is_refused_before_anything_is_written(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        aot_table.main([str(tmp_path / "table.jsonl"), "75"])
+    assert "capability must be in {80, 86, 90, 100, 120}, got 75" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "waste", [{"work_ratio": 4 / 3}, {"loop_copies": 1}, {"loop_reloads": 1}, {"broken": "no"}]
 )

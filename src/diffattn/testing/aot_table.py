@@ -211,6 +211,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, help="write the table as Markdown")
     parser.add_argument("--before", type=Path, help="an older file, to stand beside it on the page")
     options = parser.parse_args(arguments)
+    unknown = [x for x in options.capability if x not in SHARED_BYTES]
+    if unknown:
+        known_chips = ", ".join(map(str, SHARED_BYTES))
+        parser.error(f"capability must be in {{{known_chips}}}, got {unknown[0]}")
     known = read_rows(options.file)
     rows = []
     for capability in options.capability or SHARED_BYTES:
