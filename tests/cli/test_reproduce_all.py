@@ -60,7 +60,9 @@ def test_the_page_names_what_has_just_run(tmp_path):
     outline = outline_of(content)
     assert "own" in outline.ids
     assert "text/report.html" in outline.loads
-    assert "the verdicts on this page rest on the committed records" in " ".join(outline.text)
+    text = " ".join(outline.text)
+    assert "is no evidence" in text
+    assert "the verdicts on this page, which rest on the committed records" in text
     assert "published/scaling" in content
 
 
