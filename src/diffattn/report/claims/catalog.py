@@ -79,20 +79,21 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="size", expects="below", bound=1.0, source=f"{V1}, section 3.2, Fig. 3a",
         says="6.8B parameters do what 11B of the Transformer do: 62.2 %.",
-        effect="parameters over the Transformer's at equal loss, by fits, at the middle size",
+        effect="DIFF V1's parameters over the Transformer's at equal loss, by fits, at the middle "
+        "size",
         commands=commands.SCALING, record=SCALING, measure=scaling_ratio("parameters", "diff"),
     ),
     Claim(
         id="tokens", expects="below", bound=1.0, source=f"{V1}, section 3.2, Fig. 3b",
         says="160B tokens do what 251B of the Transformer do: 63.7 %.",
-        effect="tokens over the Transformer's at equal loss, by fits to whole runs, at the middle "
-        "budget",
+        effect="DIFF V1's tokens over the Transformer's at equal loss, by fits to whole runs, at "
+        "the middle budget",
         commands=commands.SCALING, record=SCALING, measure=scaling_ratio("tokens", "diff"),
     ),
     Claim(
         id="lm-tasks", expects="above", bound=0.0, source=f"{V1}, Table 8",
         says="Mean zero-shot accuracy on 7 tasks 56.2 against 55.4 % (3B, 350B tokens).",
-        effect=f"mean accuracy {_SCORE}",
+        effect=f"DIFF V1's mean accuracy {_SCORE}",
         commands=commands.evaluation(
             "table8", "lm_tasks", small=("lm_tasks.data=LM_EVAL",), whole=("lm_tasks.data=LM_EVAL",)
         ),
@@ -101,21 +102,22 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="long-context", expects="below", bound=0.0, source=f"{V1}, section 3.3, Fig. 4",
         says="The average loss up to 64K tokens is lower at every position (no numbers printed).",
-        effect="loss on the last quarter of the context minus the Transformer's, nats per token",
+        effect="DIFF V1's loss on the last quarter of the context minus the Transformer's, nats "
+        "per token",
         commands=commands.TEXT, record=TEXT,
         measure=loss_difference("diff", "softmax", part="quarter_4"),
     ),
     Claim(
         id="context-recall", expects="below", bound=0.0, source=f"{V1}, Table 6",
         says="Loss on n-grams repeated in the context 0.880 against 0.898.",
-        effect="loss on repeated bigrams minus the Transformer's, nats per token",
+        effect="DIFF V1's loss on repeated bigrams minus the Transformer's, nats per token",
         commands=commands.TEXT, record=TEXT,
         measure=loss_difference("diff", "softmax", part="repeated_bigram"),
     ),
     Claim(
         id="needles", expects="above", bound=0.0, source=f"{V1}, Table 2",
         says="Of 6 needles 2 asked for, recall 0.85 against 0.55 (3B, 4K).",
-        effect=f"mean recall {_SCORE}",
+        effect=f"DIFF V1's mean recall {_SCORE}",
         commands=commands.evaluation(
             "table2", "needle",
             small=("needle.lengths=[256]", "needle.tasks=[[1,1],[2,1]]"),
@@ -126,26 +128,27 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="recall-can", expects="above", bound=0.0, source=f"{V1}, Table 2 (our small version)",
         says="DIFF retrieves among noise what the Transformer does not: 0.85 against 0.55.",
-        effect="share of seeds that learn noisy recall, minus the Transformer's",
+        effect="share of DIFF V1's seeds that learn noisy recall, minus the Transformer's",
         commands=commands.RECALL, record=RECALL, measure=recall_share("noisy_recall", "diff"),
     ),
     Claim(
         id="recall-sooner", expects="below", bound=0.0, source="ours, after Table 2",
         says="DIFF learns to retrieve among noise sooner (not printed: ours).",
-        effect="steps until noisy recall is learned, minus the Transformer's",
+        effect="DIFF V1's steps until noisy recall is learned, minus the Transformer's",
         commands=commands.RECALL, record=RECALL, measure=recall_steps("noisy_recall", "diff"),
     ),
     Claim(
         id="answer-attention", expects="above", bound=0.0, source=f"{V1}, Table 3",
         says="Attention on the answer 0.27 to 0.40 against 0.03 to 0.09.",
-        effect=f"share of attention on the answer {_SCORE}",
+        effect=f"DIFF V1's share of attention on the answer {_SCORE}",
         commands=_TABLE3,
         record=EVALUATIONS, measure=evaluated("attention_segments", "answer", "diff"),
     ),
     Claim(
         id="noise-attention", expects="below", bound=0.0, source=f"{V1}, Table 3",
         says="Attention on noise 0.01 to 0.02 against 0.49 to 0.54.",
-        effect=f"share of absolute attention on noise {_SCORE} (signed parts could cancel)",
+        effect=f"DIFF V1's share of absolute attention on noise {_SCORE} (signed parts could "
+        "cancel)",
         commands=_TABLE3,
         record=EVALUATIONS,
         measure=evaluated(
@@ -156,7 +159,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="many-shot", expects="above", bound=0.0, source=f"{V1}, section 3.4, Fig. 6",
         says="Many-shot classification 5.2 to 21.6 points better (64K).",
-        effect=f"mean accuracy {_SCORE}",
+        effect=f"DIFF V1's mean accuracy {_SCORE}",
         commands=commands.evaluation(
             "fig6", "many_shot", small=("many_shot.data=ICL", "many_shot.shots=[6]"),
             whole=("many_shot.data=ICL",),
@@ -166,7 +169,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="order", expects="below", bound=0.0, source=f"{V1}, section 3.4, Fig. 7, 11",
         says="Best minus worst accuracy over 10 orders 4 against 19 points (TREC).",
-        effect=f"margin over orders {_SCORE}",
+        effect=f"DIFF V1's margin over orders {_SCORE}",
         commands=commands.evaluation(
             "fig11", "order",
             small=("order_robustness.data=ICL", "order_robustness.per_class=1"),
@@ -178,7 +181,8 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="hallucination-summaries", expects="above", bound=0.0, source=f"{V1}, Table 4",
         says="Summaries without hallucination 0.53, 0.41, 0.61 against 0.44, 0.32, 0.42.",
-        effect=f"share that a judge accepts {_SCORE}; judged by 'diffattn judge'",
+        effect=f"share of DIFF V1's texts that a judge accepts {_SCORE}; judged by "
+        "'diffattn judge'",
         commands=commands.evaluation(
             "table4", "hallucination", small=("hallucination.data=ARTICLES",),
             whole=("hallucination.data=ARTICLES",), then=commands.JUDGE,
@@ -191,7 +195,8 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="hallucination-answers", expects="above", bound=0.0, source=f"{V1}, Table 4",
         says="Answers without hallucination 0.39, 0.46, 0.36 against 0.28, 0.36, 0.29.",
-        effect=f"share that a judge accepts {_SCORE}; judged by 'diffattn judge'",
+        effect=f"share of DIFF V1's texts that a judge accepts {_SCORE}; judged by "
+        "'diffattn judge'",
         commands=commands.evaluation(
             "table4", "hallucination",
             small=("hallucination.data=ARTICLES", "hallucination.dataset=qasper"),
@@ -205,7 +210,8 @@ CLAIMS: tuple[Claim, ...] = (
     *(
         Claim(
             id=name, expects="below", bound=1.0, source=f"{V1}, Table 5", says=says,
-            effect=f"{metric} over the Transformer's, geometric mean over seeds of the models",
+            effect=f"DIFF V1's {metric} over the Transformer's, geometric mean over seeds of the "
+            "models",
             commands=_TABLE5, record=EVALUATIONS,
             measure=evaluated_ratio("outliers", metric, "diff"),
         )
@@ -220,7 +226,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="quantised-logits", expects="above", bound=0.0, source=f"{V1}, Fig. 8",
         says="With logits of 4 bits HellaSwag falls from 66.2 to 58.8, the Transformer's from 63.4 "
         "to 33.9 %.",
-        effect=f"change of accuracy by 4-bit logits {_SCORE}",
+        effect=f"DIFF V1's change of accuracy by 4-bit logits {_SCORE}",
         commands=commands.evaluation(
             "fig8", "quantized_logits", small=("quantized_logits.window_tokens=128",),
         ),
@@ -288,14 +294,14 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="training-cost", expects="below", bound=1 / 0.88, source=f"{V1}, Table 7",
         says="Training throughput is 6 to 12 % lower (H100).",
-        effect="time of a training step over the Transformer's by the same technique",
+        effect="time of DIFF V1's training step over the Transformer's by the same technique",
         commands=commands.bench("models"), record=BENCHMARKS,
         measure=time_ratio("diff", mode="forward_backward"),
     ),
     Claim(
         id="forward-cost", expects="below", bound=1 / 0.90, source=f"{V1}, Table 7",
         says="Prefill throughput is 5 to 10 % lower (H100).",
-        effect="time of a forward pass over the Transformer's by the same technique",
+        effect="time of DIFF V1's forward pass over the Transformer's by the same technique",
         commands=commands.bench("models"), record=BENCHMARKS,
         measure=time_ratio("diff", mode="forward"),
     ),
@@ -309,15 +315,16 @@ CLAIMS: tuple[Claim, ...] = (
         id="shared-parameters", expects="below", bound=1.0, source=f"{SHARED}, as summarised",
         says="Shared DIFF needs 24 to 40 % fewer parameters (a reading of scaling fits at equal "
         "loss).",
-        effect="parameters over the Transformer's at equal loss, by fits, at the middle size",
+        effect="Shared DIFF's parameters over the Transformer's at equal loss, by fits, at the "
+        "middle size",
         commands=commands.SCALING, record=SCALING,
         measure=scaling_ratio("parameters", "shared_diff"),
     ),
     Claim(
         id="shared-tokens", expects="below", bound=1.0, source=f"{SHARED}, as summarised",
         says="Shared DIFF needs 11 to 30 % fewer training tokens.",
-        effect="tokens over the Transformer's at equal loss, by fits to whole runs, at the middle "
-        "budget",
+        effect="Shared DIFF's tokens over the Transformer's at equal loss, by fits to whole runs, "
+        "at the middle budget",
         commands=commands.SCALING, record=SCALING,
         measure=scaling_ratio("tokens", "shared_diff"),
     ),
@@ -385,7 +392,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="v2-decode", expects="below", bound=1.1, source=V2,
         says="V2 decodes as fast as the Transformer: the same keys and values are read.",
-        effect="time of a decoding step over the Transformer's by the same technique",
+        effect="time of DIFF V2's decoding step over the Transformer's by the same technique",
         commands=commands.bench("decode", "--attention v2"), record=BENCHMARKS,
         measure=time_ratio("", mode="decode", suite="decode", attention="v2"),
     ),

@@ -69,7 +69,7 @@ def recall_steps(task: str, variant: str, baseline: str = "softmax") -> Measure:
         why = _recall_why_not(entry, "sooner", variant, interval.mean < 0)
         return Measured(
             effect=interval.mean, low=interval.low, high=interval.high, n=len(values),
-            p=test["log_rank"], uninformative=why,
+            p=test["log_rank"], uninformative=why, digits=0,
         )  # fmt: skip
 
     return measure

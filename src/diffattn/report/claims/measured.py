@@ -32,6 +32,8 @@ class Measured:
     """Why the effect says nothing about the claim; empty if it does."""
     note: str = ""
     """What it was measured on."""
+    digits: int = 3
+    """Decimals that mean something."""
 
 
 Measure = Callable[[ClaimRecords], Measured | None]

@@ -149,9 +149,9 @@ def _numbers(of: Measured | None, p_holm: float | None) -> tuple[str, str, str, 
         return (MISSING,) * 5
     ends = MISSING
     if of.low is not None and of.high is not None and of.low < of.high:
-        ends = f"{number(of.low, 3)} to {number(of.high, 3)}"
+        ends = f"{number(of.low, of.digits)} to {number(of.high, of.digits)}"
     count = f"{of.n} {of.of}" + (f" ({of.note})" if of.note else "")
-    return number(of.effect, 3), ends, count, _p(of.p), _p(p_holm)
+    return number(of.effect, of.digits), ends, count, _p(of.p), _p(p_holm)
 
 
 def _p(p: float | None) -> str:

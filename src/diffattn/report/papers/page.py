@@ -29,13 +29,31 @@ VERDICTS = {
 }
 """Each with its sign: colour alone would not tell them apart."""
 MEANINGS = {
-    "agrees": "the paired 95 % interval, or the test after Holm's adjustment over all claims, lies "
-    "on the side that the paper says",
-    "disagrees": "it lies on the other side",
-    "inconclusive": "it lies on neither, or there are fewer than three seeds",
-    "uninformative": "the record cannot tell: a control does as well, or no model beats it",
+    "agrees": "measured on the side that the paper says, beyond the spread of at least three seeds",
+    "disagrees": "measured on the other side, beyond that spread",
+    "inconclusive": "a fair test that did not decide: more seeds may",
+    "uninformative": "more seeds would not help: a control without the second map does as well, or "
+    "the models have not learned what is asked",
     "not run": "there is no record",
 }
+WORDS = {
+    "seed": "A model is trained several times from other random weights, its seeds. Models are "
+    "compared seed by seed; the spread of these differences gives the 95 % interval.",
+    "p, Holm": "The probability of a difference as large by chance. With many claims some would "
+    "pass by luck, so Holm's rule makes each one harder to pass; a verdict needs 0.05 or less "
+    "after it. Times and counts are not tested: there the whole range must lie on one side.",
+    "control": "A model that has what the claim is about only in part: no attention at all, or one "
+    "map scaled or shifted. If it gains as much, the second map does not explain the gain.",
+    "nats per token": "The unit of the loss: how surprised a model is by each token of unseen "
+    "text, in natural logarithms. Lower is better; 0.01 is small, 0.1 is much.",
+    "λ, λ_init": "The learned weight of the second map; λ_init is the number near which it starts.",
+    "head norm": "After the subtraction DIFF V1 and Shared DIFF scale the output of each head to a "
+    "fixed size. V2 does not.",
+    "V1, V2, Shared DIFF": "V1 is the first paper's. V2 gives both maps the same keys and each token "
+    "a λ of its own. Shared DIFF gives both maps common weights, and each a small update of its "
+    "own.",
+}
+"""What a reader without the papers has to know."""
 
 
 def papers_page(
@@ -64,6 +82,7 @@ def papers_page(
             for verdict, sign in VERDICTS.items()
         ],
         "signs": VERDICTS,
+        "words": WORDS,
         "answers": [of for of in findings if of.verdict in ("agrees", "disagrees")],
         "reasons": _reasons(findings),
         "gaps": list(gaps),

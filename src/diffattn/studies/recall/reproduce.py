@@ -84,7 +84,9 @@ def _run_study(
         if workers == 1:
             run_here(waiting, folder / "runs", train_recall, on_progress=on_progress)
         else:
-            run_members(waiting, None, folder / "runs", workers=workers, on_progress=on_progress)
+            run_members(
+                waiting, None, folder / "runs", workers=workers, on_progress=on_progress, short=True
+            )
         names = [member.config.name for member in members]
         return {name: read_json(folder / "runs" / name / "results.json") for name in names}
 

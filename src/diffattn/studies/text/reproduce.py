@@ -70,7 +70,7 @@ def reproduce(
     same call again continues what was interrupted.
 
     Args:
-        scale: ``"smoke"`` (a minute), ``"laptop"`` (under ten minutes), ``"study"`` (days) or
+        scale: ``"smoke"`` (a minute), ``"laptop"`` (under ten minutes), ``"study"`` (a day) or
             ``"workstation"`` (one GPU).
         kind: ``"text"``; or ``"ablations"`` for Table 6, V2's ablations and the other reading of
             Shared DIFF's norm, or ``"rank"`` for Shared DIFF's rank and λ_init. These have one
