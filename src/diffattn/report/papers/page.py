@@ -49,9 +49,9 @@ WORDS = {
     "λ, λ_init": "The learned weight of the second map; λ_init is the number near which it starts.",
     "head norm": "After the subtraction DIFF V1 and Shared DIFF scale the output of each head to a "
     "fixed size. V2 does not.",
-    "V1, V2, Shared DIFF": "V1 is the first paper's. V2 gives both maps the same keys and each token "
-    "a λ of its own. Shared DIFF gives both maps common weights, and each a small update of its "
-    "own.",
+    "V1, V2, Shared DIFF": "V1 is the first paper's. V2 gives both maps the same keys and each "
+    "token a λ of its own. Shared DIFF gives both maps common weights, and each a small update of "
+    "its own.",
 }
 """What a reader without the papers has to know."""
 
