@@ -1,9 +1,11 @@
 """Benchmark records in a report and in a README, from made-up numbers."""
 
+import runpy
+import sys
+
 import pytest
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.records.results import BenchResult
 from diffattn.report.benchmarks import tables as bench_tables
 from diffattn.report.benchmarks.tables import markdown, read_results, replace_tables
 from diffattn.report.benchmarks.wording import targets_in_words
@@ -50,6 +52,17 @@ def test_marks_choose_and_generate(bench_result, tmp_path):
         replace_tables(text.replace("N=512,1024", "N=7"), tmp_path)
 
 
+def test_the_command_finds_records_from_where_it_is_called(bench_result, tmp_path, monkeypatch):
+    bench_result.write(tmp_path / "results" / "cpu.json")
+    page = tmp_path / "docs" / "page.md"
+    page.parent.mkdir()
+    page.write_text("<!-- bench: results/cpu.json suite=models -->\n<!-- /bench -->\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["tables", "docs/page.md"])
+    runpy.run_path(bench_tables.__file__, run_name="__main__")
+    assert "| 3b |" in page.read_text("utf-8")
+
+
 def test_targets_are_counted_and_misses_spelled_out(bench_result):
     text = targets_in_words(bench_result.cases)
     assert text.startswith("Targets: 1 of 2 met.\n  short by 0.06: chunked forward")
@@ -89,16 +102,3 @@ def test_missing_records_are_an_error_and_an_empty_folder_is_none(tmp_path):
     assert read_results([tmp_path]) == []
     with pytest.raises(CheckpointError, match="must exist, got none"):
         read_results([tmp_path / "nothing.json"])
-
-
-def test_command_rewrites_a_file(bench_result, tmp_path):
-    import runpy
-    import sys
-    from unittest import mock
-
-    BenchResult(runs=bench_result.runs, cases=bench_result.cases[:1]).write(tmp_path / "cpu.json")
-    readme = tmp_path / "README.md"
-    readme.write_text("<!-- bench: cpu.json -->\n<!-- /bench -->\n", encoding="utf-8")
-    with mock.patch.object(sys, "argv", ["bench_tables", str(readme)]):
-        runpy.run_path(bench_tables.__file__, run_name="__main__")
-    assert "| B1 H4 d64 N512 |" in readme.read_text(encoding="utf-8")

@@ -2,7 +2,8 @@
 
 ``python -m diffattn.report.benchmarks.tables FILE`` regenerates every table of a Markdown file that
 stands between ``<!-- bench: RECORD KEY=VALUE... -->`` and ``<!-- /bench -->``. Keys are ``suite``,
-``dtype``, ``mode`` and those of the shapes; values may be several, separated by commas.
+``dtype``, ``mode`` and those of the shapes; values may be several, separated by commas. Records are
+named from the folder where the command is called.
 """
 
 import re
@@ -249,4 +250,4 @@ def _markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> st
 if __name__ == "__main__":
     for argument in sys.argv[1:]:
         file = Path(argument).resolve()
-        write_text(file, replace_tables(file.read_text(encoding="utf-8"), file.parent))
+        write_text(file, replace_tables(file.read_text(encoding="utf-8"), Path.cwd()))
