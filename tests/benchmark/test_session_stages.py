@@ -192,15 +192,17 @@ def test_outcomes_by_kernel(tmp_path):
         ("tests/gpu/test_a.py::test_every_case[cuda-triton_decode-bf16-v1]", "passed"),
         ("tests/gpu/test_a.py::test_every_case[cuda-composed-bf16-v1]", "failed"),
         ("tests/ops/triton/test_decode.py::test_b", "passed"),
+        ("tests/ops/triton/test_paged_decode.py::test_pages[cuda-v1]", "passed"),
+        ("tests/ops/triton/test_softmax_decode.py::test_one_map[cuda-T1]", "failed"),
         ("tests/ops/triton/test_b.py::test_b", "passed"),
         ("tests/ops/triton/test_b.py::test_c", "skipped"),
     ]
     path = tmp_path / "outcomes"
     path.write_text("".join(json.dumps({"test": t, "outcome": o}) + "\n" for t, o in lines))
     facts = read_outcomes(path)
-    assert (facts["passed"], facts["failed"], facts["skipped"]) == (3, 2, 1)
-    assert facts["failures"] == [lines[0][0], lines[2][0]]
+    assert (facts["passed"], facts["failed"], facts["skipped"]) == (4, 3, 1)
+    assert facts["failures"] == [lines[0][0], lines[2][0], lines[5][0]]
     assert facts["kernels"]["triton"] == {"passed": 1, "failed": 1}
-    assert facts["kernels"]["triton_decode"] == {"passed": 2, "failed": 0}
+    assert facts["kernels"]["triton_decode"] == {"passed": 3, "failed": 1}
     assert kernel_of(lines[2][0]) is None
     assert read_outcomes(tmp_path / "none")["passed"] == 0
