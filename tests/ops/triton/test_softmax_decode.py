@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from diffattn.errors import BackendError
-from diffattn.ops.diff_attention import decode_op, reference
+from diffattn.ops.diff_attention import decode_op
 from diffattn.ops.masking import AttentionMask
 from diffattn.testing.assertions import assert_close_to_reference
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.testing.inputs import OpCase
 from ops.paged_inputs import scattered
+
+from .kernel_calls import inputs_of, softmax_decode
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
@@ -31,21 +33,12 @@ CASES = [
 ]  # fmt: skip
 
 
-def inputs_of(case, **options):
-    """Of differential attention at λ = 0, whose first map is the whole."""
-    inputs = make_diff_attention_inputs(case, **options)
-    return replace(inputs, lam=torch.zeros_like(inputs.lam))
-
-
 @torch.no_grad()
 def run(q, k, v, lam, *, backend, page_size=None, scale=None, **options):
     """The shape of ``diff_attention``; λ is 0."""
-    scale, mask = scale or q.shape[-1] ** -0.5, AttentionMask(**options)
-    if backend == "reference":
-        return reference.forward(q, k, v, lam, scale=scale, mask=mask)
-    q = q[:, :, :, 0]
-    if page_size is None:
-        return decode_op.triton_decode(q, k, v, None, scale, *mask.flat()[:-1])
+    if page_size is None or backend == "reference":
+        return softmax_decode(q, k, v, lam, backend=backend, scale=scale, **options)
+    q, scale, mask = q[:, :, :, 0], scale or q.shape[-1] ** -0.5, AttentionMask(**options)
     if mask.kv_lengths is None:
         lengths = torch.full((q.shape[0],), k.shape[1], dtype=torch.int32, device=q.device)
         mask = replace(mask, kv_lengths=lengths)
@@ -60,7 +53,7 @@ by_page_size = pytest.mark.parametrize("page_size", [None, 16], ids=["dense", "p
 @by_page_size
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_one_map_is_softmax_attention(case, page_size, kernel_device):
-    inputs = inputs_of(case, device=kernel_device)
+    inputs = inputs_of(softmax_decode, case, device=kernel_device)
     one_map = partial(run, page_size=page_size)
     assert_close_to_reference(one_map, inputs, backend="kernel", gradients=False)
 
@@ -71,20 +64,20 @@ def test_one_map_is_softmax_attention(case, page_size, kernel_device):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_one_map_in_16_bits(case, dtype, page_size):
-    inputs = inputs_of(case, dtype=dtype, device="cuda")
+    inputs = inputs_of(softmax_decode, case, dtype=dtype, device="cuda")
     one_map = partial(run, page_size=page_size)
     assert_close_to_reference(one_map, inputs, backend="kernel", gradients=False)
 
 
 def test_opcheck_without_lambda(kernel_device):
-    inputs = inputs_of(CASES[0], device=kernel_device)
+    inputs = inputs_of(softmax_decode, CASES[0], device=kernel_device)
     q, k, v = inputs.q.detach()[:, :, :, 0], inputs.k.detach(), inputs.v.detach()
     arguments = [q, k, v, None, 0.2, True, None, None, None]
     torch.library.opcheck(decode_op.triton_decode, arguments)
 
 
 def test_a_gradient_is_refused(kernel_device):
-    inputs = inputs_of(CASES[0], device=kernel_device)
+    inputs = inputs_of(softmax_decode, CASES[0], device=kernel_device)
     (k_pages, table), (v_pages, _) = (scattered(x, 16) for x in (inputs.k, inputs.v))
     lengths = torch.full((2,), 260, dtype=torch.int32, device=kernel_device)
     with pytest.raises(BackendError, match=r"paged_softmax: .* must run under torch.no_grad"):
