@@ -5,7 +5,8 @@
 Stages run in the order of their value: correctness, attention, tuning, models, decoding, a matched
 pair. Each runs in processes of its own, has a limit and writes its record to ``FOLDER/STAGE.json``
 as soon as it ends; a stage that has its record is not run again, unless with ``--again``. Kernels
-are timed only where their tests passed. ``--plan`` prints the stages and their limits,
+are timed only where their tests passed, and after the tuning as it found best: a record's facts
+say by which table of launches. ``--plan`` prints the stages and their limits,
 ``--stages 1,2`` chooses. ``--scale tiny --device cpu`` shows that all of it runs: it measures
 nothing. ``--accept FOLDER`` adds the GPU to the package's list of those on which ``auto`` chooses
 kernels, if its tests have passed.

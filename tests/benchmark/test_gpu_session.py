@@ -96,6 +96,7 @@ def test_all_stages_run_on_a_cpu(tmp_path):
         assert record["outcome"] == ("failed" if name == "tune" else "passed"), record["commands"]
         assert record["hardware"]["processor"]
         assert record["versions"]["triton"]
+        assert record["facts"]["table"] == "shipped"  # nothing was searched
     assert records["correctness"]["facts"]["passed"] > 0
     assert records["correctness"]["facts"]["failed"] == 0
     measured = {json.loads((tmp_path / "bench" / f).read_text())["cases"][0]["suite"]

@@ -8,6 +8,7 @@ from diffattn.benchmark.config import BenchConfig, Case
 from diffattn.benchmark.contender_names import contender_names
 from diffattn.benchmark.paged import paged_contenders
 from diffattn.benchmark.suites import plan
+from diffattn.ops import kernel_support
 
 CASE = Case(
     suite="paged", device="cpu", dtype="float32", mode="decode",
@@ -27,6 +28,25 @@ def test_every_contender_is_right(attention):
         assert check["passed"], contender.name
         assert check["compared"] == "everything"
         assert contender.flops > 0
+
+
+@pytest.mark.parametrize("attention", [{}, {"attention": "v2"}], ids=("v1", "v2"))
+def test_the_kernels_are_compared_with_softmax_of_their_technique(attention, monkeypatch):
+    """Not timed in the interpreter, but right there; a GPU times both."""
+    pytest.importorskip("triton", reason="the kernels need triton")
+    case = Case(**{**CASE.plain(), "shape": {**CASE.shape, "d": 32, **attention}})
+    made = paged_contenders(case, ("triton", "softmax_triton"))
+    assert [(c.name, c.role, c.technique) for c in made] == [
+        ("sdpa", "T", "sdpa"), ("softmax_triton", "TC", "triton"), ("triton", "DIFF", "triton"),
+    ]  # fmt: skip
+    if "cpu" not in kernel_support.devices():
+        pytest.skip("CPU tensors need Triton's interpreter")
+    assert all("interpreter" in c.refusal for c in made[1:])
+    assert all(c.check(False)["passed"] for c in made)
+    assert made[1].flops == made[0].flops
+    monkeypatch.setattr(module, "_lengths", lambda case: torch.tensor([21, 20], dtype=torch.int32))
+    (short,) = (c for c in paged_contenders(case) if c.name == "softmax_triton")
+    assert not short.check(False)["passed"]
 
 
 def test_a_page_in_the_wrong_place_is_found(monkeypatch):

@@ -47,7 +47,7 @@ def test_a_record_says_what_ran(tmp_path):
     assert record["versions"]["triton"] == "3"
     assert record["versions"]["torch"]
     assert record["hardware"]["gpu"] == "H"
-    assert record["facts"] == {"files": ["one.log"]}
+    assert record["facts"] == {"table": "shipped", "files": ["one.log"]}
     (command,) = record["commands"]
     assert command["exit"] == 0
     assert command["log"] == "hello\n"
@@ -156,11 +156,34 @@ def test_stages_are_chosen_by_number_or_name():
 def test_the_plan_fits_its_session(scale, device, tmp_path):
     planned = gpu_plan.gpu_stages(scale, device, Path("/code"), tmp_path)
     assert planned[0].name == gpu_plan.JUDGE
-    assert sum(s.limit_seconds for s in planned) <= 28 * 60
+    assert scale == "tiny" or sum(s.limit_seconds for s in planned) <= 28 * 60
     assert all(0 < s.limit_seconds <= 9.5 * 60 for s in planned)
     timed = {s.name for s in planned if s.times}
     assert timed == (set() if device == "cpu" else
                      {"ops", "tune", "ops_tuned", "models", "decode", "paged", "pair"})  # fmt: skip
+
+
+def test_a_stage_launches_by_the_table_that_is_there_by_then(tmp_path):
+    """Written by the stage before it, and named in its record; without it, the package's own."""
+    table = tmp_path / "tune.json"
+    search = stage("search", f"open({str(table)!r}, 'w')")
+    times = stage("times", "import sys; print(*sys.argv[1:])", table=table)
+    (before,), _ = run([times], tmp_path / "before")
+    assert (before["facts"], before["commands"][0]["log"]) == ({"table": "shipped"}, "\n")
+    (found, after), _ = run([search, times], tmp_path / "after")
+    assert found["facts"] == {"table": "shipped"}
+    assert after["facts"] == {"table": "tuned"}
+    assert after["commands"][0]["log"] == f"--table {table}\n"
+
+
+def test_the_stages_behind_the_search_launch_what_it_found(tmp_path):
+    planned = gpu_plan.gpu_stages("full", "cuda", Path("/code"), tmp_path)
+    names = [s.name for s in planned]
+    (search,) = (s for s in planned if s.name == "tune")
+    (argv,) = search.commands
+    given = {s.name: s.table for s in planned if s.table is not None}
+    assert given == dict.fromkeys(("ops_tuned", "models"), Path(argv[argv.index("--out") + 1]))
+    assert min(map(names.index, given)) > names.index("tune")
 
 
 def test_outcomes_by_kernel(tmp_path):
@@ -169,15 +192,17 @@ def test_outcomes_by_kernel(tmp_path):
         ("tests/gpu/test_a.py::test_every_case[cuda-triton_decode-bf16-v1]", "passed"),
         ("tests/gpu/test_a.py::test_every_case[cuda-composed-bf16-v1]", "failed"),
         ("tests/ops/triton/test_decode.py::test_b", "passed"),
+        ("tests/ops/triton/test_paged_decode.py::test_pages[cuda-v1]", "passed"),
+        ("tests/ops/triton/test_softmax_decode.py::test_one_map[cuda-T1]", "failed"),
         ("tests/ops/triton/test_b.py::test_b", "passed"),
         ("tests/ops/triton/test_b.py::test_c", "skipped"),
     ]
     path = tmp_path / "outcomes"
     path.write_text("".join(json.dumps({"test": t, "outcome": o}) + "\n" for t, o in lines))
     facts = read_outcomes(path)
-    assert (facts["passed"], facts["failed"], facts["skipped"]) == (3, 2, 1)
-    assert facts["failures"] == [lines[0][0], lines[2][0]]
+    assert (facts["passed"], facts["failed"], facts["skipped"]) == (4, 3, 1)
+    assert facts["failures"] == [lines[0][0], lines[2][0], lines[5][0]]
     assert facts["kernels"]["triton"] == {"passed": 1, "failed": 1}
-    assert facts["kernels"]["triton_decode"] == {"passed": 2, "failed": 0}
+    assert facts["kernels"]["triton_decode"] == {"passed": 3, "failed": 1}
     assert kernel_of(lines[2][0]) is None
     assert read_outcomes(tmp_path / "none")["passed"] == 0

@@ -10,9 +10,10 @@ pytest.importorskip("triton")
 from triton.runtime.errors import OutOfResources
 
 from diffattn.benchmark import tune as module
-from diffattn.benchmark.tune import TuneConfig, lines_path, lines_text, tune
-from diffattn.errors import BackendError, ConfigError
+from diffattn.benchmark.tune import TuneConfig, lines_path, lines_text, read_table, tune
+from diffattn.errors import BackendError, CheckpointError, ConfigError
 from diffattn.ops.diff_attention.triton import configs
+from diffattn.records.io import write_json
 from diffattn.testing.chips import launched_as_on
 
 TINY = TuneConfig(
@@ -110,6 +111,9 @@ def test_the_whole_search(tmp_path, monkeypatch, few, attentions, searches):
     assert row["fwd"][1] == seeds["fwd"][1]  # of a width that was not searched
     assert row["softmax_bwd"] == (None, None, (32, 128, 8, 2), seeds["softmax_bwd"][3])
     assert configs.table_row(90) == seeds
+    with launched_as_on(90), read_table(out, "cpu").in_force():
+        assert {name: line for name, line in configs.table_row(90).items() if any(line)} == row
+    assert configs.table_row(90) == seeds
 
 
 @interpreted
@@ -141,6 +145,54 @@ def test_the_lines_of_the_table_as_they_stand():
     for row in configs.CAPABILITIES:
         text = lines_text(row, configs.table_row(row))
         assert ast.literal_eval("{" + text + "}") == {row: configs.table_row(row)}
+
+
+def a_record(path, row=90, **lines):
+    write_json(path, {"schema": 1, "row": row, "lines": configs.table_row(row) | lines})
+    return path
+
+
+def test_a_table_is_launched_by_while_it_is_in_force(tmp_path):
+    column = configs.column("fwd", 64, 128)
+    width = len(configs.table_row(90)["fwd"])
+    line = [[16, 16, 4, 1] if at == column else None for at in range(width)]
+    path = a_record(tmp_path / "tune.json", fwd=line)
+    shipped = configs.table_row(90)
+    with launched_as_on(90):
+        found = read_table(path, "cpu")
+        with found.in_force():
+            assert configs.seed("fwd", 64, 128, 90) == configs.LaunchConfig(16, 16, 4, 1)
+            assert configs.seed("dq", 64, 128, 90) == configs.LaunchConfig(*shipped["dq"][column])
+        assert configs.table_row(90) == shipped
+        again = read_table(a_record(tmp_path / "again.json"), "cpu")
+    assert again.digest != found.digest
+
+
+@pytest.mark.parametrize(
+    ("row", "lines"),
+    [
+        (90, {"fwd": [[16, 16, 4, 1]]}),
+        (90, {"unknown": configs.table_row(90)["fwd"]}),
+        (90, {"fwd": [[16, 16, 4]] * len(configs.table_row(90)["fwd"])}),
+        (90, {"fwd": [[16, 16, 4, True]] * len(configs.table_row(90)["fwd"])}),
+        (90, {"fwd": None}),
+    ],
+    ids=("columns", "launch", "tile", "number", "line"),
+)
+def test_lines_that_are_none_of_the_table_are_refused(tmp_path, row, lines):
+    path = a_record(tmp_path / "tune.json", row, **lines)
+    with launched_as_on(90), pytest.raises(CheckpointError, match="the record of 'diffattn bench"):
+        read_table(path, "cpu")
+
+
+def test_a_table_of_another_chip_or_file_is_refused(tmp_path):
+    other = tmp_path / "bench.json"
+    write_json(other, {"schema": 1, "cases": []})
+    with launched_as_on(90):
+        with pytest.raises(ConfigError, match=r"for this device, row 90 .*, got row 80"):
+            read_table(a_record(tmp_path / "tune.json", 80), "cpu")
+        with pytest.raises(CheckpointError, match="the record of 'diffattn bench tune'"):
+            read_table(other, "cpu")
 
 
 @interpreted

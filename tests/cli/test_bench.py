@@ -63,6 +63,7 @@ def test_a_wrong_contender_ends_in_one(cli, tmp_path, monkeypatch):
         (("bench", "ops", "--device", "gpu"), "device must be in {cpu, cuda}"),
         (("bench", "ops", "--length", "1k"), "--length: must be whole numbers"),
         (("bench", "ops", "--rounds", "0"), "rounds must be 1 or more"),
+        (("bench", "ops", "--device", "cpu", "--table", "t.json"), "--table needs device 'cuda'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -84,6 +85,7 @@ def test_without_a_gpu_the_command_is_one_line(cli):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [(("--dtype", "float32"), "must be given one --length"),
+     (("--table", "tune.json"), "must be given one --length"),
      (("--device", "cpu"), "device must be 'cuda', got 'cpu'")],
 )  # fmt: skip
 def test_the_tuner_refuses_what_it_would_ignore(cli, arguments, said):

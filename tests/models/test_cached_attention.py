@@ -263,6 +263,13 @@ class TestKeyMask:
         assert result.key_padding_mask.tolist() == [[False, True, True], [True, True, True]]
         assert result.kv_lengths is None
 
+    def test_a_mask_on_the_host_is_looked_at_there(self):
+        """No device is waited for: here one that has no values to look at."""
+        embeds = self.embeds.to("meta")
+        assert key_mask(torch.ones(2, 3), None, None, embeds) == KeyMask()
+        result = key_mask(torch.tensor([[0, 1, 1], [1, 1, 1]]), None, None, embeds)
+        assert result.key_padding_mask.is_meta
+
     def test_a_graph_that_is_being_captured_keeps_its_mask(self, monkeypatch):
         """A look at the values would end the capture."""
 

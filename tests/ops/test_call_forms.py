@@ -14,7 +14,7 @@ from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
 
 CACHE = OpCase(name="", num_queries=2, num_keys=4, kv_lengths=(4, 3), padding=((1, 0), (0, 0)))
 PACKED = OpCase(name="", num_queries=4, batch=1, documents=(1, 3))
-MOST_EVENTS = 40
+MOST_EVENTS = 33
 """Calls of functions, of Python and of C, around the kernel of a call whose form is known."""
 
 
@@ -117,17 +117,48 @@ def events(call):
     return len(seen)
 
 
-@pytest.mark.parametrize("backend", ["auto", "composed", "reference"])
-def test_little_is_done_around_the_kernel(backend, monkeypatch):
+@pytest.mark.parametrize(
+    ("backend", "case"),
+    [
+        ("auto", OpCase(name="", num_queries=16)),
+        ("composed", OpCase(name="", num_queries=16)),
+        ("reference", OpCase(name="", num_queries=16)),
+        ("auto", OpCase(name="", num_queries=2, num_keys=4, kv_lengths=(4, 3))),
+    ],
+    ids=("auto", "composed", "reference", "kv_lengths"),
+)
+def test_little_is_done_around_the_kernel(backend, case, monkeypatch):
     def nothing(q, *rest, **options):
         return q
 
     for table in (api._FORWARD, softmax_module._FORWARD):
         for name in table:
             monkeypatch.setitem(table, name, nothing)
-    inputs = make_diff_attention_inputs(OpCase(name="", num_queries=16))
+    inputs = make_diff_attention_inputs(case)
     q, k, v, lam = (x.detach() for x in inputs.tensors().values())
-    assert events(lambda: diff_attention(q, k, v, lam, backend=backend)) <= MOST_EVENTS
+    options = inputs.options
+    assert events(lambda: diff_attention(q, k, v, lam, backend=backend, **options)) <= MOST_EVENTS
     q, k = q[:, :, :, 0], k[:, :, :, 0]
     name = "sdpa" if backend == "composed" else backend
-    assert events(lambda: softmax_attention(q, k, v, backend=name)) <= MOST_EVENTS
+    assert events(lambda: softmax_attention(q, k, v, backend=name, **options)) <= MOST_EVENTS
+
+
+@pytest.mark.parametrize("wanted", ["gradient", "no gradient"])
+def test_a_form_says_whether_a_gradient_is_wanted(wanted, forms, monkeypatch):
+    """What is chosen by it is chosen again for a call that differs in that alone."""
+    seen = []
+    monkeypatch.setattr(
+        api.backends, "resolve", lambda op, name, inputs: seen.append(inputs) or "reference"
+    )
+    inputs = make_diff_attention_inputs(OpCase(name="", num_queries=2))
+    tensors = list(inputs.tensors().values())
+    calls = [lambda: diff_attention(*tensors),
+             lambda: diff_attention(*(x.detach() for x in tensors)),
+             lambda: torch.no_grad()(diff_attention)(*tensors)]  # fmt: skip
+    for call in calls if wanted == "gradient" else calls[::-1]:
+        call()
+        call()
+    needs = [x.needs_gradient for x in seen]
+    assert sorted(needs) == [False] * 4 + [True] * 2
+    assert needs[0] is (wanted == "gradient")
+    assert len(forms) == 3

@@ -14,6 +14,7 @@ from diffattn.errors import BackendError, ConfigError, ShapeError
 from diffattn.ops import backends
 from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
 from diffattn.ops.diff_attention.flex import flex_diff_attention
+from diffattn.ops.diff_attention.paged_decode import paged_decode
 from diffattn.ops.head_norm import head_norm
 from diffattn.ops.lambda_param import diff_lambda, lambda_init, sigmoid_lambda
 from diffattn.ops.rotary import apply_rotary, rotary_embedding
@@ -142,6 +143,17 @@ def one_map():
     return {"q": given["q"][:, :, :, 0], "k": given["k"][:, :, :, 0], "v": given["v"]}
 
 
+def pages():
+    """Five pages of four tokens; the first sequence has two of them, the second one."""
+    made = attention(seed=1)
+    generator = torch.Generator().manual_seed(2)
+    shapes = {"k_pages": (5, 4, HKV, 2, D), "v_pages": (5, 4, HKV, DV)}
+    pools = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    table = torch.tensor([[3, 0], [4, 1]], dtype=torch.int32)
+    return {"q": made["q"], **pools, "lam": made["lam"], "block_table": table,
+            "kv_lengths": int32(7, 4)}  # fmt: skip
+
+
 def without(name, given):
     return {key: x for key, x in given.items() if key != name}
 
@@ -182,6 +194,13 @@ FUNCTIONS = {
         call=softmax_attention_maps, valid=without("v", one_map()), tensors=("q", "k"),
         optional=ROWS, options=MASK_OPTIONS,
     ),
+    **{
+        f"paged_decode {backend}": Function(
+            call=partial(paged_decode, backend=backend), valid=pages(), tensors=tuple(pages()),
+            options=NAMED if backend == "auto" else MASK_OPTIONS,
+        )
+        for backend in ("auto", "reference", "gathered")
+    },
     "flex_diff_attention": Function(
         call=flex_diff_attention, valid=attention(), tensors=QKVL,
         options={"scale": NO_SCALES, "mask_mod": NO_FUNCTIONS, "score_mod": NO_FUNCTIONS,
@@ -222,6 +241,9 @@ VALUES = [
     ("diff_attention auto", {"lam": torch.full((), torch.nan)}),
     *[("diff_attention auto", {"kv_lengths": lengths})
       for lengths in (int32(-1, 2), int32(0, S + 1), int32(-(2**31), 0), int32(0, 2**31 - 1))],
+    *[("paged_decode auto", {"kv_lengths": lengths}) for lengths in (int32(-1, 2), int32(0, 9))],
+    *[("paged_decode auto", {"block_table": torch.tensor(table, dtype=torch.int32)})
+      for table in ([[3, 5], [4, 1]], [[-1, 0], [4, 1]], [[0, 0], [2**31 - 1, 0]])],
     *[("diff_attention_maps", {"rows": torch.tensor(rows)})
       for rows in ([-1], [T], [0, 2**62], [-(2**63)])],
     *[("diff_attention auto", {"cu_seqlens": borders}) for borders in (int32(0, S), 3, [0, S])],
@@ -239,7 +261,7 @@ def wrong_calls():
                 wrong = wrong | {"None": None}
             if name not in function.any_shape:
                 wrong = wrong | odd_shapes(x)
-            if name == "v":  # of any width
+            if name in ("v", "v_pages", "block_table"):  # of any width
                 wrong = without("longer", wrong)
             if name == "rows":
                 wrong = without("no numbers", without("longer", without("longer first", wrong)))
@@ -298,7 +320,7 @@ def test_real_numbers_are_scales(scale):
 
 
 def test_wrong_arguments():
-    with trial("wrong arguments of operators", minimum=6_500) as tally:
+    with trial("wrong arguments of operators", minimum=7_500) as tally:
         for label, function, arguments in wrong_calls():
             tally.check(label, fault(function, arguments))
 

@@ -89,6 +89,8 @@ class BenchConfig:
     """Rounds of every case, at least."""
     seconds: float = 10.0
     """Time after which a case starts no further round."""
+    table: str | None = None
+    """Digest of the tuner's record by whose lines kernels are launched. Default: the package's."""
 
     def __post_init__(self) -> None:
         check_known("bench", "suite", self.suite, SUITES)
@@ -114,7 +116,8 @@ class BenchConfig:
 
     def settings(self) -> dict[str, Any]:
         """What changes a measurement; the choice of shapes does not."""
-        return {"only": sorted(self.only), "rounds": self.rounds, "seconds": self.seconds}
+        settings = {"only": sorted(self.only), "rounds": self.rounds, "seconds": self.seconds}
+        return settings if self.table is None else settings | {"table": self.table}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

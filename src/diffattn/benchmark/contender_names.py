@@ -21,6 +21,8 @@ GENERATION_CONTENDERS = MODEL_CONTENDERS | {FOLDED: (DIFF, OURS, "shared_diff", 
 """In training a folded model would be another one; in generation it is the same."""
 
 
+PAGED_SOFTMAX = "softmax_triton"
+"""Beside paged decoding: softmax attention by the technique of ``triton``."""
 DENSE = {"dense_decode": "decode", "dense_triton_decode": "triton_decode"}
 """Beside paged decoding: the same keys and values without pages, by a backend of the operator."""
 
@@ -32,6 +34,6 @@ def contender_names(suite: str) -> tuple[str, ...]:
     if suite == "generation":
         return tuple(GENERATION_CONTENDERS)
     if suite == "paged":
-        return (SDPA, *backends.names("paged_decode"), *DENSE)
+        return (SDPA, PAGED_SOFTMAX, *backends.names("paged_decode"), *DENSE)
     known = [*backends.names("diff_attention"), *backends.names("softmax_attention"), SDPA]
     return tuple(dict.fromkeys(known))

@@ -15,6 +15,10 @@ SCALES = ("full", "tiny")
 DEVICES = ("cuda", "cpu")
 LONGEST_SESSION, LONGEST_STAGE = 28 * 60, 570
 """Seconds: of all stages together, and of one."""
+_TINY_LIMIT = 300
+"""Seconds of each stage that measures nothing: processes start slowly on a machine with others."""
+_TUNED = ("ops_tuned", "models")
+"""Stages that launch what the one before them found."""
 _OUTCOMES = "outcomes.jsonl"
 _PAIR: dict[str, dict[str, Any]] = {
     # About 100M parameters: 8 layers of width 1,024; 16 softmax heads, so 8 DIFF heads of width 64.
@@ -47,69 +51,71 @@ def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
         out: Folder of the session.
 
     Returns:
-        Stages whose limits together are at most :data:`LONGEST_SESSION`.
+        Stages whose limits together are at most :data:`LONGEST_SESSION` at full scale.
 
     Raises:
         ConfigError: An unknown scale or device.
     """
     check_known("gpu_session", "scale", scale, SCALES)
     check_known("gpu_session", "device", device, DEVICES)
-    full = scale == "full"
+    full, table = scale == "full", out / "bench" / "tune.json"
     # The interpreter's kernels are not timed, so on a CPU none has to be right for that.
-    triton, decode = (("triton",), ("triton_decode",)) if device == "cuda" else ((), ())
+    triton, decoder = (("triton",), ("triton_decode",)) if device == "cuda" else ((), ())
     environment = {
         "PYTHONPATH": os.pathsep.join(
             filter(None, [str(root / "src"), os.environ.get("PYTHONPATH")])
         ),
         "PYTHONUNBUFFERED": "1",
     }
+    effort = ("--rounds", "3", "--seconds", "1") if full else ("--rounds", "1", "--seconds", "0")
+    attentions = ("v1", "v2") if full else ("v1",)
 
     def bench(suite: str, *more: str, file: str = "bench.json") -> tuple[str, ...]:
-        common = ("--device", device, "--out", str(out / "bench" / file), "--rounds", "3")
+        common = ("--device", device, "--out", str(out / "bench" / file), *effort)
         return (*_DIFFATTN, "bench", suite, *common, *more)
 
-    short = (
-        ("--seconds", "1") if full else ("--seconds", "0", "--scale", "quick", "--only", "chunked")
-    )
-    lengths = "1024,2048,4096,8192,16384" if full else "64"
-    ops = [bench("ops", "--length", lengths, *short)]
-    if full:
-        ops.append(bench("ops", "--attention", "v2", "--length", lengths, *short))
-    cached = ("--length", "4096,16384", *short) if full else ("--length", "64", *short[:4])
-    models = ("--scale", "cut", "--only", "softmax,diff", "--length", "2048,4096" if full else "32")
+    def sized(lengths: str, only: str) -> tuple[str, ...]:
+        """Lengths; at tiny scale a short one, one dtype, and few contenders besides T."""
+        if full:
+            return ("--length", lengths)
+        return ("--length", "16", "--dtype", "float32", "--scale", "quick", "--only", only)
+
+    lengths = sized("1024,2048,4096,8192,16384", "composed")
+    cached = sized("4096,16384", "decode")
+    models = (*sized("2048,4096", "diff"), "--scale", "cut", "--only", "softmax,diff")
     made = [
         ("every operator case against float64", 480, (_tests(full, root),), ()),
         (
             "attention against SDPA's kernels, FlexAttention and two calls",
             270,
-            tuple(ops),
+            tuple(bench("ops", "--attention", name, *lengths) for name in attentions),
             triton,
         ),
-        (
-            "launch settings, searched",
-            180,
-            (bench("tune", "--seconds", "1", file="tune.json"),),
-            triton,
-        ),
+        ("launch settings, searched", 180, (bench("tune", file=table.name),), triton),
         (
             "attention again, as tuned",
             120,
-            (bench("ops", "--length", "4096" if full else "64", *short, file="ops_tuned.json"),),
+            (bench("ops", *sized("4096", "composed"), file="ops_tuned.json"),),
             triton,
         ),
         (
             "3B and 13B shapes at two depths",
             210,
-            (bench("models", *models, *short[:2], file="models.json"),),
+            (bench("models", *models, file="models.json"),),
             triton,
         ),
         (
             "decoding against a cache",
             90,
-            (bench("decode", *cached), bench("decode", "--attention", "v2", *cached)),
-            decode,
+            tuple(bench("decode", "--attention", name, *cached) for name in attentions),
+            decoder,
         ),
-        ("decoding against a paged cache", 45, (bench("paged", *cached),), decode),
+        (
+            "decoding against a paged cache",
+            45,
+            (bench("paged", *sized("4096,16384", "gathered")),),
+            decoder,
+        ),
         ("a matched pair of about 100M parameters", 225, _pair(scale, root, out), triton),
         ("FSDP2 in one process", 60, (_sharded(root),), ()),
     ]
@@ -118,13 +124,14 @@ def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
     )  # fmt: skip
     stages = [
         Stage(
-            name=name, title=title, limit_seconds=limit, commands=commands, times=times,
+            name=name, title=title, limit_seconds=limit if full else _TINY_LIMIT,
+            commands=commands, times=times, table=table if name in _TUNED else None,
             environment=environment | ({VARIABLE: str(out / _OUTCOMES)} if name == JUDGE else {}),
             facts=_correctness if name == JUDGE else None,
         )
         for name, (title, limit, commands, times) in zip(names, made, strict=True)
     ]  # fmt: skip
-    assert sum(stage.limit_seconds for stage in stages) <= LONGEST_SESSION
+    assert not full or sum(stage.limit_seconds for stage in stages) <= LONGEST_SESSION
     assert max(stage.limit_seconds for stage in stages) <= LONGEST_STAGE
     return stages
 
@@ -159,7 +166,9 @@ def _correctness(out: Path) -> Mapping[str, Any]:
 
 def _pair(scale: str, root: Path, out: Path) -> tuple[tuple[str, ...], ...]:
     """The softmax model and its DIFF twin on the same tokens, which the first call packs."""
-    changes = _PAIR[scale] | ({} if scale == "full" else {"data.source": str(root / "docs")})
+    changes = _PAIR[scale] | (
+        {} if scale == "full" else {"data.source": str(root / "src/diffattn/ops")}
+    )
     settings = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
     data = [f"data.{name}" for name in ("source", "vocab_size", "validation_fraction")]
     kept = [

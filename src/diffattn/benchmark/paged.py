@@ -1,7 +1,8 @@
 """Contenders on a paged cache: one query per row, keys and values in pages of a pool.
 
 T gathers the pages of the softmax twin, which are the same memory, for PyTorch's own call: what a
-cache in pages costs a kernel that knows none. The differential contenders are the backends of
+cache in pages costs a kernel that knows none. TC reads them where they lie, by the kernel of
+``triton`` with one map. The differential contenders are the backends of
 ``paged_decode`` and, for what pages cost at all, decoding from the same keys and values unpaged.
 """
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from diffattn.benchmark.checking import check_diff, check_softmax
 from diffattn.benchmark.config import Case
-from diffattn.benchmark.contender_names import DENSE, DIFF, SDPA, T
+from diffattn.benchmark.contender_names import DENSE, DIFF, PAGED_SOFTMAX, SDPA, TC, T
 from diffattn.benchmark.contenders import (
     Contender,
     Gradients,
@@ -27,8 +28,10 @@ from diffattn.benchmark.contenders import (
 )
 from diffattn.benchmark.flops import diff_flops, softmax_flops
 from diffattn.ops import backends
+from diffattn.ops.diff_attention import decode_op
 from diffattn.ops.diff_attention.api import diff_attention
 from diffattn.ops.diff_attention.paged_decode import gathered_pages, paged_decode
+from diffattn.ops.masking import AttentionMask
 from diffattn.testing.inputs import DiffAttentionInputs, make_diff_attention_inputs
 
 PAGE_SIZE = 64
@@ -52,10 +55,11 @@ def paged_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
         k=_in_pages(inputs.k, table, case.shape["page"]),
         v=_in_pages(inputs.v, table, case.shape["page"]),
     )
+    paged = backends.table("paged_decode")
+    (kernel,) = (backend for backend in paged if backend.name == "triton")
     found = [_gathered_softmax(case, inputs, in_pages, table)]
-    found += [
-        _paged(case, inputs, in_pages, table, backend) for backend in backends.table("paged_decode")
-    ]
+    found.append(_paged_softmax(case, inputs, in_pages, table, kernel))
+    found += [_paged(case, inputs, in_pages, table, backend) for backend in paged]
     by_name = {backend.name: backend for backend in backends.table("diff_attention")}
     dense = replace(inputs, k=cached(inputs.k), v=cached(inputs.v))
     for name, backend in DENSE.items():
@@ -91,10 +95,31 @@ def _gathered_softmax(
         k, v = (gathered_pages(x, table)[:, :num_keys] for x in (pool.k, pool.v))
         return sdpa_of(replace(twin, k=k, v=v))
 
+    return _softmax(case, SDPA, T, "sdpa (gathered pages)", SDPA, run, twin)
+
+
+def _paged_softmax(
+    case: Case, inputs: DiffAttentionInputs, in_pages: DiffAttentionInputs, table: Tensor,
+    backend: backends.Backend,
+) -> Contender:  # fmt: skip
+    twin, pool = SoftmaxInputs.of(inputs), SoftmaxInputs.of(in_pages)
+    q, k, v = (x.detach() for x in (twin.q, pool.k, pool.v))
+    run = partial(
+        decode_op.paged_softmax, q, k, v, table, scale=q.shape[-1] ** -0.5,
+        mask=AttentionMask(kv_lengths=_lengths(case)),
+    )  # fmt: skip
+    refusal = backend.refuses(facts_of(case, twin.q, pool.k, pool.v)) or interpreted(case, backend)
+    return _softmax(case, PAGED_SOFTMAX, TC, backend.name, backend.name, run, twin, refusal)
+
+
+def _softmax(
+    case: Case, name: str, role: str, backend: str, technique: str, run: Any, twin: SoftmaxInputs,
+    refusal: str | None = None,
+) -> Contender:  # fmt: skip
     leaves = twin.leaves()
     return Contender(
-        name=SDPA, role=T, backend="sdpa (gathered pages)", technique=SDPA, forward=run,
-        backward=Gradients(leaves), check=partial(check_softmax, run, leaves),
+        name=name, role=role, backend=backend, technique=technique, forward=run,
+        backward=Gradients(leaves), check=partial(check_softmax, run, leaves), refusal=refusal,
         flops=softmax_flops(
             facts_of(case, *leaves), batch=case.shape["B"], num_heads=twin.q.shape[2],
             mode=case.mode,
@@ -102,13 +127,17 @@ def _gathered_softmax(
     )  # fmt: skip
 
 
+def _lengths(case: Case) -> Tensor:
+    """Of every row the whole cache."""
+    return torch.full((case.shape["B"],), case.shape["S"], dtype=torch.int32).to(case.device)
+
+
 def _paged(
     case: Case, inputs: DiffAttentionInputs, in_pages: DiffAttentionInputs, table: Tensor,
     backend: backends.Backend,
 ) -> Contender:  # fmt: skip
-    lengths = torch.full((case.shape["B"],), case.shape["S"], dtype=torch.int32).to(table.device)
     run = partial(
-        paged_decode, *in_pages.tensors().values(), block_table=table, kv_lengths=lengths,
+        paged_decode, *in_pages.tensors().values(), block_table=table, kv_lengths=_lengths(case),
         backend=backend.name,
     )  # fmt: skip
     return _diff(case, backend.name, backend, run, inputs, (in_pages.k, in_pages.v))

@@ -40,6 +40,8 @@ class Stage:
     """Kernels whose time it takes: it is refused where the stage ``judge`` found one wrong."""
     facts: Callable[[Path], Mapping[str, Any]] | None = None
     """Read off the session's folder when the commands have ended."""
+    table: Path | None = None
+    """Record of the tuner, given to every command by ``--table`` if it is there by then."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -61,6 +63,8 @@ class StageRecord:
     commands: list[dict[str, Any]]
     """``argv``, ``exit`` (``None``: killed at the limit), ``seconds`` and the ``log``'s end."""
     facts: Mapping[str, Any]
+    """What the stage read; ``table``: whether kernels were launched as ``"shipped"`` or
+    ``"tuned"``."""
     schema: int = SCHEMA
 
 
@@ -176,7 +180,8 @@ def _run(
 ) -> StageRecord:
     reason = refusal(stage, out, judge)
     began, done = time.monotonic(), []
-    outcome, facts = PASSED, {}
+    outcome = PASSED
+    facts: dict[str, Any] = {}
     date = datetime.now(UTC).isoformat(timespec="seconds")
     if reason is not None:
         outcome = REFUSED
@@ -184,9 +189,11 @@ def _run(
         on_message(f"{stage.name}: {stage.title}, at most {stage.limit_seconds:.0f} s")
         log = out / f"{stage.name}.log"
         log.unlink(missing_ok=True)
+        tuned = () if stage.table is None or not stage.table.exists() else ("--table", stage.table)
+        facts["table"] = "tuned" if tuned else "shipped"
         for argv in stage.commands:
             left = stage.limit_seconds - (time.monotonic() - began)
-            done.append(_command(argv, log, left, stage.environment))
+            done.append(_command((*argv, *map(str, tuned)), log, left, stage.environment))
             if done[-1]["exit"] is None:
                 outcome, reason = OVERRAN, f"stopped at its limit of {stage.limit_seconds:g} s"
                 break
@@ -195,7 +202,7 @@ def _run(
             outcome = FAILED
             reason = f"{len(wrong)} of {len(stage.commands)} commands failed, see {log.name}"
         if stage.facts is not None:
-            facts = dict(stage.facts(out))
+            facts |= stage.facts(out)
     return StageRecord(
         stage=stage.name, outcome=outcome, reason=reason, seconds=time.monotonic() - began,
         limit_seconds=stage.limit_seconds, date=date, commands=done, facts=facts, **common,

@@ -11,7 +11,8 @@ Softmax attention is tuned as it is compared: V1's twin, whose values are as wid
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, astuple, dataclass
+from contextlib import AbstractContextManager
+from dataclasses import asdict, astuple, dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,11 @@ from diffattn.benchmark.measure import error_line
 from diffattn.benchmark.search import Tried, best, search
 from diffattn.benchmark.session import describe_run
 from diffattn.benchmark.timing import Timed, Timer, interleave
-from diffattn.errors import BackendError, ConfigError
+from diffattn.errors import BackendError, CheckpointError, ConfigError
 from diffattn.ops.diff_attention.triton import configs
 from diffattn.ops.diff_attention.triton.configs import LaunchConfig
-from diffattn.records.io import write_json, write_text
+from diffattn.records.checksum import file_hash
+from diffattn.records.io import read_json, write_json, write_text
 
 SCHEMA = 1
 Rows = Mapping[str, LaunchConfig | None]
@@ -164,6 +166,68 @@ def lines_text(row: int, lines: Mapping[str, Any]) -> str:
         if any(tiles):
             rows.append(f'        "{launch}": ({columns}),')
     return "\n".join([f"    {row}: {{", *rows, "    },", ""])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TunedTable:
+    """What a tuner found for one row of the launch table."""
+
+    row: int
+    lines: Mapping[str, Any]
+    """Tiles by launch, as ``configs.table_row`` gives them."""
+    digest: str
+    """Of the record, so that measurements by other lines are told apart."""
+
+    def in_force(self) -> AbstractContextManager[None]:
+        """A context in which kernels launch by these lines."""
+        return configs.seeded_with(self.row, self.lines)
+
+
+def read_table(path: Path, device: str) -> TunedTable:
+    """The lines of a record, for the device that it speaks of.
+
+    Args:
+        path: What :func:`tune` wrote, complete or not: a line that was not searched holds the
+            package's tiles.
+        device: Where they are to be launched.
+
+    Raises:
+        CheckpointError: The file is missing, damaged or no record of the tuner.
+        ConfigError: It is of other chips than this device.
+    """
+    record = read_json(path)
+    row, lines = record.get("row"), record.get("lines", {})
+    if row not in configs.CAPABILITIES or not _are_lines(lines, configs.table_row(row)):
+        raise CheckpointError(
+            f"{path}: must be the record of 'diffattn bench tune' by this version's launches, got "
+            "another file."
+        )
+    here = configs.device_row(torch.device(device))
+    if here != row:
+        raise ConfigError(
+            f"bench: the table must be for this device, row {here} of the launch table, got "
+            f"row {row}."
+        )
+    tiles = {name: tuple(tuple(x) if x else None for x in line) for name, line in lines.items()}
+    return TunedTable(row=row, lines=tiles, digest=file_hash(path)[:16])
+
+
+def _are_lines(lines: Any, shipped: Mapping[str, Any]) -> bool:
+    """Whether these are lines of the table: its launches, columns and tiles."""
+    columns = {len(line) for line in shipped.values()}
+    return (
+        isinstance(lines, dict)
+        and set(shipped) <= set(lines) <= set(shipped) | set(configs.CANDIDATES)
+        and all(isinstance(line, list) and len(line) in columns for line in lines.values())
+        and all(_is_tile(tile) for line in lines.values() for tile in line)
+    )
+
+
+def _is_tile(tile: Any) -> bool:
+    if tile is None:
+        return True
+    right = isinstance(tile, list) and len(tile) == len(fields(LaunchConfig))
+    return right and all(type(number) is int and number > 0 for number in tile)
 
 
 def _write(record: Mapping[str, Any], out: Path) -> None:

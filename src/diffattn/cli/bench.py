@@ -1,6 +1,7 @@
 """``diffattn bench``."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,6 +45,10 @@ def bench(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="forget what the result file holds")
     ] = False,
+    table: Annotated[
+        Path | None,
+        typer.Option(help="record of tune, whose lines are launched in place of the package's"),
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="print the measured cases as JSON")] = False,
 ) -> None:
     """Check and time attention, decoding, models or their generation.
@@ -63,7 +68,8 @@ def bench(
     check_names(suite, scale, device, attention, _words(dtype), _words(only))
 
     if suite == TUNE:
-        _tune(device, lengths, rounds, seconds, out, others=(dtype, only, scale, attention))
+        others = (dtype, only, table, scale, attention)
+        _tune(device, lengths, rounds, seconds, out, others=others)
         return
 
     import torch  # after every name is known to be right
@@ -73,6 +79,7 @@ def bench(
     from diffattn.records.destination import require_file_destination
 
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    tuned = None if table is None else _tuned_table(table, chosen)
     config = BenchConfig(
         suite=suite,
         scale=scale,
@@ -83,11 +90,13 @@ def bench(
         attention=attention,
         rounds=rounds,
         seconds=seconds,
+        table=None if tuned is None else tuned.digest,
     )
     effort = total_effort(config)
     path = result_path(out, chosen)
     require_file_destination(path)
-    with RunsProgress(effort, 0, lambda _: effort) as progress:
+    launched = nullcontext() if tuned is None else tuned.in_force()
+    with launched, RunsProgress(effort, 0, lambda _: effort) as progress:
         _, cases = run_bench(
             config, path, fresh=fresh, on_message=progress.on_message,
             on_progress=lambda done: progress.on_progress(f"bench {suite}", {"step": done}),
@@ -100,28 +109,48 @@ def bench(
         raise typer.Exit(1)
 
 
+def _tuned_table(path: Path, device: str) -> Any:
+    """Lines for a GPU's kernels: nowhere else are any launched by the table."""
+    from diffattn.benchmark.config import require_cuda
+    from diffattn.errors import ConfigError
+
+    if device != "cuda":
+        raise ConfigError(f"bench: --table needs device 'cuda', got {device!r}.")
+    require_cuda()
+    _require_triton("bench: --table")
+    from diffattn.benchmark.tune import read_table
+
+    return read_table(path, device)
+
+
+def _require_triton(where: str) -> None:
+    from diffattn.errors import BackendError
+
+    if find_spec("triton") is None:
+        raise BackendError(f"{where} needs triton, which is not installed here.")
+
+
 def _tune(
     device: str | None,
     lengths: tuple[int, ...],
     rounds: int,
     seconds: float,
     out: Path | None,
-    others: tuple[str | None, ...],
+    others: tuple[object, ...],
 ) -> None:
     from diffattn.benchmark.config import require_cuda
-    from diffattn.errors import BackendError, ConfigError
+    from diffattn.errors import ConfigError
     from diffattn.records.destination import require_file_destination
 
     if device == "cpu":
         raise ConfigError("bench tune: device must be 'cuda', got 'cpu', on which no kernel runs.")
-    if len(lengths) > 1 or others != (None, None, "full", "v1"):
+    if len(lengths) > 1 or others != (None, None, None, "full", "v1"):
         raise ConfigError(
             "bench tune: must be given one --length, --rounds, --seconds and --out alone: it runs "
             "in bfloat16, for V1 and V2."
         )
     require_cuda()
-    if find_spec("triton") is None:
-        raise BackendError("bench tune: needs triton, which is not installed here.")
+    _require_triton("bench tune:")
     path = out or Path("runs") / "bench" / "tune.json"
     path = path if path.suffix == ".json" else path / "tune.json"
     require_file_destination(path)

@@ -309,7 +309,7 @@ def copies_keys(op: str, name: str, inputs: Inputs) -> bool:
 
 def _row(op: str, name: str) -> Backend | None:
     """The row of a name, ``None`` if there is none."""
-    for backend in table(op):
+    for backend in _TABLE.get(op, ()):
         if backend.name == name:
             return backend
     return None
@@ -334,8 +334,8 @@ def _auto_diff_attention(inputs: Inputs) -> str:
     """
     import torch
 
-    proven = inputs.elsewhere or kernel_support.unverified(inputs.capability) is None
-    if inputs.device == "cuda" and inputs.dtype != torch.float32 and proven:
+    kernels = inputs.device == "cuda" and inputs.dtype != torch.float32
+    if kernels and (inputs.elsewhere or kernel_support.unverified(inputs.capability) is None):
         # A packed row has as many queries as keys, a cache has more keys.
         few = inputs.num_queries <= min(_FEW_QUERIES, inputs.num_keys - 1)
         for name in ("triton_decode", "triton") if few else ("triton",):

@@ -145,9 +145,13 @@ class AttentionMask:
         unseen = None if self.key_padding_mask is None else ~self.key_padding_mask
         behind = self.window is not None and num_queries < num_keys
         if self.kv_lengths is not None or behind:
-            first, last = self.key_ranges(num_queries, num_keys, device=device)
-            keys = torch.arange(num_keys, device=device)
-            outside = (keys < first[:, :1]) | (keys >= last[:, -1:])
+            keys = torch.arange(num_keys, device=device)[None]
+            length: int | Tensor = num_keys
+            if self.kv_lengths is not None:
+                length = self.kv_lengths.to(device, torch.int64)[:, None]
+            outside = keys >= length  # the last query stands at the last key
+            if self.window is not None:  # nobody sees what the first query has left
+                outside = outside | (keys < length - num_queries + 1 - self.window)
             unseen = outside if unseen is None else unseen | outside
         return unseen
 

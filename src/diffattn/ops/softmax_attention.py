@@ -9,7 +9,7 @@ from torch import Tensor
 from diffattn.errors import ShapeError
 from diffattn.ops import backends
 from diffattn.ops.diff_attention import chunked, custom_op, decode
-from diffattn.ops.diff_attention.call_forms import call_form, remember
+from diffattn.ops.diff_attention.call_forms import Known, call_form, remember
 from diffattn.ops.diff_attention.validation import (
     checked_scale,
     look_at_mask,
@@ -73,14 +73,13 @@ def softmax_attention(
     if known is None:
         _validate(where, q, k, v)
         validate_mask(where, q, k, mask)
-        scale = checked_scale(where, scale, q)
+        scale, inputs = checked_scale(where, scale, q), backends.describe(q, k, v)
         empty = not (q.numel() and k.numel())
         if form is not None and not empty:
-            remember(_CHECKED, form, scale)
+            remember(_CHECKED, form, Known(scale, inputs))
     else:
         look_at_mask(where, k.shape[1], kv_lengths, cu_seqlens)
-        scale, empty = known, False
-    inputs = backends.describe(q, k, v)
+        (scale, inputs), empty = known, False
     name = backends.resolve(where, backend, inputs)
     if empty:
         return attend(q, k, v, scale=scale, mask=mask)
@@ -164,8 +163,8 @@ _FORWARD: dict[str, Callable[..., Tensor]] = {
     "decode": decode.softmax_attention,
     "triton": custom_op.softmax_attention,
 }
-_CHECKED: dict[tuple[Any, ...], float] = {}
-"""Forms of calls that passed their checks, and their scales."""
+_CHECKED: dict[tuple[Any, ...], Known] = {}
+"""Forms of calls that passed their checks."""
 
 
 def _validate(where: str, q: Tensor, k: Tensor, v: Tensor) -> None:

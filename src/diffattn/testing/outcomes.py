@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "DIFFATTN_OUTCOMES"
-_FILES = {"test_decode.py": "triton_decode", "test_hopper.py": "hopper"}
+_FILES = {
+    **dict.fromkeys(
+        ("test_decode.py", "test_paged_decode.py", "test_softmax_decode.py"), "triton_decode"
+    ),
+    "test_hopper.py": "hopper",
+}
 _KERNELS = ("triton_decode", "hopper", "triton")  # the longer name first
 
 

@@ -26,9 +26,18 @@ def decode(q, k, v, lam, *, backend, scale=None, **options):
     return forward(q, k, v, lam, scale=scale or q.shape[-1] ** -0.5, mask=AttentionMask(**options))
 
 
+@torch.no_grad()
+def softmax_decode(q, k, v, lam, *, backend, scale=None, **options):
+    """Likewise by the decode kernel."""
+    if backend == "reference":
+        return softmax(q, k, v, lam, backend=backend, scale=scale, **options)
+    mask = AttentionMask(**options).flat()[:-1]
+    return decode_op.triton_decode(q[:, :, :, 0], k, v, None, scale or q.shape[-1] ** -0.5, *mask)
+
+
 def inputs_of(op, case, **options):
     """Arguments of ``op``, which is one of the functions above; softmax attention has no λ."""
     inputs = make_diff_attention_inputs(case, **options)
-    if op is softmax:
+    if op in (softmax, softmax_decode):
         inputs.lam.requires_grad_(False).zero_()
     return inputs

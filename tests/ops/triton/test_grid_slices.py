@@ -101,7 +101,8 @@ def test_the_hopper_kernel_is_launched_in_slices(monkeypatch):
     inputs = make_diff_attention_inputs(replace(CASE, lam_axes="h"))
     shapes = []
 
-    def forward(q, k, v, lam, *, scale, causal):
+    def forward(q, k, v, lam, *, scale, causal, inference):
+        assert inference
         shapes.append((q.shape[0], q.shape[2]))
         out = reference.forward(q, k, v, lam, scale=scale, mask=AttentionMask(causal))
         sums = q.new_zeros(q.shape[0], q.shape[2], 2, q.shape[1])

@@ -96,6 +96,38 @@ def test_emulated_kernel_matches_reference(case, seed, monkeypatch):
             assert_saved_tensors(inputs)
 
 
+def assert_inference_writes_the_output_alone(inputs):
+    """What serves the gradients has no memory then, where a store could not go unseen."""
+    with torch.no_grad():
+        expected, *_ = hopper.forward(**inputs.tensors(), scale=0.125)
+        out, *rest = hopper.forward(**inputs.tensors(), scale=0.125, inference=True)
+    assert torch.equal(out, expected)
+    assert [x.numel() for x in rest] == [0, 0]
+
+
+def test_emulated_inference_writes_the_output_alone(monkeypatch):
+    emulate(monkeypatch, hopper, KERNEL, FUNCTIONS, 0)
+    inputs = make_diff_attention_inputs(CASES[2], dtype=torch.bfloat16)
+    assert_inference_writes_the_output_alone(inputs)
+
+
+@pytest.mark.parametrize("needs_gradient", [True, False])
+def test_what_serves_the_gradients_is_asked_for_where_one_is_wanted(needs_gradient, monkeypatch):
+    asked = []
+
+    def forward(q, k, v, lam, *, scale, causal, inference=False):
+        asked.append(not inference)
+        out = reference.forward(q, k, v, lam, scale=scale, mask=AttentionMask(causal))
+        return out, torch.zeros_like(out), q.new_zeros(q.shape[0], q.shape[2], 2, q.shape[1])
+
+    monkeypatch.setattr(hopper, "forward", forward)
+    inputs = make_diff_attention_inputs(OpCase(name="", num_queries=2, **D64))
+    with torch.set_grad_enabled(needs_gradient):
+        out = hopper_op.diff_attention(**inputs.tensors(), scale=0.125)
+    assert asked == [needs_gradient]
+    assert out.requires_grad is needs_gradient
+
+
 def test_emulated_kernel_reads_strides_in_place(monkeypatch):
     """Heads and rows of a larger tensor; odd strides and an expanded batch are copied."""
     emulate(monkeypatch, hopper, KERNEL, FUNCTIONS, 0)
@@ -160,6 +192,14 @@ def test_kernel_gives_the_same_bits_again():
     first = run(**inputs.tensors(), backend="hopper")
     for _ in range(50):
         assert torch.equal(run(**inputs.tensors(), backend="hopper"), first)
+
+
+@on_hopper
+@pytest.mark.gpu
+def test_inference_writes_the_output_alone():
+    assert_inference_writes_the_output_alone(
+        make_diff_attention_inputs(CASES[2], dtype=torch.bfloat16, device="cuda")
+    )
 
 
 @on_hopper

@@ -24,7 +24,7 @@ from diffattn.testing.assertions import assert_close_to_reference
 from diffattn.testing.inputs import OpCase
 from ops.paged_inputs import pages_of
 
-from .kernel_calls import decode, differential, inputs_of, softmax
+from .kernel_calls import decode, differential, inputs_of, softmax, softmax_decode
 from .planted_table import ALL
 
 pytestmark = pytest.mark.skipif(
@@ -110,6 +110,7 @@ CALLS = {
     "decode-lengths": Call(decode, FEW | {"kv_lengths": (170,)}),
     "decode-padded": Call(decode, FEW | {"padding": ((130, 3),)}),
     "decode-parts": Call(decode_in_19_parts, FEW | {"num_keys": 1200}),
+    "decode-softmax": Call(softmax_decode, FEW | {"value_dim": 32, "shared_keys": True}),
     "decode-paged": Call(pages_of(16), FEW | {"batch": 2, "num_keys": 70}),
 }
 

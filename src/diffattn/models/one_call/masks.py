@@ -83,10 +83,12 @@ def key_mask(
             f"DiffTransformer: attention_mask must cover all {num_keys} keys, cached and new, "
             f"got {attention_mask.shape[1]}."
         )
-    padding = attention_mask.to(inputs_embeds.device, torch.bool)
-    # Worth a look once a pass: without padding, flash kernels run, which take no mask.
+    # Worth a look once a pass, where the mask lies: without padding flash kernels run, which take
+    # no mask, and no layer copies keys and values. On a GPU the look waits for the device, as that
+    # of transformers' own masks does; a mask on the host, or none, costs nothing.
     if _may_look(attention_mask) and bool(attention_mask.all()):
         return KeyMask(kv_lengths=kv_lengths, cu_seqlens=cu_seqlens)
+    padding = attention_mask.to(inputs_embeds.device, torch.bool)
     padding = nn.functional.pad(padding, (0, missing), value=True)  # kv_lengths hides the tail
     return KeyMask(padding, kv_lengths, cu_seqlens)
 

@@ -16,7 +16,7 @@ from diffattn.ops.diff_attention import (
     hopper_op,
     reference,
 )
-from diffattn.ops.diff_attention.call_forms import call_form, remember
+from diffattn.ops.diff_attention.call_forms import Known, call_form, remember
 from diffattn.ops.diff_attention.validation import (
     checked_scale,
     look_at_lambda,
@@ -41,8 +41,8 @@ _FORWARD: dict[str, Callable[..., Tensor]] = {
     "flash_diff_attn_2": composed.flash_diff_attn_2,
     "flex": flex.forward,
 }
-_CHECKED: dict[tuple[Any, ...], float] = {}
-"""Forms of calls that passed their checks, and their scales."""
+_CHECKED: dict[tuple[Any, ...], Known] = {}
+"""Forms of calls that passed their checks."""
 
 
 def diff_attention(
@@ -107,15 +107,14 @@ def diff_attention(
         validate_values(where, q, k, v)
         validate_lambda(where, q, lam)
         validate_mask(where, q, k, mask)
-        scale = checked_scale(where, scale, q)
+        scale, inputs = checked_scale(where, scale, q), backends.describe(q, k, v, lam)
         empty = not (q.numel() and k.numel())
         if form is not None and not empty:
-            remember(_CHECKED, form, scale)
+            remember(_CHECKED, form, Known(scale, inputs))
     else:
         look_at_lambda(where, lam)
         look_at_mask(where, k.shape[1], kv_lengths, cu_seqlens)
-        scale, empty = known, False
-    inputs = backends.describe(q, k, v, lam)
+        (scale, inputs), empty = known, False
     name = backends.resolve(where, backend, inputs)
     if empty:
         # Nothing to compute: kernels differ in what they do with it, the definition does not.

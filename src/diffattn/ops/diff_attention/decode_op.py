@@ -60,6 +60,43 @@ def paged_forward(
     )
 
 
+def paged_softmax(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    block_table: Tensor,
+    *,
+    scale: float,
+    mask: AttentionMask,
+) -> Tensor:
+    r"""Softmax attention by the kernel of :func:`paged_forward`: its baseline, for the benchmark.
+
+    .. math:: O = \mathrm{softmax}(s Q K^\top) V
+
+    Source: arXiv:1706.03762, Eq. (1).
+
+    Args:
+        q: ``[B, T, H, D]``, T at most 16.
+        k_pages: ``[pages, page size, Hkv, D]``.
+        v_pages: ``[pages, page size, Hkv, Dv]``.
+        block_table: int32 ``[B, table pages]``.
+        scale: s.
+        mask: As for :func:`paged_forward`.
+
+    Returns:
+        ``[B, T, H, Dv]``, dtype of ``q``.
+
+    Raises:
+        BackendError: A gradient is wanted.
+    """
+    _refuse_gradient("paged_softmax", "triton", q, k_pages, v_pages)
+    causal, window, _, kv_lengths, _ = mask.flat()
+    assert kv_lengths is not None
+    return triton_paged_decode(
+        q, k_pages, v_pages, None, block_table, kv_lengths, scale, causal, window
+    )
+
+
 def _refuse_gradient(op: str, backend: str, *inputs: Tensor) -> None:
     refuse_transforms(op, backend)
     if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
@@ -71,14 +108,17 @@ def triton_decode(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    lam: Tensor,
+    lam: Tensor | None,
     scale: float,
     causal: bool,
     window: int | None,
     key_padding_mask: Tensor | None,
     kv_lengths: Tensor | None,
 ) -> Tensor:
-    """The operator behind :func:`forward`; opaque to the compiler, so the kernel is not traced."""
+    """The operator behind :func:`forward`; opaque to the compiler, so the kernel is not traced.
+
+    Without λ softmax attention, ``q`` then ``[B, T, H, D]``.
+    """
     from diffattn.ops.diff_attention.triton import decode
 
     mask = AttentionMask(causal, window, key_padding_mask, kv_lengths)
@@ -96,14 +136,14 @@ def triton_paged_decode(
     q: Tensor,
     k_pages: Tensor,
     v_pages: Tensor,
-    lam: Tensor,
+    lam: Tensor | None,
     block_table: Tensor,
     kv_lengths: Tensor,
     scale: float,
     causal: bool,
     window: int | None,
 ) -> Tensor:
-    """The operator behind :func:`paged_forward`; opaque to the compiler, too."""
+    """The operator behind :func:`paged_forward` and :func:`paged_softmax`; opaque, too."""
     from diffattn.ops.diff_attention.triton import decode
 
     mask = AttentionMask(causal, window, None, kv_lengths)

@@ -19,7 +19,8 @@ def diff_attention(
 
     Arguments and result as in :func:`diffattn.ops.diff_attention.reference.forward`, not empty and
     of the dtypes and widths in the backend's row; scale above 0, no mask besides ``causal``.
-    Gradients of first order, as those of the Triton kernels.
+    Gradients of first order, as those of the Triton kernels. Without a gradient only the output is
+    written.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
@@ -33,7 +34,8 @@ def diff_attention(
             "diff_attention: backend 'hopper' needs a scale above 0 and no mask besides causal, "
             f"got {wrong}."
         )
-    return custom_op.call("diff_attention", "hopper", _forward, q, k, v, lam, scale, mask.causal)
+    op = _forward if custom_op.wants_gradient(q, k, v, lam) else _forward_inference
+    return custom_op.call("diff_attention", "hopper", op, q, k, v, lam, scale, mask.causal)
 
 
 @torch.library.custom_op("diffattn::hopper_diff_attention", mutates_args=())
@@ -46,6 +48,23 @@ def _forward(
 
     with torch.cuda.device_of(q):
         return hopper.forward(q, k, v, lam, scale=scale, causal=causal)
+
+
+@torch.library.custom_op("diffattn::hopper_diff_attention_inference", mutates_args=())
+@in_slices("qkkl", "q")
+def _forward_inference(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, scale: float, causal: bool
+) -> Tensor:
+    """O alone."""
+    from diffattn.ops.diff_attention.triton import hopper
+
+    with torch.cuda.device_of(q):
+        return hopper.forward(q, k, v, lam, scale=scale, causal=causal, inference=True)[0]
+
+
+@_forward_inference.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+    return custom_op.diff_attention_shapes(q, v)[0]
 
 
 @_forward.register_fake

@@ -241,7 +241,8 @@ def _decode_case(
         kernel=decode._diff_attention_decode_kernel,
         signature=signature,
         constexprs={
-            "GROUP": 4, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "SHARED_KEYS": shared_keys,
+            "NUM_MAPS": 2, "GROUP": 4,
+            "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "SHARED_KEYS": shared_keys,
             "CAUSAL": True, "WINDOWED": True, "HAS_LENGTHS": True, "HAS_PADDING": True,
             "PRECISION": "tf32", **tiles,
             "p_table": None, "PAGE_SIZE": 0,
@@ -272,10 +273,13 @@ def _combine_case(value_dim: int) -> AotCase:
         name=f"decode-combine-dv{value_dim}",
         kernel=decode._diff_attention_combine_kernel,
         signature=signature,
-        constexprs={"GROUP": 4, "VALUE_DIM": value_dim, "BLOCK_SPLITS": 16, "BLOCK_V": value_dim},
+        constexprs={
+            "NUM_MAPS": 2, "GROUP": 4, "VALUE_DIM": value_dim, "BLOCK_SPLITS": 16,
+            "BLOCK_V": value_dim,
+        },
         num_warps=4,
         num_stages=3,
-    )
+    )  # fmt: skip
 
 
 def _hopper_cases() -> list[AotCase]:

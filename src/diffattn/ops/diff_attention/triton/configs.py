@@ -215,6 +215,25 @@ def launched_with(rows: Mapping[str, LaunchConfig | None]) -> Iterator[None]:
         _IN_PLACE.update(before)
 
 
+@contextmanager
+def seeded_with(capability: int, lines: Mapping[str, tuple[_Tile | None, ...]]) -> Iterator[None]:
+    """Put lines in the place of a row of the table: what a tuner found, before it stands there.
+
+    Args:
+        capability: One of :data:`CAPABILITIES`.
+        lines: By launch, as :func:`table_row` gives them.
+
+    Yields:
+        Nothing; inside, the lines hold for every thread: autograd has one of its own.
+    """
+    shipped = _SEEDS[capability]
+    _SEEDS[capability] = dict(lines)
+    try:
+        yield
+    finally:
+        _SEEDS[capability] = shipped
+
+
 def forward_configs(
     op: str, q: Tensor, value_dim: int, *, shared_keys: bool = False
 ) -> dict[str, LaunchConfig]:

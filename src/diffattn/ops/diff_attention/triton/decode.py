@@ -7,6 +7,9 @@ of map 1 in those of K1, so that one product with the cache's own ``[K1 K2]`` ro
 and rows that fill a tensor-core tile of 16 anyway cost nothing. A second kernel merges the parts
 and subtracts.
 
+Softmax attention, the baseline of the same technique, has one map: half the rows, nothing to
+subtract.
+
 A paged cache differs in where a key lies alone: its row of the block table names the page, and
 what is a batch row's stride elsewhere is a page's.
 """
@@ -72,7 +75,7 @@ def _diff_attention_decode_kernel(
     stride_vb, stride_vs, stride_vh,
     stride_tb, stride_pb, window, scale_log2,
     num_queries, num_keys, num_kv_heads, num_splits, num_pages,
-    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    NUM_MAPS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     SHARED_KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     HAS_LENGTHS: tl.constexpr, HAS_PADDING: tl.constexpr, PAGE_SIZE: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
@@ -89,13 +92,13 @@ def _diff_attention_decode_kernel(
     i_split = tl.program_id(2)
     i_b = (i_bh // num_kv_heads).to(tl.int64)
     i_kv = (i_bh % num_kv_heads).to(tl.int64)
-    num_rows = 2 * num_queries * GROUP
+    num_rows = NUM_MAPS * num_queries * GROUP
 
     rows = i_row_block * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     m_rows = rows < num_rows
-    i_map = rows % 2
-    i_t = tl.where(m_rows, rows // 2 // GROUP, 0)
-    i_h = i_kv * GROUP + rows // 2 % GROUP
+    i_map = rows % NUM_MAPS
+    i_t = tl.where(m_rows, rows // NUM_MAPS // GROUP, 0)
+    i_h = i_kv * GROUP + rows // NUM_MAPS % GROUP
     channels = tl.arange(0, BLOCK_K)
     channel_map = channels // HEAD_DIM
     key_width: tl.constexpr = HEAD_DIM if SHARED_KEYS else 2 * HEAD_DIM
@@ -116,8 +119,8 @@ def _diff_attention_decode_kernel(
         length = tl.minimum(tl.load(p_lengths + i_b), num_keys)
     first, last = _seen_keys(i_t, length, num_queries, window, CAUSAL, WINDOWED)  # [BLOCK_ROWS]
     # Both ends never fall along the queries, so the block's first and last query bound them all.
-    t_low = i_row_block * BLOCK_ROWS // 2 // GROUP
-    t_high = (tl.minimum(i_row_block * BLOCK_ROWS + BLOCK_ROWS, num_rows) - 1) // 2 // GROUP
+    t_low = i_row_block * BLOCK_ROWS // NUM_MAPS // GROUP
+    t_high = (tl.minimum(i_row_block * BLOCK_ROWS + BLOCK_ROWS, num_rows) - 1) // NUM_MAPS // GROUP
     begin, _ = _seen_keys(t_low, length, num_queries, window, CAUSAL, WINDOWED)
     _, end = _seen_keys(t_high, length, num_queries, window, CAUSAL, WINDOWED)
     part = tl.cdiv(tl.maximum(end - begin, 0), num_splits)
@@ -175,27 +178,30 @@ def _diff_attention_combine_kernel(
     p_acc, p_max, p_sum, p_lam, p_out,
     stride_lb, stride_lt, stride_lh,
     num_queries, num_kv_heads, num_splits,
-    GROUP: tl.constexpr, VALUE_DIM: tl.constexpr,
+    NUM_MAPS: tl.constexpr, GROUP: tl.constexpr, VALUE_DIM: tl.constexpr,
     BLOCK_SPLITS: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
-    """Merge the parts of one query and head, O = O1 − λ O2. Grid ``(B * T * H,)``."""
+    """Merge the parts of one query and head, O = O1 − λ O2, or O1. Grid ``(B * T * H,)``."""
     i_row = tl.program_id(0).to(tl.int64)
     num_heads = num_kv_heads * GROUP
     i_h = i_row % num_heads
     i_t = i_row // num_heads % num_queries
     i_b = i_row // num_heads // num_queries
     i_bh = i_b * num_kv_heads + i_h // GROUP
-    num_rows = 2 * num_queries * GROUP
-    pair = 2 * (i_t * GROUP + i_h % GROUP)
+    num_rows = NUM_MAPS * num_queries * GROUP
+    pair = NUM_MAPS * (i_t * GROUP + i_h % GROUP)
     row = i_bh * num_splits * num_rows + pair  # of map 0 in the first part
 
     b_o1 = _merge(p_acc, p_max, p_sum, row, num_rows, num_splits, VALUE_DIM, BLOCK_SPLITS, BLOCK_V)
-    b_o2 = _merge(
-        p_acc, p_max, p_sum, row + 1, num_rows, num_splits, VALUE_DIM, BLOCK_SPLITS, BLOCK_V
-    )
-    lam = tl.load(p_lam + i_b * stride_lb + i_t * stride_lt + i_h * stride_lh)
+    b_out = b_o1
+    if NUM_MAPS == 2:
+        b_o2 = _merge(
+            p_acc, p_max, p_sum, row + 1, num_rows, num_splits, VALUE_DIM, BLOCK_SPLITS, BLOCK_V
+        )
+        lam = tl.load(p_lam + i_b * stride_lb + i_t * stride_lt + i_h * stride_lh)
+        b_out = b_o1 - lam * b_o2
     values = tl.arange(0, BLOCK_V)
-    b_out = (b_o1 - lam * b_o2).to(p_out.dtype.element_ty)
+    b_out = b_out.to(p_out.dtype.element_ty)
     tl.store(p_out + i_row * VALUE_DIM + values, b_out, mask=values < VALUE_DIM)
 
 
@@ -231,10 +237,10 @@ def _merge(
 
 
 def decode(
-    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL,
-    block_table: Tensor | None = None, num_splits: int | None = None,
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *, scale: float,
+    mask: AttentionMask = CAUSAL, block_table: Tensor | None = None, num_splits: int | None = None,
 ) -> Tensor:  # fmt: skip
-    r"""Differential attention of at most 16 queries per row, forward only.
+    r"""Differential attention of at most 16 queries per row, forward only; or softmax attention.
 
     .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
 
@@ -244,10 +250,12 @@ def decode(
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Args:
-        q: ``[B, T, H, 2, D]``, T at most 16, D in {32, 64, 96, 128}.
+        q: ``[B, T, H, 2, D]``, T at most 16, D in {32, 64, 96, 128}; ``[B, T, H, D]`` of softmax
+            attention.
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``; read where it lies if D is contiguous.
         v: ``[B, S, Hkv, Dv]``, Dv in {D, 2D}; likewise.
-        lam: λ, float32, broadcastable to ``[B, T, H]``.
+        lam: λ, float32, broadcastable to ``[B, T, H]``; ``None`` for softmax attention, whose keys
+            are ``[B, S, Hkv, D]``.
         scale: s.
         mask: Which keys a query sees; ``cu_seqlens`` must be ``None``.
         block_table: int32 ``[B, table pages]`` if K and V are pages, ``[pages, page size, ...]`` in
@@ -258,7 +266,9 @@ def decode(
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``.
     """
-    batch, num_queries, num_heads, _, head_dim = q.shape
+    if lam is None:
+        q = q[:, :, :, None]
+    batch, num_queries, num_heads, num_maps, head_dim = q.shape
     num_keys, num_kv_heads, value_dim = v.shape[1:]
     page_size = 0
     if block_table is not None:
@@ -267,8 +277,9 @@ def decode(
     shared_keys = k.ndim == 4
     group = num_heads // num_kv_heads
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    lam = lam.expand(batch, num_queries, num_heads)
-    num_rows = 2 * num_queries * group
+    if lam is not None:
+        lam = lam.expand(batch, num_queries, num_heads)
+    num_rows = num_maps * num_queries * group
     itemsize, shared_bytes = q.element_size(), _shared_bytes(q.device)
     tiles = tiles_of(num_rows, head_dim, value_dim, shared_keys, itemsize, shared_bytes)
     if page_size:
@@ -296,16 +307,16 @@ def decode(
         0 if block_table is None else block_table.shape[1],
         num_keys, 0 if window is None else window, scale * LOG2_E,
         num_queries, num_keys, num_kv_heads, num_splits, v.shape[0],
-        GROUP=group, HEAD_DIM=head_dim, VALUE_DIM=value_dim, SHARED_KEYS=shared_keys,
-        CAUSAL=causal, WINDOWED=window is not None, HAS_LENGTHS=kv_lengths is not None,
-        HAS_PADDING=padding is not None, PAGE_SIZE=page_size,
+        NUM_MAPS=num_maps, GROUP=group, HEAD_DIM=head_dim, VALUE_DIM=value_dim,
+        SHARED_KEYS=shared_keys, CAUSAL=causal, WINDOWED=window is not None,
+        HAS_LENGTHS=kv_lengths is not None, HAS_PADDING=padding is not None, PAGE_SIZE=page_size,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32", **tiles, **FP_FUSION,
     )  # fmt: skip
     _diff_attention_combine_kernel[(batch * num_queries * num_heads,)](
-        acc, row_max, row_sum, lam, out, *lam.stride(),
+        acc, row_max, row_sum, lam, out, *((0, 0, 0) if lam is None else lam.stride()),
         num_queries, num_kv_heads, num_splits,
-        GROUP=group, VALUE_DIM=value_dim, BLOCK_SPLITS=16, BLOCK_V=tiles["BLOCK_V"], num_warps=4,
-        **FP_FUSION,
+        NUM_MAPS=num_maps, GROUP=group, VALUE_DIM=value_dim, BLOCK_SPLITS=16,
+        BLOCK_V=tiles["BLOCK_V"], num_warps=4, **FP_FUSION,
     )  # fmt: skip
     return out
 

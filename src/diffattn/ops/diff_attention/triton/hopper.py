@@ -149,7 +149,7 @@ def _consume(
     q_bufs, k_bufs, v_bufs, q_ready, k_ready, k_empty, v_ready, v_empty,
     o2_buf, handed_over, p_out, p_o2, p_lse, p_lam, stride_lt, stride_o,
     first_query, num_queries, num_keys, num_full, num_blocks, scale_log2,
-    MAP: gl.constexpr, CAUSAL: gl.constexpr,
+    MAP: gl.constexpr, CAUSAL: gl.constexpr, INFERENCE: gl.constexpr,
     BLOCK_QUERIES: gl.constexpr, BLOCK_KEYS: gl.constexpr,
     HEAD_DIM: gl.constexpr, VALUE_DIM: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -205,9 +205,10 @@ def _consume(
 
     m_none = b_sum == 0.0
     b_sum = gl.where(m_none, 1.0, b_sum)
-    b_lse = gl.where(m_none, float("inf"), b_max + gl.log2(b_sum))
-    s_queries = first_query + gl.arange(0, BLOCK_QUERIES, layout=s_rows)
-    gl.store(p_lse + MAP * num_queries + s_queries, b_lse, mask=s_queries < num_queries)
+    if not INFERENCE:
+        b_lse = gl.where(m_none, float("inf"), b_max + gl.log2(b_sum))
+        s_queries = first_query + gl.arange(0, BLOCK_QUERIES, layout=s_rows)
+        gl.store(p_lse + MAP * num_queries + s_queries, b_lse, mask=s_queries < num_queries)
     b_acc = b_acc * gl.convert_layout(1.0 / b_sum, o_rows)[:, None]
 
     queries = first_query + gl.arange(0, BLOCK_QUERIES, layout=o_rows)
@@ -219,7 +220,8 @@ def _consume(
         # Every thread has stored before one of them says so.
         _sync_warpgroup()
         mbarrier.arrive(handed_over, count=1)
-        gl.store(p_o2 + offsets, b_acc.to(dtype), mask=m_queries[:, None])
+        if not INFERENCE:
+            gl.store(p_o2 + offsets, b_acc.to(dtype), mask=m_queries[:, None])
     else:
         b_lam = gl.load(p_lam + queries.to(gl.int64) * stride_lt, mask=m_queries, other=0.0)
         mbarrier.wait(handed_over, 0)
@@ -232,11 +234,12 @@ def _diff_attention_fwd_hopper_kernel(
     q_desc, k_desc, v_desc, p_out, p_o2, p_lse, p_lam, stride_lb, stride_lt, stride_lh,
     num_queries, num_keys, num_heads, scale_log2,
     GROUP: gl.constexpr, HEAD_DIM: gl.constexpr, VALUE_DIM: gl.constexpr,
-    CAUSAL: gl.constexpr, SHARED_KEYS: gl.constexpr,
+    CAUSAL: gl.constexpr, SHARED_KEYS: gl.constexpr, INFERENCE: gl.constexpr,
     BLOCK_QUERIES: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """O, O2 ``[B, T, H, Dv]`` and the base-2 logarithms of the row sums ``[B, H, 2, T]``.
+    """O ``[B, T, H, Dv]``; for the gradients O2 and the logs of the rows' sums ``[B, H, 2, T]``, in
+    base 2.
 
     Grid ``(query blocks, H, B)``.
     """
@@ -298,14 +301,14 @@ def _diff_attention_fwd_hopper_kernel(
                 q_bufs, k1_bufs, v_bufs, q_ready, k1_ready, k1_empty, v_ready, v_empty,
                 o2_buf, handed_over, p_out, p_o2, p_lse, p_lam, stride_lt, stride_o,
                 first_query, num_queries, num_keys, num_full, num_blocks, scale_log2,
-                0, CAUSAL,
+                0, CAUSAL, INFERENCE,
                 BLOCK_QUERIES, BLOCK_KEYS, HEAD_DIM, VALUE_DIM, STAGES,
             )),
             (_consume, (
                 q_bufs, k2_bufs, v_bufs, q_ready, k2_ready, k2_empty, v_ready, v_empty,
                 o2_buf, handed_over, p_out, p_o2, p_lse, p_lam, stride_lt, stride_o,
                 first_query, num_queries, num_keys, num_full, num_blocks, scale_log2,
-                1, CAUSAL,
+                1, CAUSAL, INFERENCE,
                 BLOCK_QUERIES, BLOCK_KEYS, HEAD_DIM, VALUE_DIM, STAGES,
             )),
             (_produce, (
@@ -320,8 +323,9 @@ def _diff_attention_fwd_hopper_kernel(
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, causal: bool = True
-) -> tuple[Tensor, Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, causal: bool = True,
+    inference: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     r"""Output, O2 = A2 V and the logarithms of the softmax sums.
 
     .. math:: O = A_1 V - \lambda\,A_2 V
@@ -335,16 +339,18 @@ def forward(
         lam: λ, float32, broadcastable to ``[B, T, H]``.
         scale: s, above 0.
         causal: Bottom-right aligned.
+        inference: Write the output alone: the rest serves the gradients.
 
     Returns:
         O and O2 ``[B, T, H, Dv]`` in the dtype of ``q``, and float32 ``[B, H, 2, T]``: the
-        logarithm in base 2 of each row's sum of exponentials, +inf for a row without keys.
+        logarithm in base 2 of each row's sum of exponentials, +inf for a row without keys. The last
+        two are empty in inference.
     """
     batch, num_queries, num_heads, _, head_dim = q.shape
     num_keys, num_kv_heads, value_dim = v.shape[1:]
     shared_keys = k.ndim == 4
     constants = kernel_constants(
-        num_heads // num_kv_heads, head_dim, value_dim, causal, shared_keys
+        num_heads // num_kv_heads, head_dim, value_dim, causal, shared_keys, inference
     )
     shapes = block_shapes(head_dim, value_dim, constants["BLOCK_KEYS"])
     keys = k.unsqueeze(3) if shared_keys else k  # [B, S, Hkv, 1 or 2, D]
@@ -352,8 +358,9 @@ def forward(
     descriptors = [_descriptor(x, shapes[name]) for name, x in tensors.items()]
     lam = lam.expand(batch, num_queries, num_heads)
     out = torch.empty(batch, num_queries, num_heads, value_dim, dtype=q.dtype, device=q.device)
-    out_2 = torch.empty_like(out)
-    lse = torch.empty(batch, num_heads, 2, num_queries, dtype=torch.float32, device=q.device)
+    out_2 = out.new_empty(0) if inference else torch.empty_like(out)
+    sums = (0,) if inference else (batch, num_heads, 2, num_queries)
+    lse = torch.empty(sums, dtype=torch.float32, device=q.device)
     grid = (triton.cdiv(num_queries, BLOCK_QUERIES), num_heads, batch)
     _diff_attention_fwd_hopper_kernel[grid](
         *descriptors, out, out_2, lse, lam, *lam.stride(),
@@ -382,14 +389,15 @@ def _descriptor(x: Tensor, block_shape: list[int]) -> TensorDescriptor:
 
 
 def kernel_constants(
-    group: int, head_dim: int, value_dim: int, causal: bool, shared_keys: bool
-) -> dict[str, int]:
+    group: int, head_dim: int, value_dim: int, causal: bool, shared_keys: bool,
+    inference: bool = False,
+) -> dict[str, int]:  # fmt: skip
     """What the kernel is compiled for, besides the types of its arguments."""
     block_keys, stages = TILES[head_dim]
     return {
         "GROUP": group, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "CAUSAL": causal,
-        "SHARED_KEYS": shared_keys, "BLOCK_QUERIES": BLOCK_QUERIES, "BLOCK_KEYS": block_keys,
-        "STAGES": stages, "CONSUMER_REGISTERS": _CONSUMER_REGISTERS,
+        "SHARED_KEYS": shared_keys, "INFERENCE": inference, "BLOCK_QUERIES": BLOCK_QUERIES,
+        "BLOCK_KEYS": block_keys, "STAGES": stages, "CONSUMER_REGISTERS": _CONSUMER_REGISTERS,
         "PRODUCER_REGISTERS": _PRODUCER_REGISTERS,
     }  # fmt: skip
 
