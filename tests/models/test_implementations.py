@@ -127,6 +127,24 @@ def test_flex_attention_agrees(model, ids, left_padded, assert_only_rounding, lo
     assert_only_rounding(padded(model), model, padded)
 
 
+@compiles
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_uncompiled(
+    attention_type, make_config, build, left_padded, assert_only_rounding
+):
+    """Its mask is no tensor. Every push asks for that, and leaves out what compiling takes."""
+    model = build(make_config(attention_type))
+    model.set_attn_implementation("flex_attention")
+
+    @torch.no_grad()
+    def compute(model):
+        return [model(**left_padded).logits[left_padded["attention_mask"].bool()]]
+
+    with torch.compiler.set_stance("force_eager"):
+        actual = compute(model)
+    assert_only_rounding(actual, model, compute)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.skipif(importlib.util.find_spec("flash_attn") is None, reason="needs flash-attn")

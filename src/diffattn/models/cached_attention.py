@@ -223,9 +223,10 @@ def _hugging_face(
             f"DiffTransformer: attention_type {config.attention_type!r} needs attn_implementation "
             f"{IMPLEMENTATION!r}, got {implementation!r}."
         )
-    added = mask is None or mask.dtype != torch.bool  # a bool mask, too, would be added
-    if implementation == "eager" and (recorder is not None or not added):
-        return through_maps(q, k, v, lam, mask, acting_map=None, recorder=recorder)
+    if implementation == "eager":  # adds its mask, one of bools, too
+        is_bool = mask is not None and mask.dtype == torch.bool
+        if recorder is not None or is_bool:
+            return through_maps(q, k, v, lam, mask, acting_map=None, recorder=recorder)
     if recorder is not None:
         raise ConfigError(
             "DiffTransformer: attention maps need attn_implementation 'diffattn' or 'eager', "

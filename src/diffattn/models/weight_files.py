@@ -1,6 +1,7 @@
 """What files of weights hold, read off their headers: names, shapes and sizes, no numbers."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,10 +155,19 @@ def _naturals(value: Any) -> bool:
 
 def _object(where: str, text: bytes) -> dict[str, Any]:
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=_once_each)
     except (ValueError, RecursionError) as error:
         reason = (str(error).splitlines() or ["no text"])[0].rstrip(".")
         raise CheckpointError(f"{where}: must have a header of JSON, got: {reason}.") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{where}: must have a header of JSON, got {short(content)}.")
+    return content
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The format forbids a name twice: readers differ on which of the two counts."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"{short(twice)} twice")
     return content

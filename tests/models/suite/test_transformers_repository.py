@@ -1,7 +1,8 @@
 """transformers' own tests of causal language models and of generation pass, but for a list.
 
 They are in its repository alone, not in what it publishes for installation:
-``DIFFATTN_TRANSFORMERS_REPOSITORY`` is a folder with a copy of it, whose library is used, too.
+``DIFFATTN_TRANSFORMERS_REPOSITORY`` is a folder with a copy of it, whose library is used, too: run
+them by a Python that has what this version of it asks for, and its tests (``parameterized``).
 """
 
 import os

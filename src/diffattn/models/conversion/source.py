@@ -128,6 +128,11 @@ def _tensors(
     except (SafetensorError, OSError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise CheckpointError(f"{where}: must be whole safetensors, got: {reason}.") from error
+    except RuntimeError as error:  # of PyTorch, which maps a file as if it might all be changed
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise CheckpointError(
+            f"{where}: must be of a size that memory could hold (save it in shards), got: {reason}."
+        ) from error
     tensors = {}
     for name in names:
         if name.endswith(_BUFFERS):
