@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ pytest.importorskip("triton", reason="the kernels need triton")
 
 from diffattn.testing import aot, aot_table
 
+RECORD = Path(__file__).parents[2] / "docs" / "records" / "compile_gate.jsonl"
 ROW = aot_table.TableRow(
     capability=80, case="v1-d64-fwd", tile="128x32 w8 s2", key="k", work_ratio=1.0, registers=255
 )
@@ -21,6 +23,17 @@ def test_every_admitted_width_layout_and_mask_is_listed_once():
     assert forms == {"v1", "v1-narrow", "v2", "v2-wide", "softmax", "softmax-wide"}
     assert {"v2-wide-d96-dq-padding", "softmax-d32-dkv-ranges", "v1-d128-fwd_by_map"} <= {*names}
     assert names[0] == "v1-d64-fwd"
+
+
+@pytest.mark.parametrize("capability", aot.SHARED_BYTES)
+def test_the_record_holds_every_launch_with_its_tiles_and_each_is_clean(capability):
+    rows = aot_table.read_rows(RECORD)
+    listed = [*aot_table.table_cases(capability)]
+    assert len(listed) > 200
+    tiles = {case.name: aot_table.tile_of(case) for case in listed}
+    assert {case: row.tile for (chip, case), row in rows.items() if chip == capability} == tiles
+    unclean = [name for name in tiles if not rows[capability, name].is_clean]
+    assert unclean == []
 
 
 def test_a_row_is_measured_again_only_if_what_is_compiled_has_changed(tmp_path, monkeypatch):
