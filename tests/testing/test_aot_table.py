@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,11 @@ pytest.importorskip("triton", reason="the kernels need triton")
 
 from diffattn.testing import aot, aot_table
 
+RECORD = Path(__file__).parents[2] / "docs" / "records" / "compile_gate.jsonl"
+MEASURED: tuple[int, ...] = ()
+"""Chips whose launches the record holds all."""
+UNCLEAN = {90: ["v1-narrow-d96-dk-ranges"]}
+"""Launches that reload two registers per turn, in a form that only deterministic runs take."""
 ROW = aot_table.TableRow(
     capability=80, case="v1-d64-fwd", tile="128x32 w8 s2", key="k", work_ratio=1.0, registers=255
 )
@@ -21,6 +27,16 @@ def test_every_admitted_width_layout_and_mask_is_listed_once():
     assert forms == {"v1", "v1-narrow", "v2", "v2-wide", "softmax", "softmax-wide"}
     assert {"v2-wide-d96-dq-padding", "softmax-d32-dkv-ranges", "v1-d128-fwd_by_map"} <= {*names}
     assert names[0] == "v1-d64-fwd"
+
+
+@pytest.mark.parametrize("capability", aot.SHARED_BYTES)
+def test_the_record_has_the_tiles_of_the_table_and_its_launches_are_clean(capability):
+    tiles = {case.name: aot_table.tile_of(case) for case in aot_table.table_cases(capability)}
+    of_all = aot_table.read_rows(RECORD)
+    rows = {name: row for (chip, name), row in of_all.items() if chip == capability}
+    assert {name: row.tile for name, row in rows.items()}.items() <= tiles.items()
+    assert capability not in MEASURED or set(rows) == set(tiles)
+    assert [name for name, row in rows.items() if not row.is_clean] == UNCLEAN.get(capability, [])
 
 
 def test_a_row_is_measured_again_only_if_what_is_compiled_has_changed(tmp_path, monkeypatch):

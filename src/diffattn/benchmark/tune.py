@@ -145,7 +145,7 @@ def tune(
         for mode, forms in passes:
             chosen = _tune_pass(subject, mode, forms, config, timer, keep)
             for launch, tile in chosen.items():
-                line = lines.setdefault(launch, [None] * 4)
+                line = lines.setdefault(launch, [None] * configs.NUM_COLUMNS)
                 line[subject.column(launch)] = astuple(tile) if tile else None
             _write(record, out)
     record["complete"] = True
@@ -162,9 +162,11 @@ def lines_text(row: int, lines: Mapping[str, Any]) -> str:
     """One row of ``configs._SEEDS``, as source."""
     rows = []
     for launch, tiles in lines.items():
-        columns = ", ".join(str(tuple(tile)) if tile else "None" for tile in tiles)
+        columns = [str(tuple(tile)) if tile else "None" for tile in tiles]
+        forms = (", ".join(columns[:3]), ", ".join(columns[3:]))  # one line for V1, one for V2
+        head = f'        "{launch}": ('
         if any(tiles):
-            rows.append(f'        "{launch}": ({columns}),')
+            rows.append(f"{head}{forms[0]},\n{' ' * len(head)}{forms[1]}),")
     return "\n".join([f"    {row}: {{", *rows, "    },", ""])
 
 

@@ -34,7 +34,8 @@ needs; columns that pad head_dim 96 to 128 count as needed (4/3 by width, whatev
 wait, or read a spilled register; *spills* lie outside these loops where there are no reloads.
 *Programs* run on one multiprocessor at a time. `-ranges` stands for packed, windowed and cached
 rows, `-padding` for padded ones. The work of `fwd_by_map` is that of either of its two loops.
-A launch that is not in the table has not been measured. The command that measures and writes it:
+A launch that is not in the table has not been measured. *Before* was assembled without the options
+that Triton gives its assembler. The command that measures and writes the table:
 
     python -m diffattn.testing.aot_table docs/records/compile_gate.jsonl \\
         --before docs/records/compile_gate_before.jsonl --page docs/records/compile_gate.md

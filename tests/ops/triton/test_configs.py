@@ -15,6 +15,7 @@ from diffattn.ops.diff_attention.triton import (
     softmax,
     softmax_backward,
 )
+from diffattn.ops.kernel_support import HEAD_DIMS
 
 
 @pytest.mark.parametrize("capability", configs.CAPABILITIES)
@@ -85,12 +86,23 @@ def test_rows_are_chosen_by_dtype_and_chip(monkeypatch):
 @pytest.mark.parametrize("capability", configs.CAPABILITIES)
 @pytest.mark.parametrize("launch", configs.CANDIDATES)
 def test_a_tuner_would_try_every_seed(capability, launch):
-    for head_dim in (64, 128):
+    for head_dim in (32, 64, 128):
         for shared in (False, True):
             seed = configs.seed(launch, head_dim, head_dim, capability, shared)
             assert seed is None or seed in configs.CANDIDATES[launch]
     wide = configs.seed(launch, 128, 256, capability)
     assert wide is None or wide in configs.CANDIDATES[launch]
+
+
+@pytest.mark.parametrize("capability", configs.CAPABILITIES)
+def test_every_line_has_a_tile_per_column(capability):
+    lengths = {len(tiles) for tiles in configs.table_row(capability).values()}
+    assert lengths == {configs.NUM_COLUMNS}
+    columns = {
+        configs.column("bwd", head_dim, ratio * head_dim, shared)
+        for head_dim in HEAD_DIMS for ratio in (1, 2) for shared in (False, True)
+    }  # fmt: skip
+    assert columns == set(range(configs.NUM_COLUMNS))
 
 
 def test_a_tuner_has_candidates_for_every_launch():

@@ -109,7 +109,7 @@ def query_bounds(
     """Queries that see the keys from ``i_key`` on: all those in [full, edge), some of those in
     [start, full) and, with intervals only, [edge, stop)."""
     i_end = tl.minimum(i_key + BLOCK_N, num_keys)
-    # Past the last key, weights could overflow to inf. Nobody reads them, but hide them too.
+    # Past the last key logits are 0, and weights may be inf: dQ would multiply those by 0.
     m_hidden = i_key + BLOCK_N > num_keys
     if RANGES:
         start = tl.load(p_begin + i_key) // BLOCK_M * BLOCK_M
