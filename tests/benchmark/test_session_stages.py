@@ -74,14 +74,14 @@ def test_an_overrun_is_killed_with_its_children(tmp_path, monkeypatch):
         "time.sleep(600)"
     )
     began = time.monotonic()
-    slow = stage("slow", stubborn, "print('never')", limit_seconds=1.0)
+    slow = stage("slow", stubborn, "print('never')", limit_seconds=3.0)
     records, _ = run([slow, stage("next", "pass")], tmp_path)
     assert time.monotonic() - began < 25
     assert [record["outcome"] for record in records] == ["overran", "passed"]
     (command,) = records[0]["commands"]
     assert command["exit"] is None
     assert command["log"].startswith("working\n")
-    assert records[0]["reason"] == "stopped at its limit of 1 s"
+    assert records[0]["reason"] == "stopped at its limit of 3 s"
     assert has_ended(int(child.read_text()))
 
 
