@@ -19,8 +19,6 @@ UNCLEAN = {
          "v1-narrow-d96-dk-padding", "softmax-wide-d96-dkv-padding"},
     # Spills 2,724 bytes outside loops; taken by deterministic runs alone.
     100: {"v1-d128-dkv-ranges"},
-    # Reloads 22 registers per turn; taken by deterministic runs alone.
-    120: {"v1-d64-dkv-ranges"},
 }  # fmt: skip
 """What is recorded and wastes registers: no other launch may."""
 ROW = aot_table.TableRow(
