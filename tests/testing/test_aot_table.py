@@ -14,11 +14,13 @@ RECORD = Path(__file__).parents[2] / "docs" / "records" / "compile_gate.jsonl"
 MEASURED = (90,)
 """Chips whose launches the record holds all."""
 UNCLEAN = {
+    # Reload 12 to 30 registers per turn where keys are padded.
+    80: {"v1-d64-bwd-padding", "v1-d64-dkv-padding", "softmax-d128-bwd-padding"},
     # Reload up to five registers per turn, all at head_dim 96, whose tiles are those of 128.
     90: {"v2-d96-fwd", "v2-d96-fwd-padding", "v1-narrow-d96-dk-ranges",
          "v1-narrow-d96-dk-padding", "softmax-wide-d96-dkv-padding"},
-    # Spills 2,724 bytes outside loops; taken by deterministic runs alone.
-    100: {"v1-d128-dkv-ranges"},
+    # Spill up to 2,724 bytes, outside loops; taken by deterministic runs alone.
+    100: {"v1-d128-dkv", "v1-d128-dkv-ranges"},
 }  # fmt: skip
 """What is recorded and wastes registers: no other launch may."""
 ROW = aot_table.TableRow(
