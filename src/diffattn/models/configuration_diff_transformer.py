@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from difflib import get_close_matches
+from threading import get_ident
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
@@ -31,7 +31,8 @@ _SHOWN = 300
 """Characters of a message that holds a value of the wrong type."""
 
 
-_ONE_COPY: ContextVar[bool] = ContextVar("one_copy", default=False)
+_ONE_COPY: set[int] = set()
+"""Threads in :func:`heads_of_one_copy`. vLLM sends this module by value; no ContextVar can be."""
 
 
 @contextmanager
@@ -40,11 +41,11 @@ def heads_of_one_copy() -> Iterator[None]:
 
     Hugging Face makes a paged cache by this number, and takes no other.
     """
-    token = _ONE_COPY.set(True)
+    _ONE_COPY.add(get_ident())
     try:
         yield
     finally:
-        _ONE_COPY.reset(token)
+        _ONE_COPY.discard(get_ident())
 
 
 def _one_line_errors(cls: type) -> type:
@@ -219,7 +220,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         A cache made by these two numbers works; our own are smaller, see :attr:`cached_kv_shape`
         and :func:`heads_of_one_copy`.
         """
-        times_stored = 1 if _ONE_COPY.get() else self.attention.key_maps
+        times_stored = 1 if get_ident() in _ONE_COPY else self.attention.key_maps
         return self.num_kv_heads * self.attention.value_width * times_stored
 
     @property

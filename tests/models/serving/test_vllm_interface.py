@@ -118,3 +118,16 @@ def test_facts_can_be_sent_to_another_process_with_their_class():
     """vLLM sends a folder's code by value, and an instance of it may arrive before its methods:
     a class with slots sets its state by one of them."""
     assert "__setstate__" not in vars(AttentionType)
+
+
+def test_a_configuration_can_be_sent_by_value():
+    """What vLLM does with a folder's code: every global that its methods read goes along."""
+    cloudpickle = pytest.importorskip("cloudpickle", reason="sends code by value, as vLLM does")
+    config = made("diff").config
+    module = sys.modules[DiffTransformerConfig.__module__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        sent = cloudpickle.dumps(config)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    assert b"times_stored" in sent  # a variable of a method: with the code, not by its name
