@@ -71,8 +71,8 @@ def test_the_claims_read_the_headlines():
     (preset,) = parts(["table5"])
     assert isinstance(preset.protocol, Outliers)
     by_id = {claim.id: claim for claim in CLAIMS}
-    assert by_id["outliers"].effect.startswith(LARGEST["logits"])
-    assert by_id["outliers-hidden"].effect.startswith(LARGEST["hidden"])
+    assert by_id["outliers"].effect.startswith(f"DIFF V1's {LARGEST['logits']}")
+    assert by_id["outliers-hidden"].effect.startswith(f"DIFF V1's {LARGEST['hidden']}")
 
 
 @pytest.mark.scheduled
