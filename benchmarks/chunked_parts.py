@@ -19,7 +19,7 @@ from diffattn.benchmark.contender_names import DIFF
 from diffattn.benchmark.suites import contenders
 
 PARTS = {
-    "matrix products": ("aten::baddbmm", "aten::bmm"),
+    "matrix products": ("aten::baddbmm", "aten::bmm", "aten::addmm_"),
     "softmax": ("aten::_softmax",),
     "its gradient": ("aten::_softmax_backward_data",),
     "A₁ − λA₂": ("aten::sub", "aten::addcmul", "aten::addcmul_"),
