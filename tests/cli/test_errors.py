@@ -26,6 +26,7 @@ from trials.wrong_calls import calls_besides_evaluate
         (("reproduce", "recall", "--seeds=-1"), "seed must be from 0 to"),
         (("reproduce", "recall", "--seeds", "100"), "must not be those of the sweep"),
         (("reproduce", "recall", "--set", "train.seed=1"), "--set must be left out"),
+        (("reproduce", "recall", "--reuse", "runs/a"), "--reuse must be left out"),
         (("reproduce", "--set", "train.seed=1"), "--set must name one of data, got 'train.seed=1'"),
         (("reproduce", "recall", "--scale", "workstation"), "scale must be in {smoke, laptop, st"),
         (("reproduce", "text", "--seeds", "1,x"), "--seeds: must be whole numbers"),

@@ -9,9 +9,10 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 WHOLE = "all"
+COMPARISONS = ("text", "ablations", "rank")
 STUDIES = ("text", "recall", "stability", "gradient-flow", "scaling", "ablations", "rank")
 _CONFIGS = {
-    **dict.fromkeys(("text", "ablations", "rank"), "ComparisonConfig"),
+    **dict.fromkeys(COMPARISONS, "ComparisonConfig"),
     "recall": "RecallStudyConfig",
     "stability": "StabilityStudyConfig",
     "gradient-flow": "GradientFlowConfig",
@@ -80,6 +81,14 @@ def reproduce(
     extrapolate: Annotated[
         bool, typer.Option("--extrapolate", help="scaling: read fits beyond their points too")
     ] = False,
+    reuse: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="text, ablations, rank: copy runs of the same settings, seed and tokens from this "
+            "study (repeatable)",
+        ),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="one-thread processes side by side [cores, at most 2]")
     ] = None,
@@ -123,6 +132,10 @@ def reproduce(
         raise ConfigError(f"reproduce {study}: --extrapolate must be left out, it is of scaling.")
     if only is not None and study != WHOLE:
         raise ConfigError(f"reproduce {study}: --only must be left out, it is of all.")
+    if reuse and study not in COMPARISONS:
+        raise ConfigError(
+            f"reproduce {study}: --reuse must be left out, it is of {', '.join(COMPARISONS)}."
+        )
     if set_ and study == "recall":
         raise ConfigError(f"reproduce {study}: --set must be left out, got {set_[0]!r}.")
     for setting in set_ or () if study == WHOLE else ():
@@ -155,7 +168,9 @@ def reproduce(
     from diffattn.report.build import markdown_results
 
     folder = out or plan.folder
-    report = run_study(plan, scale, folder, seeds=numbers, match=match, workers=workers)
+    report = run_study(
+        plan, scale, folder, seeds=numbers, match=match, workers=workers, reuse=reuse or ()
+    )
     if json_:
         typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
     else:
@@ -170,16 +185,18 @@ def run_study(
     seeds: tuple[int, ...] | None,
     match: str,
     workers: int | None,
+    reuse: Sequence[Path] = (),
 ) -> Path:
     """Run one study, with its progress; the path of its page."""
     from diffattn.cli.screen.progress import RunsProgress
 
     finished = (path.parent.name for path in (folder / "runs").glob("*/results.json"))
     done = sum(map(plan.steps_of, finished))
+    of_comparisons = {"reuse": reuse} if reuse else {}
     with RunsProgress(plan.total, done, plan.steps_of) as progress:
         return plan.run(
             scale, out=folder, seeds=seeds, match=match, workers=workers,
-            on_message=progress.on_message, on_progress=progress.on_progress,
+            on_message=progress.on_message, on_progress=progress.on_progress, **of_comparisons,
         )  # fmt: skip
 
 

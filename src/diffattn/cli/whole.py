@@ -33,6 +33,7 @@ def reproduce_all(
     """
     from diffattn.cli.screen.progress import ItemProgress, RunsProgress
     from diffattn.errors import ConfigError
+    from diffattn.studies.variants import MEMBERS
     from diffattn.studies.whole import ANALYSIS, THROUGHPUT, is_long, scale_of, stages_of
 
     stages = stages_of(scale, only)
@@ -50,7 +51,9 @@ def reproduce_all(
     for number, name in enumerate(stages, 1):
         typer.echo(f"{number}/{len(stages)} {name}: {TITLES[name]}", err=True)
         if name in plans:
-            run(plans[name], scale_of(name, scale), folder / name, **seeds)
+            others = [folder / x for x in MEMBERS if name in MEMBERS and x != name]
+            reuse = [other for other in others if (other / "study.json").exists()]
+            run(plans[name], scale_of(name, scale), folder / name, reuse=reuse, **seeds)
         elif name == ANALYSIS:
             with ItemProgress(4) as items:
                 analyse_models(

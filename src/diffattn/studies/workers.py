@@ -21,6 +21,9 @@ from diffattn.training.config import RunConfig
 from diffattn.training.monitoring.termination import ended_by_sigterm
 from diffattn.training.recall_config import RecallConfig
 
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+_ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
+"""glibc keeps what a step frees for the next one: to touch fresh pages takes a tenth of a step."""
 OnMessage = Callable[[str], None]
 OnProgress = Callable[[str, dict[str, Any]], None]
 """Called with a run's name and its event: ``step`` and ``loss``, ``message``, ``done`` or
@@ -61,12 +64,13 @@ def worker_count(workers: int | None) -> int:
 
 
 def unfinished(members: Sequence[Member[Config]], folder: Path) -> list[Member[Config]]:
-    """The members that are not done: without results, or killed before they had cleaned up."""
-
-    def is_done(run: Path) -> bool:
-        return (run / "results.json").exists() and not (run / "checkpoints").exists()
-
+    """The members that are not done."""
     return [m for m in members if not is_done(folder / m.config.name)]
+
+
+def is_done(run: Path) -> bool:
+    """Whether a run directory has results, and was not killed before it had cleaned up."""
+    return (run / "results.json").exists() and not (run / "checkpoints").exists()
 
 
 def run_members(
@@ -196,7 +200,7 @@ class _Worker:
                 stdout=subprocess.PIPE,
                 stderr=file,
                 text=True,
-                env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+                env=_ALLOCATOR | os.environ | _ENVIRONMENT,
                 start_new_session=True,  # Ctrl-C reaches this process alone, which ends the others
             )
         worker = cls(process, log)

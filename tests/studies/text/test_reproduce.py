@@ -1,6 +1,7 @@
 """The main job, end to end and small: real text, real worker processes, every file."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,17 @@ def test_maps_of_one_example(study):
         if kind != "softmax":
             sums = torch.tensor(entry["difference"]).sum(-1)
             assert 1 - sums.mean().item() == pytest.approx(entry["lam"], abs=1e-3)
+
+
+def test_maps_stay_where_the_weights_of_their_run_are_gone(copied, settings):
+    maps = (copied / "maps.json").read_bytes()
+    for name in NAMES:
+        shutil.rmtree(copied / "runs" / name / "model")
+    reproduce("smoke", out=copied, settings=settings, on_message=[].append)
+    assert (copied / "maps.json").read_bytes() == maps
+    (copied / "maps.json").unlink()
+    with pytest.raises(DiffAttnError, match="softmax-seed0"):
+        reproduce("smoke", out=copied, settings=settings, on_message=[].append)
 
 
 def test_record_of_the_study(study, settings):

@@ -59,6 +59,7 @@ def reproduce(
     seeds: Sequence[int] | None = None,
     settings: Sequence[str] = (),
     match: str = "params",
+    reuse: Sequence[str | Path] = (),
     workers: int | None = None,
     on_message: OnMessage = print,
     on_progress: OnProgress = lambda name, event: None,
@@ -80,6 +81,8 @@ def reproduce(
             kinds 0 to 2, for smoke 0.
         settings: Changes such as ``"train.num_steps=500"`` or ``"data.source=my_texts"``.
         match: What the models keep equal; see :func:`diffattn.models.twins.twin`.
+        reuse: Folders of other studies, whose finished runs with the same settings, seed and
+            tokens are copied and not trained again; see :mod:`diffattn.studies.reuse`.
         workers: One-thread processes side by side. Default: CPU cores, at most 2; 1 on a GPU.
         on_message: Given one line per stage.
         on_progress: Given progress of each run: its name, and ``step`` and ``loss``.
@@ -89,13 +92,14 @@ def reproduce(
         ``costs.json``, ``counts.json``, ``maps.json``, ``data/`` and ``runs/``.
 
     Raises:
-        ConfigError: An unknown scale or setting, ``out`` holds another configuration, or the scale
-            is made for a GPU and there is none.
-        CheckpointError: ``out`` holds foreign or damaged files.
+        ConfigError: An unknown scale or setting, ``out`` holds another configuration, ``reuse``
+            names what is no study, or the scale is made for a GPU and there is none.
+        CheckpointError: ``out`` or a run to be copied holds foreign or damaged files.
         DiffAttnError: A run failed.
     """
     import torch
 
+    from diffattn.studies.reuse import require_studies, reuse_runs
     from diffattn.studies.text.summary import summarise
     from diffattn.studies.workers import run_members, unfinished, worker_count
     from diffattn.training.memory import require_run_memory
@@ -104,7 +108,8 @@ def reproduce(
     config = comparison(scale, kind=kind, seeds=seeds, settings=settings, match=match)
     if scale == "workstation" and not torch.cuda.is_available():
         raise ConfigError("reproduce: scale 'workstation' needs a CUDA device, got none here.")
-    workers = worker_count(workers)
+    workers, others = worker_count(workers), [Path(folder) for folder in reuse]
+    require_studies(others)
     folder = Path(out) if out is not None else Path("runs") / study_name(scale, kind)
     trials = config.trials(config.base_rates())
     for member in trials:
@@ -116,6 +121,11 @@ def reproduce(
         _claim(folder, config, data.facts())
 
         def train(members: Sequence[Member[RunConfig]], what: str) -> dict[str, float]:
+            copied = reuse_runs(members, data.facts(), folder / "runs", others)
+            if copied:
+                on_message(f"{what}: copied {len(copied)} of {len(members)} models")
+            for name in copied:
+                on_progress(name, {"done": True})
             waiting = unfinished(members, folder / "runs")
             if waiting:
                 on_message(f"{what}: training {len(waiting)} of {len(members)} models")

@@ -139,7 +139,12 @@ def statement(config: ComparisonConfig) -> str:
 
 
 def _maps(config: ComparisonConfig, data: PreparedData, folder: Path) -> dict[str, Any]:
-    """Maps of the middle layer's first head on the first validation tokens: chosen in advance."""
+    """Maps of the middle layer's first head on the first validation tokens: chosen in advance.
+
+    Those of an earlier call stay where the weights of their run are gone.
+    """
+    path = folder / "maps.json"
+    earlier = read_json(path)["layers"] if path.exists() else {}
     length = min(EXAMPLE_TOKENS, config.base.train.seq_len, data.validation.num_tokens)
     ids = torch.tensor(data.validation.tokens[:length].tolist())
     layer = config.base.model.num_hidden_layers // 2
@@ -148,7 +153,11 @@ def _maps(config: ComparisonConfig, data: PreparedData, folder: Path) -> dict[st
         if VARIANTS[name].role not in ("baseline", "type"):
             continue
         run = trial_name(name, config.seeds[0])
-        model, _ = load_model(str(folder / "runs" / run / "model"))
+        weights = folder / "runs" / run / "model"
+        if not weights.exists() and earlier.get(name, {}).get("run") == run:
+            layers[name] = earlier[name]
+            continue
+        model, _ = load_model(str(weights))
         maps = example_maps(model, ids[None], layer=layer, head=0)
         entry: dict[str, Any] = {"run": run, "layer": layer, "head": 0}
         entry["map_1"] = _rounded(maps.map_1)

@@ -1,0 +1,94 @@
+"""Runs of one study that are runs of another, too: copied as they are, or trained."""
+
+import shutil
+
+import pytest
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.records.io import read_json
+from diffattn.studies import reuse as module
+from diffattn.studies import workers
+from diffattn.studies.text.reproduce import comparison, reproduce
+from diffattn.studies.variants import MEMBERS, SWEPT
+
+SHARED = [f"{name}-seed0" for name in MEMBERS["ablations"] if name in SWEPT]
+
+
+def members(settings, kind="ablations"):
+    config = comparison("smoke", kind=kind, settings=settings)
+    return config.trials(config.base_rates())
+
+
+@pytest.fixture
+def facts(study):
+    data = read_json(study / "study.json")["data"]
+    names = ("corpus_hash", "tokenizer_hash", "train_hash", "validation_hash")
+    counts = ("train_tokens", "validation_tokens", "validation_bytes")
+    return {name: data[name] for name in (*names, *counts)}
+
+
+def test_a_study_trains_only_what_another_has_not(study, settings, tmp_path, monkeypatch):
+    trained, lines = [], []
+
+    def note(waiting, data, folder, **kwargs):
+        trained.extend(member.config.name for member in waiting)
+        raise KeyboardInterrupt  # more is not asked here
+
+    monkeypatch.setattr(workers, "run_members", note)
+    out = tmp_path / "ablations"
+    for _ in range(2):  # the second call finds the copies and neither copies nor trains them
+        with pytest.raises(KeyboardInterrupt):
+            reproduce(
+                "smoke", kind="ablations", settings=settings, out=out, reuse=[study],
+                on_message=lines.append,
+            )  # fmt: skip
+    needed = [member.config.name for member in members(settings)]
+    assert trained == 2 * [name for name in needed if name not in SHARED]
+    assert [line for line in lines if line.startswith("comparison")] == [
+        f"comparison: copied {len(SHARED)} of {len(needed)} models",
+        *2 * [f"comparison: training {len(needed) - len(SHARED)} of {len(needed)} models"],
+    ]
+    for name in SHARED:
+        files = sorted(p for p in (study / "runs" / name).rglob("*") if p.is_file())
+        assert files
+        for path in files:
+            assert (out / path.relative_to(study)).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("changed", ["model.hidden_size=32", "train.learning_rate=0.01", ""])
+def test_other_settings_or_tokens_are_other_runs(study, settings, facts, tmp_path, changed):
+    settings = (*settings, changed) if changed else settings
+    if not changed:
+        facts["train_hash"] = "0" * 64
+    assert module.reuse_runs(members(settings), facts, tmp_path / "runs", [study]) == []
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_unfinished_here_or_there_is_left_alone(copied, settings, facts, tmp_path):
+    runs = tmp_path / "other" / "runs"
+    (runs / SHARED[0]).mkdir(parents=True)
+    (copied / "runs" / SHARED[1] / "results.json").unlink()
+    (copied / "runs" / SHARED[2] / "checkpoints").mkdir()
+    assert module.reuse_runs(members(settings), facts, runs, [copied]) == SHARED[3:]
+    assert list((runs / SHARED[0]).iterdir()) == []
+
+
+def test_committed_records_without_weights_are_reused(copied, settings, facts, tmp_path):
+    for name in SHARED:
+        shutil.rmtree(copied / "runs" / name / "model")
+    assert module.reuse_runs(members(settings), facts, tmp_path / "runs", [copied]) == SHARED
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "model/config.json"])
+def test_a_damaged_run_is_refused_and_nothing_of_it_copied(copied, settings, facts, tmp_path, file):
+    (copied / "runs" / SHARED[0] / file).write_text("{}\n", encoding="utf-8")
+    with pytest.raises(CheckpointError, match=SHARED[0]):
+        module.reuse_runs(members(settings), facts, tmp_path / "runs", [copied])
+    assert not (tmp_path / "runs" / SHARED[0]).exists()
+
+
+def test_a_folder_without_a_study_is_refused_first(settings, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(ConfigError, match="reuse must name folders of studies"):
+        reproduce("smoke", kind="rank", settings=settings, out=out, reuse=[tmp_path])
+    assert not out.exists()
