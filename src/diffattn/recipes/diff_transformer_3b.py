@@ -42,9 +42,9 @@ _TRAIN = TrainConfig(
 def diff_transformer_3b() -> RunPlan:
     """DIFF 3B: 4M tokens per step at length 4,096, 350B tokens.
 
-    Command: ``diffattn train diff-transformer-3b --set data.source=... --set data.tokenizer=...``.
-    Hardware: many GPU nodes; not run by this project. Duration: weeks. Expected: Table 8. The
-    corpus is not public: name your own.
+    Command: ``diffattn train diff-transformer-3b --out FOLDER --set data.source=... --set
+    data.tokenizer=...``. Hardware: many GPU nodes; not run by this project. Duration: weeks.
+    Expected: Table 8. The corpus is not public: name your own.
 
     Source: arXiv:2410.05258v2, section 3.1 and Appendix D (recipe of StableLM-3B-4E1T).
     """

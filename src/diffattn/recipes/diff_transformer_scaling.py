@@ -16,9 +16,9 @@ _LEARNING_RATES = MappingProxyType(
 def scaling(size: str) -> RunPlan:
     """One DIFF model of Figure 3a: 10B tokens at length 2,048.
 
-    Command: ``diffattn train scaling-830m --set data.source=... --set data.tokenizer=...``.
-    Hardware: a GPU node; not run by this project. Duration: days. Expected: the validation
-    losses of Figure 3a. The paper's corpus is not public: name your own.
+    Command: ``diffattn train scaling-830m --out FOLDER --set data.source=... --set
+    data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Expected:
+    the validation losses of Figure 3a. The paper's corpus is not public: name your own.
 
     Source: arXiv:2410.05258v2, section 3.2 and Appendix E.
     """

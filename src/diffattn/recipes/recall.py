@@ -59,7 +59,8 @@ def study() -> dict[str, Any]:
     Command: ``diffattn reproduce recall --scale study``. Hardware: 2 CPU cores. Duration: about
     three hours of one core. Expected: the committed records, bit for bit with the same versions on
     the same processor. Sizes, steps and starting scale were set by pilots on another seed, so that
-    types learn within minutes (docs/log.md); nothing was changed after the study's first run.
+    types learn within minutes (docs/log.md); nothing was changed after the study's first run, but
+    softmax with head norm was added when the others had been seen.
     """
     return {
         "tasks": (_noisy_recall(num_steps=3_000),),

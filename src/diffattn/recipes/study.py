@@ -1,4 +1,4 @@
-"""The committed comparison: as large as two CPU cores do in a day."""
+"""The comparison at eight DIFF heads: as large as two CPU cores do in a day."""
 
 from diffattn.models.settings import ModelSettings
 from diffattn.recipes.plan import RunPlan
@@ -9,10 +9,10 @@ def study() -> RunPlan:
     """Softmax model of 4.8M parameters with 16 heads (8 DIFF heads) of width 32, 4M tokens per run.
 
     Command: ``diffattn reproduce text --scale study``. Hardware: 2 CPU cores with instructions for
-    bfloat16, in which products are taken as in the papers. Duration: a day for all variants and
-    five seeds, a quarter of an hour of one core per run; it continues where it was stopped.
-    Expected: whatever the committed records say. Eight DIFF heads is the smallest number the papers
-    test, the token budget lies far below theirs.
+    bfloat16, in which products are taken as in the papers. Duration: about 15 core-hours for five
+    seeds of the types and of no attention, two of the rest, and a sweep of learning rates; it
+    continues where it was stopped. Expected: not known before it has run. Eight DIFF heads is the
+    smallest number the papers test, the token budget lies far below theirs.
     """
     return RunPlan(
         name="study",

@@ -71,3 +71,17 @@ def test_every_reproduction_resolves(line):
         kinds |= {"gradient-flow": gradient_flow_study}
         make = kinds[values["study"]]
         assert make(values["scale"], settings=values["set_"] or []).resolved()
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if " evaluate" in line])
+def test_every_evaluated_model_is_one_that_the_study_trains(line):
+    from diffattn.studies.text.reproduce import comparison
+
+    words = shlex.split(line)
+    models = [words[at + 1] for at, word in enumerate(words) if word == "--model"]
+    labels, folders = zip(*(model.split("=") for model in models), strict=True)
+    (runs,) = {folder.removesuffix(label) for label, folder in zip(labels, folders, strict=True)}
+    config = comparison("laptop" if runs == "runs/laptop/runs/" else "study")
+    assert {*labels} <= {member.config.name for member in config.trials(config.base_rates())}
+    seeds = {int(label.rpartition("-seed")[2]) for label in labels}
+    assert seeds == {*config.seeds}

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from diffattn.models.attention_types import ATTENTION_TYPES
+
 
 class Commands(NamedTuple):
     """One command line per scale; ``None`` where there is none yet."""
 
     laptop: str | None
-    """Minutes on 2 CPU cores."""
+    """Minutes to an hour on 2 CPU cores."""
     study: str | None
-    """Hours on 2 CPU cores; its folder, without weights, is what is committed as the record."""
+    """Hours to a day on 2 CPU cores."""
     gpu: str | None
     """Days on one GPU."""
 
@@ -59,6 +61,8 @@ GRADIENT_FLOW = Commands(
     "diffattn reproduce gradient-flow --scale study",
     "diffattn reproduce gradient-flow --scale study --out runs/gradient-flow-gpu",
 )
+_FEWER_SEEDS = 2
+"""That a study of text makes of a control."""
 JUDGE = "diffattn judge {out} --endpoint https://HOST/v1 --model JUDGE"
 """What an evaluation of hallucination needs besides."""
 
@@ -89,6 +93,7 @@ def evaluation(
             f"--model {kind}-seed{seed}={runs}/{kind}-seed{seed}"
             for seed in range(seeds)
             for kind in variants
+            if seed < _FEWER_SEEDS or kind in ATTENTION_TYPES
         )
         words = ["diffattn evaluate", parts, models, *options, f"--out {out}"]
         return " ".join([*words, f"&& {then.format(out=out)}"] if then else words)

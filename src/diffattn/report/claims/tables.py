@@ -115,10 +115,11 @@ def claims_document(root: Path) -> str:
         "",
         "## How each is tested",
         "",
-        "Laptop: minutes on 2 CPU cores. Study: hours on 2 CPU cores; its folder, without weights, "
-        "becomes the record that the table names. GPU: days on one. Names in capitals stand for "
-        "your own files; `docs/protocols.md` says what they hold. An evaluation compares models by "
-        "seed, so one seed shows nothing.",
+        "Laptop: minutes to an hour on 2 CPU cores. Study: hours to a day. GPU: days on one. A "
+        "record's own `study.json` says of which scale and seeds it is: recall and stability are "
+        "of study scale, the other committed studies of laptop scale with more seeds. Names in "
+        "capitals stand for your own files; the page of each protocol says what they hold. An "
+        "evaluation compares models by seed, so one seed shows nothing.",
         "",
     ]
     for row in judged:
