@@ -63,7 +63,7 @@ _TABLE3 = commands.evaluation(
     whole=("attention_segments.haystack=BOOKS",),
 )  # fmt: skip
 _TABLE5 = commands.evaluation(
-    "table5", "outliers", variants=("softmax", "diff", *CONTROLS),
+    "table5", "outliers", controls=CONTROLS,
     small=("outliers.window_tokens=256",), whole=("outliers.texts=BOOKS",),
 )  # fmt: skip
 _LOSS = "validation loss minus the Transformer's, equal parameters, best rates, nats per token"

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from diffattn.models.attention_types import ATTENTION_TYPES
-
 
 class Commands(NamedTuple):
     """One command line per scale; ``None`` where there is none yet."""
@@ -72,6 +70,7 @@ def evaluation(
     name: str,
     *,
     variants: Sequence[str] = ("softmax", "diff"),
+    controls: Sequence[str] = (),
     small: Sequence[str] = (),
     whole: Sequence[str] = (),
     then: str = "",
@@ -82,6 +81,7 @@ def evaluation(
         gpu_parts: Preset or protocol of the paper's sizes.
         name: Of the evaluation folder.
         variants: Whose models are compared.
+        controls: Also, with the fewer seeds that a study gives them.
         small: Settings at which models of short contexts can be asked.
         whole: Settings of the paper's sizes, for example where data lies.
         then: A second command, on the evaluation folder ``{out}``.
@@ -92,8 +92,7 @@ def evaluation(
         models = " ".join(
             f"--model {kind}-seed{seed}={runs}/{kind}-seed{seed}"
             for seed in range(seeds)
-            for kind in variants
-            if seed < _FEWER_SEEDS or kind in ATTENTION_TYPES
+            for kind in (*variants, *(controls if seed < _FEWER_SEEDS else ()))
         )
         words = ["diffattn evaluate", parts, models, *options, f"--out {out}"]
         return " ".join([*words, f"&& {then.format(out=out)}"] if then else words)
