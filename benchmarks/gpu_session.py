@@ -15,6 +15,7 @@ package's list of those on which ``auto`` chooses kernels, if the tests of their
 """
 
 import argparse
+import re
 import signal
 import sys
 import time
@@ -155,12 +156,16 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         # Whoever ends the session ends the running stage too.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-        if options.scale == "full" and not (options.commit or git_state()[0]):
-            raise ConfigError("commit: must be given where there is no checkout, got none.")
+        commit = options.commit or git_state()[0]
+        if options.scale == "full" and not re.fullmatch("[0-9a-f]{7,40}", commit or ""):
+            raise ConfigError(
+                "commit: must be 7 to 40 hexadecimal digits, and given where there is no checkout, "
+                f"got {commit}."
+            )
         versions, hardware = machine(options.device)
         records = stages.run_stages(
-            chosen, out, again=options.again, commit=options.commit, versions=versions,
-            machine=hardware, until=None if options.within is None else BEGAN + options.within,
+            chosen, out, again=options.again, commit=commit, versions=versions, machine=hardware,
+            until=None if options.within is None else BEGAN + options.within,
         )  # fmt: skip
     except DiffAttnError as error:
         print(error, file=sys.stderr)

@@ -105,11 +105,16 @@ def test_an_entry_needs_a_commit_and_each_kernel(session, tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_where_there_is_no_checkout_a_commit_is_asked_for(session, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("words", "got"), [([], "None"), (["--commit", "main"], "main")])
+def test_without_a_checkout_a_commit_is_asked_for(
+    words, got, session, tmp_path, monkeypatch, capsys
+):
     """Before anything runs, as the record of a session without one cannot be accepted."""
     monkeypatch.setattr(session, "git_state", lambda: (None, None))
-    assert session.main(["--out", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err.startswith("commit: must be given where there is no checkout")
+    assert session.main(["--out", str(tmp_path / "out"), *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("commit: must be 7 to 40 hexadecimal digits, and given where there is")
+    assert said.endswith(f"got {got}.\n")
     assert not (tmp_path / "out").exists()
 
 

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from diffattn.testing import outcomes as plugin
 from diffattn.testing.outcomes import VARIABLE, kernel_of, read_outcomes
 
 GPU = "tests/gpu/test_operators_on_gpu.py::test_every_case"
-SRC = Path(__file__).parents[2] / "src"
+TESTS = Path(__file__).parents[1]
+SRC = TESTS.parent / "src"
 
 
 def test_only_tests_of_numbers_count_for_a_kernel():
@@ -31,6 +33,14 @@ def test_only_tests_of_numbers_count_for_a_kernel():
         "tests/layers/test_every_layer.py::test_shapes[cuda-triton]": None,
     }  # fmt: skip
     assert {test: kernel_of(test) for test in kernels} == kernels
+
+
+def test_what_the_plugin_names_is_there():
+    """Else a kernel would be timed without its tests."""
+    for file in (*plugin._BY_PARAMETER, *plugin._BY_FILE):
+        assert (TESTS / file).is_file(), file
+    features = (TESTS / "gpu" / "test_torch_features_on_gpu.py").read_text()
+    assert f"def {plugin._SAME_BITS}(" in features
 
 
 def test_failures_of_numbers_and_others_are_told_apart(tmp_path):

@@ -95,7 +95,7 @@ def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
         ),
         Stage(
             name="tune", title="launch settings, searched",
-            limit_seconds=150, commands=(bench("tune", file=table.name),), times=("triton",),
+            limit_seconds=135, commands=(bench("tune", file=table.name),), times=("triton",),
         ),
         Stage(
             name="ops_tuned", title="attention again, as tuned", limit_seconds=90, table=table,
@@ -125,7 +125,7 @@ def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
             limit_seconds=45, commands=(_sharded(root),),
         ),
         # The last: a kernel of warps that wait for each other may wait forever.
-        _testing(HOPPER, "the Hopper kernel against float64", 60, out, _hopper_tests(full, root)),
+        _testing(HOPPER, "the Hopper kernel against float64", 75, out, _hopper_tests(full, root)),
         Stage(
             name="hopper_ops", title="attention by the Hopper kernel", limit_seconds=30,
             commands=(bench("ops", *sized("4096", "composed", f"{HOPPER},triton"),
@@ -162,9 +162,10 @@ def _adapted(stage: Stage, *, full: bool, device: str, root: Path) -> Stage:
         environment={**shared, **stage.environment},
         judge=stage.judge or (JUDGE if stage.times else None),
         limit_seconds=stage.limit_seconds if full else _TINY_LIMIT,
+        objection=stage.objection if full and device == "cuda" else None,
     )
     # The interpreter's kernels are not timed, so on a CPU none has to be right for that.
-    return stage if device == "cuda" else replace(stage, times=(), judge=None, objection=None)
+    return stage if device == "cuda" else replace(stage, times=(), judge=None)
 
 
 def _of_models(out: Path) -> str | None:
