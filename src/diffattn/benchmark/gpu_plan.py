@@ -220,11 +220,12 @@ def _pytest(root: Path, *arguments: str) -> tuple[str, ...]:
     """A call of pytest: paths under the tests, and from the first option on its options."""
     first = next(i for i, word in enumerate(arguments) if word.startswith("-"))
     paths = (str(root / "tests" / path) for path in arguments[:first])
-    # Of another version of a library a warning is no wrong result.
+    # Of another version of a library a warning is no wrong result. pytest-benchmark, where it is
+    # installed, warns of processes side by side.
     return (
         sys.executable, "-m", "pytest", "-q", "-p", "diffattn.testing.outcomes", "-W", "default",
-        "-p", "no:cacheprovider", "--continue-on-collection-errors", "--tb=short", *paths,
-        *arguments[first:],
+        "-p", "no:cacheprovider", "-p", "no:benchmark", "--continue-on-collection-errors",
+        "--tb=short", *paths, *arguments[first:],
     )  # fmt: skip
 
 
