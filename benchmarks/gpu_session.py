@@ -3,33 +3,42 @@
     PYTHONPATH=src python benchmarks/gpu_session.py --out FOLDER
 
 Stages run in the order of their value: correctness, attention, tuning, models, decoding, a matched
-pair. Each runs in processes of its own, has a limit and writes its record to ``FOLDER/STAGE.json``
-as soon as it ends; a stage that has its record is not run again, unless with ``--again``. Kernels
-are timed only where their tests passed, and after the tuning as it found best: a record's facts
-say by which table of launches. ``--plan`` prints the stages and their limits,
-``--stages 1,2`` chooses. ``--scale tiny --device cpu`` shows that all of it runs: it measures
-nothing. ``--accept FOLDER`` adds the GPU to the package's list of those on which ``auto`` chooses
-kernels, if its tests have passed.
+pair, the Hopper kernel. Each runs in processes of its own, has a limit and writes its record to
+``FOLDER/STAGE.json`` as soon as it ends; a stage that has its record is not run again, also not one
+that failed or overran, unless with ``--again``. Where a command may take ten minutes at most,
+``--within 560`` starts no stage whose limit does not fit into what is left of that time, and the
+same command again goes on behind it. Kernels are timed only where the tests of their numbers
+passed, and after the tuning as it found best: a record's facts say by which table of launches.
+``--plan`` prints the stages and their limits, ``--stages 1,2`` chooses. ``--scale tiny --device
+cpu`` shows that all of it runs: it measures nothing. ``--accept FOLDER`` adds the GPU to the
+package's list of those on which ``auto`` chooses kernels, if the tests of their numbers passed.
 """
 
 import argparse
+import re
 import signal
 import sys
+import time
 from datetime import date
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+BEGAN = time.monotonic()  # what is loaded from here on takes seconds
+
 from diffattn.benchmark import gpu_plan, stages
 from diffattn.benchmark.gpu_plan import JUDGE
 from diffattn.benchmark.models import CUT, SIZES
-from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.models import presets
 from diffattn.records.io import write_json
 from diffattn.records.results import BenchResult
+from diffattn.records.run import git_state
 from diffattn.report.paper import THROUGHPUT, THROUGHPUT_SOURCE
 
 ROOT = Path(__file__).parents[1]
+AUTOMATIC = ("triton", "triton_decode")
+"""Kernels that ``auto`` chooses, dense and through pages."""
 
 
 def machine(device: str) -> tuple[dict[str, str], dict[str, Any]]:
@@ -47,18 +56,32 @@ def machine(device: str) -> tuple[dict[str, str], dict[str, Any]]:
 
 
 def verified_device(record: dict[str, Any]) -> dict[str, Any]:
-    """The fields of ``diffattn.ops.verified_devices.VerifiedDevice``, from a correctness record."""
+    """The fields of ``diffattn.ops.verified_devices.VerifiedDevice``, from a correctness record.
+
+    Its counts are of the tests that compare the numbers of the kernels that ``auto`` chooses.
+    """
     hardware, versions, facts = record["hardware"], record["versions"], record["facts"]
     if record["outcome"] not in (stages.PASSED, stages.FAILED) or "gpu" not in hardware:
         raise CheckpointError(
             f"{JUDGE}.json: must be of a whole run on a GPU, got {record['outcome']!r} on "
             f"{hardware.get('gpu', 'a CPU')}."
         )
+    if record["commit"] is None:
+        raise CheckpointError(
+            f"{JUDGE}.json: must name the commit of the code, got none: its session ran without a "
+            "checkout and without --commit."
+        )
+    kernels = [facts["kernels"][kernel] for kernel in AUTOMATIC]
+    if not all(counts["passed"] for counts in kernels):
+        raise CheckpointError(
+            f"{JUDGE}.json: must hold passed tests of each of {{{', '.join(AUTOMATIC)}}}, got "
+            f"{', '.join(str(counts['passed']) for counts in kernels)}."
+        )
     return {
         "capability": tuple(hardware["capability"]), "device": hardware["gpu"],
         "torch": versions["torch"], "triton": versions["triton"], "commit": record["commit"],
         "date": date.fromisoformat(record["date"][:10]).isoformat(),
-        **{name: facts[name] for name in ("passed", "failed", "skipped")},
+        **{name: sum(c[name] for c in kernels) for name in ("passed", "failed", "skipped")},
     }  # fmt: skip
 
 
@@ -102,13 +125,18 @@ def beside_table_7(result: BenchResult) -> list[dict[str, Any]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the session; 1 if a stage failed, overran or was refused."""
+    """Run the session, or what fits of it; 1 if a stage failed, overran or was refused."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/gpu_session"))
     parser.add_argument("--stages", help="numbers or names, separated by commas [all]")
     parser.add_argument("--scale", choices=gpu_plan.SCALES, default="full")
     parser.add_argument("--device", choices=gpu_plan.DEVICES, default="cuda")
-    parser.add_argument("--again", action="store_true", help="also run what has a record")
+    parser.add_argument("--again", action="store_true",
+                        help="also run what has a record; without it not even what failed or "
+                        "overran is run again")  # fmt: skip
+    parser.add_argument("--within", type=float, metavar="SECONDS",
+                        help="of this command: what may take longer is left for the next"
+                        )  # fmt: skip
     parser.add_argument("--plan", action="store_true", help="print the stages and stop")
     parser.add_argument("--commit", help="of the code, where there is no checkout [git's]")
     parser.add_argument("--accept", type=Path, metavar="FOLDER", help="of a session that is done")
@@ -128,10 +156,16 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         # Whoever ends the session ends the running stage too.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        commit = options.commit or git_state()[0]
+        if options.scale == "full" and not re.fullmatch("[0-9a-f]{7,40}", commit or ""):
+            raise ConfigError(
+                "commit: must be 7 to 40 hexadecimal digits, and given where there is no checkout, "
+                f"got {commit}."
+            )
         versions, hardware = machine(options.device)
         records = stages.run_stages(
-            chosen, out, judge=JUDGE, again=options.again, commit=options.commit,
-            versions=versions, machine=hardware,
+            chosen, out, again=options.again, commit=commit, versions=versions, machine=hardware,
+            until=None if options.within is None else BEGAN + options.within,
         )  # fmt: skip
     except DiffAttnError as error:
         print(error, file=sys.stderr)

@@ -11,6 +11,7 @@ import pytest
 
 from diffattn.benchmark.stages import read_stage
 from diffattn.errors import CheckpointError
+from diffattn.records.io import write_json
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "gpu_session.py"
@@ -28,15 +29,15 @@ def test_the_plan_is_printed_and_nothing_runs(session, tmp_path, capsys):
     out = tmp_path / "out"
     assert session.main(["--plan", "--stages", "1,decode", "--out", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "1 correctness: every operator case against float64, 480 s"
-    assert lines[1].endswith("270 s (left out)")
-    assert lines[-1] == "at most 9.5 minutes"
+    assert lines[0] == "1 correctness: every operator case against float64, 450 s"
+    assert lines[1].endswith("240 s (left out)")
+    assert lines[-1] == "at most 8.75 minutes"
     assert not out.exists()
 
 
 def test_a_wrong_stage_is_one_line(session, tmp_path, capsys):
     assert session.main(["--plan", "--stages", "oops", "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith("stages: must be of 1 to 9 or of {correctness, ")
+    assert capsys.readouterr().err.startswith("stages: must be of 1 to 11 or of {correctness, ")
 
 
 def bench_case(size, length, mode, seconds):
@@ -67,11 +68,18 @@ RECORD = {
     "outcome": "failed", "date": "2026-11-22T10:00:00+00:00", "commit": "0" * 40,
     "hardware": {"gpu": "H", "capability": [9, 0]},
     "versions": {"torch": "2.11.0", "triton": "3.6.0"},
-    "facts": {"passed": 5, "failed": 1, "skipped": 2, "failures": []},
+    "facts": {
+        "passed": 50, "failed": 7, "skipped": 9, "kernels": {
+            "triton": {"passed": 3, "failed": 0, "skipped": 2},
+            "triton_decode": {"passed": 2, "failed": 1, "skipped": 0},
+            "hopper": {"passed": 0, "failed": 4, "skipped": 0},
+        },
+    },
 }  # fmt: skip
 
 
 def test_a_whole_run_on_a_gpu_makes_an_entry(session):
+    """Of the tests of numbers, and of the kernels that ``auto`` chooses."""
     assert session.verified_device(RECORD) == {
         "capability": (9, 0), "device": "H", "torch": "2.11.0", "triton": "3.6.0",
         "commit": "0" * 40, "date": "2026-11-22", "passed": 5, "failed": 1, "skipped": 2,
@@ -84,6 +92,32 @@ def test_part_of_a_run_makes_none(session, change):
         session.verified_device(RECORD | change)
 
 
+def test_an_entry_needs_a_commit_and_each_kernel(session, tmp_path, capsys):
+    with pytest.raises(CheckpointError, match="must name the commit of the code, got none"):
+        session.verified_device(RECORD | {"commit": None})
+    none = {"passed": 0, "failed": 0, "skipped": 4}
+    kernels = RECORD["facts"]["kernels"] | {"triton_decode": none}
+    with pytest.raises(CheckpointError, match=r"each of {triton, triton_decode}, got 3, 0\."):
+        session.verified_device(RECORD | {"facts": {"kernels": kernels}})
+    record = RECORD | {"schema": 1, "commit": None}
+    write_json(tmp_path / "correctness.json", record)
+    assert session.main(["--accept", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("words", "got"), [([], "None"), (["--commit", "main"], "main")])
+def test_without_a_checkout_a_commit_is_asked_for(
+    words, got, session, tmp_path, monkeypatch, capsys
+):
+    """Before anything runs, as the record of a session without one cannot be accepted."""
+    monkeypatch.setattr(session, "git_state", lambda: (None, None))
+    assert session.main(["--out", str(tmp_path / "out"), *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("commit: must be 7 to 40 hexadecimal digits, and given where there is")
+    assert said.endswith(f"got {got}.\n")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.scheduled
 def test_all_stages_run_on_a_cpu(tmp_path):
     """Every stage passes but the one that a CPU refuses: its kernels have no launches there."""
@@ -91,14 +125,15 @@ def test_all_stages_run_on_a_cpu(tmp_path):
     subprocess.run([*command, "--out", str(tmp_path)], check=False)
     records = {path.stem: read_stage(path) for path in tmp_path.glob("*.json")
                if path.stem != "table_7"}  # fmt: skip
-    assert len(records) == 9
+    assert len(records) == 11
     for name, record in records.items():
         assert record["outcome"] == ("failed" if name == "tune" else "passed"), record["commands"]
         assert record["hardware"]["processor"]
         assert record["versions"]["triton"]
         assert record["facts"]["table"] == "shipped"  # nothing was searched
-    assert records["correctness"]["facts"]["passed"] > 0
-    assert records["correctness"]["facts"]["failed"] == 0
+    for name in ("correctness", "hopper"):
+        assert records[name]["facts"]["passed"] > 0
+        assert records[name]["facts"]["failed"] == 0
     measured = {json.loads((tmp_path / "bench" / f).read_text())["cases"][0]["suite"]
                 for f in ("bench.json", "models.json", "ops_tuned.json")}  # fmt: skip
     assert measured == {"ops", "models"}

@@ -18,8 +18,11 @@ DTYPES = [
 LENGTHS = (1_024, 8_192) if ON_GPU else (40,)
 """Tokens of the long cases; a CPU runs the same code on few."""
 DECODE_KEYS = 8_192 if ON_GPU else 70
-BACKENDS = tuple(row.name for row in backends.table("diff_attention") if row.name != "chunked")
-"""All but the one of CPUs."""
+KERNELS = ("triton", "triton_decode", "hopper")
+BACKENDS = (
+    *KERNELS, *(n for n in backends.names("diff_attention") if n not in (*KERNELS, "chunked"))
+)  # fmt: skip
+"""All but the one of CPUs; first those that nothing else tests, should time run out."""
 HOLDS_MAPS = ("reference", "decode", "flex")
 """At few tokens only: maps of 8,192 tokens would fill a GPU. Flex is not compiled here."""
 SHORT = 17
@@ -46,14 +49,14 @@ def long_cases():
                 name="v1", num_queries=length, batch=1, num_heads=2, num_kv_heads=2,
                 head_dim=head_dim, value_dim=2 * head_dim, lam_axes="bth",
             )  # fmt: skip
-            v2 = {"shared_keys": True, "value_dim": head_dim}
+            v2 = replace(base, shared_keys=True, value_dim=head_dim)
             variants = (
                 base,
                 replace(base, name="v1-ragged-gqa", num_queries=length - 13, num_kv_heads=1),
                 replace(base, name="v1-T<S", num_keys=keys, lam_axes="h"),
                 replace(base, name="v1-cross", num_keys=keys, causal=False),
-                replace(base, name="v2", num_heads=4, **v2),
-                replace(base, name="v2-window", window=length // 5 + 1, **v2),
+                replace(v2, name="v2", num_heads=4),
+                replace(v2, name="v2-window", window=length // 5 + 1),
                 replace(base, name="v1-packed", documents=(half, 1, length - half - 1)),
                 replace(base, name="v1-padding", padding=((3, length // 3),)),
                 replace(base, name="v1-kv_lengths", num_keys=keys, kv_lengths=(keys - 7,)),

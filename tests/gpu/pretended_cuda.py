@@ -4,10 +4,13 @@ from types import SimpleNamespace
 
 import torch
 
-torch.cuda.is_available = lambda: True
-torch.cuda.device_count = lambda: 1
-torch.cuda.get_device_capability = lambda device=None: (9, 0)
-torch.cuda.get_device_properties = lambda device=None: SimpleNamespace(major=9, minor=0)
+for name, value in {
+    "is_available": True,
+    "device_count": 1,
+    "get_device_capability": (9, 0),
+    "get_device_properties": SimpleNamespace(major=9, minor=0),
+}.items():
+    setattr(torch.cuda, name, lambda device=None, value=value: value)
 
 
 def pytest_collection_finish(session):

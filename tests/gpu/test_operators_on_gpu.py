@@ -67,8 +67,8 @@ def test_softmax_baseline(backend, dtype, case, kernel_device):
     """What DIFF is compared with computes what it should."""
     inputs = make_diff_attention_inputs(case, dtype=dtype, device=kernel_device)
     q, k, v = (x.detach() for x in (inputs.q, inputs.k, inputs.v))
-    leaves = (q.flatten(2, 3), k.flatten(2, 3), v.unflatten(-1, (2, -1)).flatten(2, 3))
-    leaves = tuple(x.contiguous().requires_grad_() for x in leaves)
+    heads = (q.flatten(2, 3), k.flatten(2, 3), v.unflatten(-1, (2, -1)).flatten(2, 3))
+    leaves = tuple(x.contiguous().requires_grad_() for x in heads)
     facts = backends.describe(*leaves)
     (row,) = (row for row in backends.table("softmax_attention") if row.name == backend)
     if reason := row.refuses(facts):

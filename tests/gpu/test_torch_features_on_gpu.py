@@ -7,9 +7,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from diffattn import diff_attention
-from diffattn.ops import kernel_support
 from diffattn.ops.masking import AttentionMask
 from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.testing.marks import require_backend
 
 from .gpu_cases import ON_GPU
 
@@ -31,16 +31,17 @@ FORMS = ("triton", "hopper")
 CODE = "inductor" if ON_GPU else "aot_eager"
 
 
-def attend(q, k, v, lam, backend, options):
+def attend(*arguments):
+    """Of q, k, v and λ, the name of a backend and the options."""
+    q, k, v, lam, backend, options = arguments
     return diff_attention(q, k, v, lam, backend=backend, **options)
 
 
 def make(case, backend, device):
     """Inputs, or a skip where the backend does not run."""
     if backend == "hopper":
-        if reason := kernel_support.hopper_available():
-            pytest.skip(f"the Hopper kernel {reason}")
-        if case is not V1:
+        require_backend("diff_attention", backend, device=device, dtype=DTYPE, case=case)
+        if case.name != V1.name:
             pytest.skip("the Hopper kernel takes no mask besides causal")
     inputs = make_diff_attention_inputs(case, dtype=DTYPE, device=device)
     return list(inputs.tensors().values()), inputs.options
@@ -66,7 +67,7 @@ def test_opcheck(op, case, kernel_device):
         pytest.skip("a packed row is no cache")
     backend = "hopper" if op.startswith("hopper") else "triton"
     tensors, options = make(case, backend, kernel_device)
-    mask = AttentionMask(**options).flat()
+    mask = list(AttentionMask(**options).flat())
     if op == "triton_decode":
         tensors, mask = [x.detach() for x in tensors], mask[:-1]
     elif backend == "hopper":
@@ -79,7 +80,7 @@ def test_opcheck(op, case, kernel_device):
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("backend", FORMS)
-def test_compile(backend, case, kernel_device):
+def test_compile(backend, case, kernel_device, deterministic):
     """As one graph, by the compiler that users have."""
     torch.compiler.reset()
     tensors, options = make(case, backend, kernel_device)
@@ -106,7 +107,7 @@ def test_export(backend, kernel_device):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("backend", FORMS)
-def test_activation_checkpointing(backend, case, kernel_device):
+def test_activation_checkpointing(backend, case, kernel_device, deterministic):
     tensors, options = make(case, backend, kernel_device)
 
     def recomputed(*arguments):
@@ -139,7 +140,7 @@ def deterministic():
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("backend", FORMS)
-def test_cuda_graph(backend, case, kernel_device):
+def test_cuda_graph(backend, case, kernel_device, deterministic):
     """Captured once, replayed on other values; a wait for the device would end the capture."""
     tensors, options = make(case, backend, kernel_device)
 
@@ -205,7 +206,7 @@ def test_another_stream(backend, kernel_device):
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 @pytest.mark.parametrize("backend", [*FORMS, "triton_decode"])
-def test_another_device(backend):
+def test_another_device(backend, deterministic):
     """Tensors on the second device while the first is current."""
     case = replace(V1, num_queries=2, num_keys=LENGTH) if backend == "triton_decode" else V1
     results = []

@@ -2,31 +2,38 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from diffattn.benchmark.contender_names import contender_names
 from diffattn.benchmark.stages import Stage
 from diffattn.models.known_names import check_known
+from diffattn.ops.kernel_support import OPT_IN
+from diffattn.records.results import BenchResult
+from diffattn.records.run import RunRecord
 from diffattn.testing.outcomes import VARIABLE, read_outcomes
 
-JUDGE = "correctness"
+JUDGE, HOPPER = "correctness", "hopper"
+"""The stages that test kernels: all but one, and the one that might hang."""
 SCALES = ("full", "tiny")
 DEVICES = ("cuda", "cpu")
-LONGEST_SESSION, LONGEST_STAGE = 28 * 60, 570
+LONGEST_SESSION, LONGEST_STAGE = 25 * 60, 540
 """Seconds: of all stages together, and of one."""
 _TINY_LIMIT = 300
 """Seconds of each stage that measures nothing: processes start slowly on a machine with others."""
 _TUNED = ("ops_tuned", "models")
 """Stages that launch what the one before them found."""
-_OUTCOMES = "outcomes.jsonl"
+_KERNELS = ("triton", "hopper")
+"""Backends of which one has to run where a model is timed."""
 _PAIR: dict[str, dict[str, Any]] = {
     # About 100M parameters: 8 layers of width 1,024; 16 softmax heads, so 8 DIFF heads of width 64.
     "full": {
         "model.hidden_size": 1_024, "model.num_hidden_layers": 8, "model.num_heads": 16,
         "model.head_dim": 64, "model.max_position_embeddings": 2_048,
         "model.embedding_multiplier": 32.0, "model.vocab_size": 4_096, "data.vocab_size": 4_096,
-        "data.source": "stdlib", "data.validation_fraction": 0.01, "train.num_steps": 300,
+        "data.source": "stdlib", "data.validation_fraction": 0.01, "train.num_steps": 200,
         "train.batch_tokens": 32_768, "train.seq_len": 2_048, "train.learning_rate": 6e-4,
         "train.final_learning_rate": 6e-5, "train.warmup_steps": 30, "train.evaluate_every": 100,
         "train.precision": "bfloat16",
@@ -59,14 +66,6 @@ def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
     check_known("gpu_session", "scale", scale, SCALES)
     check_known("gpu_session", "device", device, DEVICES)
     full, table = scale == "full", out / "bench" / "tune.json"
-    # The interpreter's kernels are not timed, so on a CPU none has to be right for that.
-    triton, decoder = (("triton",), ("triton_decode",)) if device == "cuda" else ((), ())
-    environment = {
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, [str(root / "src"), os.environ.get("PYTHONPATH")])
-        ),
-        "PYTHONUNBUFFERED": "1",
-    }
     effort = ("--rounds", "3", "--seconds", "1") if full else ("--rounds", "1", "--seconds", "0")
     attentions = ("v1", "v2") if full else ("v1",)
 
@@ -74,94 +73,175 @@ def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
         common = ("--device", device, "--out", str(out / "bench" / file), *effort)
         return (*_DIFFATTN, "bench", suite, *common, *more)
 
-    def sized(lengths: str, only: str) -> tuple[str, ...]:
+    def sized(lengths: str, few: str, only: str = "") -> tuple[str, ...]:
         """Lengths; at tiny scale a short one, one dtype, and few contenders besides T."""
         if full:
-            return ("--length", lengths)
-        return ("--length", "16", "--dtype", "float32", "--scale", "quick", "--only", only)
+            return ("--length", lengths, *(("--only", only) if only else ()))
+        return ("--length", "16", "--dtype", "float32", "--scale", "quick", "--only", few)
 
-    lengths = sized("1024,2048,4096,8192,16384", "composed")
-    cached = sized("4096,16384", "decode")
+    tame = ",".join(name for name in contender_names("ops") if name != HOPPER)
+    lengths = sized("1024,2048,4096,8192,16384", "composed", tame)
+    cached = sized("4096,16384", "decode", tame)
     models = (*sized("2048,4096", "diff"), "--scale", "cut", "--only", "softmax,diff")
-    made = [
-        ("every operator case against float64", 480, (_tests(full, root),), ()),
-        (
-            "attention against SDPA's kernels, FlexAttention and two calls",
-            270,
-            tuple(bench("ops", "--attention", name, *lengths) for name in attentions),
-            triton,
-        ),
-        ("launch settings, searched", 180, (bench("tune", file=table.name),), triton),
-        (
-            "attention again, as tuned",
-            120,
-            (bench("ops", *sized("4096", "composed"), file="ops_tuned.json"),),
-            triton,
-        ),
-        (
-            "3B and 13B shapes at two depths",
-            210,
-            (bench("models", *models, file="models.json"),),
-            triton,
-        ),
-        (
-            "decoding against a cache",
-            90,
-            tuple(bench("decode", "--attention", name, *cached) for name in attentions),
-            decoder,
-        ),
-        (
-            "decoding against a paged cache",
-            45,
-            (bench("paged", *sized("4096,16384", "gathered")),),
-            decoder,
-        ),
-        ("a matched pair of about 100M parameters", 225, _pair(scale, root, out), triton),
-        ("FSDP2 in one process", 60, (_sharded(root),), ()),
-    ]
-    names = (
-        JUDGE, "ops", "tune", "ops_tuned", "models", "decode", "paged", "pair", "sharded",
-    )  # fmt: skip
+    ops, decode = (
+        tuple(bench(suite, "--attention", name, *words) for name in attentions)
+        for suite, words in (("ops", lengths), ("decode", cached))
+    )
     stages = [
+        _testing(JUDGE, "every operator case against float64", 450, out, _tests(full, root)),
         Stage(
-            name=name, title=title, limit_seconds=limit if full else _TINY_LIMIT,
-            commands=commands, times=times, table=table if name in _TUNED else None,
-            environment=environment | ({VARIABLE: str(out / _OUTCOMES)} if name == JUDGE else {}),
-            facts=_correctness if name == JUDGE else None,
-        )
-        for name, (title, limit, commands, times) in zip(names, made, strict=True)
+            name="ops", title="attention against SDPA's kernels, FlexAttention and two calls",
+            limit_seconds=240, commands=ops, times=("triton",),
+        ),
+        Stage(
+            name="tune", title="launch settings, searched",
+            limit_seconds=135, commands=(bench("tune", file=table.name),), times=("triton",),
+        ),
+        Stage(
+            name="ops_tuned", title="attention again, as tuned", limit_seconds=90, table=table,
+            commands=(bench("ops", *sized("4096", "composed", tame), file="ops_tuned.json"),),
+            times=("triton",),
+        ),
+        Stage(
+            name="models", title="3B and 13B shapes at two depths", limit_seconds=180, table=table,
+            commands=(bench("models", *models, file="models.json"),), times=("triton",),
+            objection=_of_models,
+        ),
+        Stage(
+            name="decode", title="decoding against a cache",
+            limit_seconds=75, commands=decode, times=("triton_decode",),
+        ),
+        Stage(
+            name="paged", title="decoding against a paged cache", limit_seconds=45,
+            commands=(bench("paged", *sized("4096,16384", "gathered")),), times=("triton_decode",),
+        ),
+        Stage(
+            name="pair", title="a matched pair of about 100M parameters",
+            limit_seconds=135, commands=_pair(scale, root, out), times=("triton",),
+            objection=_of_pair,
+        ),
+        Stage(
+            name="sharded", title="FSDP2 in one process",
+            limit_seconds=45, commands=(_sharded(root),),
+        ),
+        # The last: a kernel of warps that wait for each other may wait forever.
+        _testing(HOPPER, "the Hopper kernel against float64", 75, out, _hopper_tests(full, root)),
+        Stage(
+            name="hopper_ops", title="attention by the Hopper kernel", limit_seconds=30,
+            commands=(bench("ops", *sized("4096", "composed", f"{HOPPER},triton"),
+                            file="hopper.json"),),
+            times=(HOPPER,), judge=HOPPER,
+        ),
     ]  # fmt: skip
+    stages = [_adapted(stage, full=full, device=device, root=root) for stage in stages]
     assert not full or sum(stage.limit_seconds for stage in stages) <= LONGEST_SESSION
     assert max(stage.limit_seconds for stage in stages) <= LONGEST_STAGE
     return stages
+
+
+def _testing(name: str, title: str, seconds: float, out: Path, argv: tuple[str, ...]) -> Stage:
+    """A stage that runs tests of kernels, and judges these."""
+    outcomes = f"{name}.jsonl"
+    return Stage(
+        name=name, title=title, limit_seconds=seconds, commands=(argv,),
+        # Each of many processes compiles by itself.
+        environment={VARIABLE: str(out / outcomes), "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+        facts=lambda folder: read_outcomes(folder / outcomes),
+    )  # fmt: skip
+
+
+def _adapted(stage: Stage, *, full: bool, device: str, root: Path) -> Stage:
+    """A stage with what all share, and without what a CPU or the tiny scale cannot have."""
+    paths = filter(None, [str(root / "src"), os.environ.get("PYTHONPATH")])
+    shared = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+    if VARIABLE not in stage.environment:
+        # No record says yet that kernels passed on this GPU, so `auto` would leave them alone.
+        shared[OPT_IN] = "1"
+    stage = replace(
+        stage,
+        environment={**shared, **stage.environment},
+        judge=stage.judge or (JUDGE if stage.times else None),
+        limit_seconds=stage.limit_seconds if full else _TINY_LIMIT,
+        objection=stage.objection if full and device == "cuda" else None,
+    )
+    # The interpreter's kernels are not timed, so on a CPU none has to be right for that.
+    return stage if device == "cuda" else replace(stage, times=(), judge=None)
+
+
+def _of_models(out: Path) -> str | None:
+    """That a model was not timed with the kernels."""
+    result = BenchResult.read(out / "bench" / "models.json")
+    found = {
+        row.backend
+        for case in result.cases for row in case.rows
+        if row.contender == "diff" and row.status == "ok"
+    }  # fmt: skip
+    return _other_backends(found)
+
+
+def _of_pair(out: Path) -> str | None:
+    """That the model was not trained with the kernels."""
+    return _other_backends(set(RunRecord.read(out / "diff").backends.values()))
+
+
+def _other_backends(found: set[Any]) -> str | None:
+    if found and found <= {*_KERNELS}:
+        return None
+    names = ", ".join(sorted(map(str, found))) or "nothing"
+    return f"differential attention must run on one of {{{', '.join(_KERNELS)}}}, got {names}"
 
 
 _DIFFATTN = (sys.executable, "-m", "diffattn")
 
 
 def _tests(full: bool, root: Path) -> tuple[str, ...]:
-    """The GPU tier, by many processes where pytest can: most of its time compiles kernels."""
-    # Of another version of a library a warning is no wrong result.
-    common = (
-        sys.executable, "-m", "pytest", "-q", "-p", "diffattn.testing.outcomes", "-W", "default",
-        "-p", "no:cacheprovider", "--continue-on-collection-errors", "--tb=line",
-    )  # fmt: skip
-    gpu, ops, layers = (str(root / "tests" / name) for name in ("gpu", "ops", "layers"))
+    """The GPU tier but for the Hopper kernel, in the order of value, should its time not do."""
     if not full:
-        return (*common, gpu, "-m", "scheduled or not scheduled", "-k",
-                "test_long_cache and fp32 and T16")  # fmt: skip
-    return (*common, *_side_by_side(), "-m", "gpu", gpu, ops, layers)
+        return _pytest(root, "gpu", "-m", "scheduled or not scheduled", "-k",
+                       "test_long_cache and fp32 and T16")  # fmt: skip
+    words = ("-m", "gpu and not scheduled", "-k", f"not {HOPPER}")
+    return _pytest(root, *_where_kernels_run(root), *_side_by_side(), *words)
+
+
+def _hopper_tests(full: bool, root: Path) -> tuple[str, ...]:
+    if not full:
+        return _pytest(root, "ops/triton/test_hopper.py", "-k", "emulated_inference")
+    words = ("-m", "gpu and not scheduled", "-k", HOPPER)
+    return _pytest(root, *_where_kernels_run(root), *_side_by_side(), *words)
+
+
+def _where_kernels_run(root: Path) -> tuple[str, ...]:
+    """By value; files by name, as pytest would read "ops/triton" and "ops" as the latter."""
+    ops = sorted(f"ops/{path.name}" for path in (root / "tests" / "ops").glob("test_*.py"))
+    return ("gpu", "ops/triton", *ops, "layers")
+
+
+def _pytest(root: Path, *arguments: str) -> tuple[str, ...]:
+    """A call of pytest: paths under the tests, and from the first option on its options."""
+    first = next(i for i, word in enumerate(arguments) if word.startswith("-"))
+    paths = (str(root / "tests" / path) for path in arguments[:first])
+    # Of another version of a library a warning is no wrong result. pytest-benchmark, where it is
+    # installed, warns of processes side by side.
+    return (
+        sys.executable, "-m", "pytest", "-q", "-p", "diffattn.testing.outcomes", "-W", "default",
+        "-p", "no:cacheprovider", "-p", "no:benchmark", "--continue-on-collection-errors",
+        "--tb=short", *paths, *arguments[first:],
+    )  # fmt: skip
 
 
 def _side_by_side() -> tuple[str, ...]:
-    from importlib.util import find_spec
+    """Many processes where pytest can: most of the time goes into compiling kernels.
 
-    processes = min(12, (os.cpu_count() or 1) - 1)
-    return ("-n", str(processes)) if find_spec("xdist") and processes > 1 else ()
-
-
-def _correctness(out: Path) -> Mapping[str, Any]:
-    return read_outcomes(out / _OUTCOMES)
+    Each holds tensors of the longest cases, so not one for every core. One that a kernel broke is
+    replaced.
+    """
+    processes = min(8, (os.cpu_count() or 1) - 1)
+    words: tuple[str, ...] = ()
+    if find_spec("xdist") and processes > 1:
+        words += ("-n", str(processes), "--max-worker-restart", "200")
+    if find_spec("pytest_timeout"):
+        words += ("--timeout=90", "--timeout-method=thread")
+    return words
 
 
 def _pair(scale: str, root: Path, out: Path) -> tuple[tuple[str, ...], ...]:

@@ -4,6 +4,7 @@ A session on a rented machine may end at any moment. So the record of a stage is
 the stage ends, however it ends, and a later call goes on behind it.
 """
 
+import math
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.records.io import read_json, write_json
 from diffattn.records.run import git_state, hardware, package_versions, require_schema
 
@@ -38,8 +39,12 @@ class Stage:
     commands: tuple[tuple[str, ...], ...]
     times: tuple[str, ...] = ()
     """Kernels whose time it takes: it is refused where the stage ``judge`` found one wrong."""
+    judge: str | None = None
+    """Name of the stage whose facts say which kernels are wrong; with ``times`` there is one."""
     facts: Callable[[Path], Mapping[str, Any]] | None = None
     """Read off the session's folder when the commands have ended."""
+    objection: Callable[[Path], str | None] | None = None
+    """Read off it then too: why the stage failed although its commands did not."""
     table: Path | None = None
     """Record of the tuner, given to every command by ``--table`` if it is there by then."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -51,7 +56,8 @@ class StageRecord:
 
     stage: str
     outcome: str
-    """``"passed"``, ``"failed"`` (a command's exit status), ``"overran"`` or ``"refused"``."""
+    """``"passed"``, ``"failed"`` (a command's exit status, or an objection), ``"overran"`` or
+    ``"refused"``."""
     reason: str | None
     seconds: float
     limit_seconds: float
@@ -92,8 +98,8 @@ def run_stages(
     stages: Sequence[Stage],
     out: Path,
     *,
-    judge: str,
     again: bool = False,
+    until: float | None = None,
     commit: str | None = None,
     versions: Mapping[str, str] | None = None,
     machine: Mapping[str, Any] | None = None,
@@ -104,17 +110,19 @@ def run_stages(
     Args:
         stages: In their order.
         out: Folder of the session: ``NAME.json`` and ``NAME.log`` of every stage.
-        judge: Name of the stage whose facts say which kernels are wrong.
         again: Also run what has a record.
+        until: On the clock ``time.monotonic``. The first stage that would run and whose limit does
+            not fit in before is left for another call, with all behind it. Default: no end.
         commit: Of the code, where its checkout is not at hand. Default: of the checkout.
         versions: Of more packages, for the records.
         machine: More on the hardware, for the records.
         on_message: Given one line at the beginning and the end of each stage.
 
     Returns:
-        The records of ``stages``, read back.
+        The records of the stages that were come to, read back.
 
     Raises:
+        ConfigError: Not even one stage fits in.
         CheckpointError: A record is damaged or of another kind.
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -125,13 +133,27 @@ def run_stages(
         "versions": {**package_versions(), **(versions or {})},
         "hardware": {**hardware(), **(machine or {})},
     }
-    records = []
-    for stage in stages:
+    records: list[dict[str, Any]] = []
+    ran = False
+    for number, stage in enumerate(stages):
         path = out / f"{stage.name}.json"
         recorded = read_stage(path) if path.exists() else None
         # What was refused has not run.
         if recorded is None or again or recorded["outcome"] == REFUSED:
-            write_json(path, asdict(_run(stage, out, judge, common, on_message)))
+            left = math.inf if until is None else until - time.monotonic()
+            needed = stage.limit_seconds + _GRACE
+            runs = refusal(stage, out) is None
+            if runs and needed > left:
+                if not ran:
+                    raise ConfigError(
+                        f"within: must leave {needed:g} s or more for stage {stage.name!r}, "
+                        f"got {left:.0f} s."
+                    )
+                names = ", ".join(later.name for later in stages[number:])
+                on_message(f"left for another call, as {left:.0f} s are left of this one: {names}")
+                break
+            ran = ran or runs
+            write_json(path, asdict(_run(stage, out, common, on_message)))
             recorded = read_stage(path)
             reason = f": {recorded['reason']}" if recorded["reason"] else ""
             on_message(
@@ -154,16 +176,16 @@ def read_stage(path: Path) -> dict[str, Any]:
     return record
 
 
-def refusal(stage: Stage, out: Path, judge: str) -> str | None:
+def refusal(stage: Stage, out: Path) -> str | None:
     """Why times of this stage would say nothing: a kernel that is wrong, or not known to be right.
 
     A judge that was stopped by its limit has still judged what it came to.
     """
     if not stage.times:
         return None
-    path = out / f"{judge}.json"
+    path = out / f"{stage.judge}.json"
     if not path.exists():
-        return f"stage {judge!r} must run before kernels are timed, got no record of it"
+        return f"stage {stage.judge!r} must run before kernels are timed, got no record of it"
     kernels = read_stage(path)["facts"].get("kernels", {})
     for kernel in stage.times:
         counts = kernels.get(kernel, {"passed": 0, "failed": 0})
@@ -175,10 +197,8 @@ def refusal(stage: Stage, out: Path, judge: str) -> str | None:
     return None
 
 
-def _run(
-    stage: Stage, out: Path, judge: str, common: Mapping[str, Any], on_message: OnMessage
-) -> StageRecord:
-    reason = refusal(stage, out, judge)
+def _run(stage: Stage, out: Path, common: Mapping[str, Any], on_message: OnMessage) -> StageRecord:
+    reason = refusal(stage, out)
     began, done = time.monotonic(), []
     outcome = PASSED
     facts: dict[str, Any] = {}
@@ -203,6 +223,12 @@ def _run(
             reason = f"{len(wrong)} of {len(stage.commands)} commands failed, see {log.name}"
         if stage.facts is not None:
             facts |= stage.facts(out)
+        if outcome == PASSED and stage.objection is not None:
+            try:
+                reason = stage.objection(out)
+            except DiffAttnError as error:  # what it reads is not there, or damaged
+                reason = str(error)
+            outcome = PASSED if reason is None else FAILED
     return StageRecord(
         stage=stage.name, outcome=outcome, reason=reason, seconds=time.monotonic() - began,
         limit_seconds=stage.limit_seconds, date=date, commands=done, facts=facts, **common,
@@ -212,7 +238,11 @@ def _run(
 def _command(
     argv: Sequence[str], log: Path, seconds: float, environment: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Run one command, its output at the end of the log; kill it and its children in time."""
+    """Run one command, its output at the end of the log; kill it and its children in time.
+
+    They are a group of their own, to be killed together, in the session of this process: whoever
+    ends that ends them too.
+    """
     began = time.monotonic()
     status: int | None = None
     with log.open("a", encoding="utf-8") as file:
@@ -222,7 +252,7 @@ def _command(
         if seconds > 0:
             process = subprocess.Popen(
                 argv, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                env=os.environ | environment, start_new_session=True,
+                env=os.environ | environment, process_group=0,
             )  # fmt: skip
             try:
                 status = process.wait(timeout=seconds)

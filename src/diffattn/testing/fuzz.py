@@ -22,6 +22,7 @@ import torch
 
 from diffattn.errors import BackendError, ShapeError
 from diffattn.ops import backends as table
+from diffattn.ops import kernel_support
 from diffattn.ops.diff_attention.api import diff_attention
 from diffattn.testing.assertions import compare_to_reference
 from diffattn.testing.fuzz_calls import BROKEN, FuzzCall, draw_call, lay_out, make_inputs
@@ -86,6 +87,7 @@ def usable_backends(device: str = "cpu") -> tuple[str, ...]:
     facts = table.Inputs(
         device=device, dtype=torch.float32, batch=1, num_heads=1, num_queries=2, num_keys=2,
         head_dim=64, value_dim=128,
+        capability=kernel_support.compute_capability(torch.device(device)),
     )  # fmt: skip
     named = [row.name for row in table.table(OP) if row.refuses(facts) is None]
     slow = ("triton", "triton_decode") if device == "cpu" else ()
