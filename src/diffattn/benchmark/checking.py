@@ -22,6 +22,7 @@ from diffattn.testing.rounding import rounding_errors
 
 _WHOLE_PAIRS = 2**21  # of all heads together: seconds per contender in float64
 _STRETCH = 64  # query rows
+_HALF_LINE = 300  # characters
 
 
 class Part(NamedTuple):
@@ -92,6 +93,28 @@ def problem(check: Mapping[str, Any]) -> str | None:
         f"{check['worst']}: error {error} against the float64 reference, "
         f"budget {check['budget']:.2e}"
     )
+
+
+def error_line(error: Exception) -> str:
+    """An error in one line: its class and what it says, without the middle of a long text."""
+    text = " ".join(str(error).split())
+    if len(text) > 2 * _HALF_LINE:  # a compiler's: it names the place first and the reason last
+        text = f"{text[:_HALF_LINE]} … {text[-_HALF_LINE:]}"
+    return f"{type(error).__name__}: {text}"
+
+
+def device_lost() -> bool:
+    """Whether the GPU's context died of an error: then every later call of this process fails.
+
+    A launch that is refused leaves the context as it was; an illegal access does not.
+    """
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
 
 
 @dataclass(kw_only=True)

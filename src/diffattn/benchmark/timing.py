@@ -93,6 +93,7 @@ def interleave(
     rounds: int,
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
+    on_failure: Callable[[str, Exception], None] | None = None,
 ) -> dict[str, list[float]]:
     """Time all contenders side by side.
 
@@ -100,21 +101,35 @@ def interleave(
     over minutes (frequency, other load) meets all of them alike and cancels in ratios of a round.
 
     Args:
-        timed: Contenders by name; each has run before.
+        timed: Contenders by name.
         timer: Clock of their device.
         rounds: Rounds, at least.
         seconds: Time after which no further round starts.
         clock: For ``seconds``.
+        on_failure: Told the name of a contender that raised, and what; the others go on without
+            it. Default: what it raises ends the timing.
 
     Returns:
-        Seconds of one run, by contender and round.
+        Seconds of one run, by contender and round, of those that ran to the end.
     """
     names = list(timed)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+
+    def sample(name: str, repeats: int) -> float | None:
+        try:
+            return timer.sample(timed[name], repeats)
+        except Exception as error:
+            if on_failure is None:
+                raise
+            del samples[name]
+            on_failure(name, error)
+            return None
+
     repeats = {}
     for name in names:  # the warm-up also shows how many runs make a sample
-        first = timer.sample(timed[name], 1)
-        repeats[name] = timer.repeats(first, timed[name])
-    samples: dict[str, list[float]] = {name: [] for name in names}
+        first = sample(name, 1)
+        if first is not None:
+            repeats[name] = timer.repeats(first, timed[name])
     collected = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -123,7 +138,9 @@ def interleave(
         while done < rounds or (done < _MOST_ROUNDS and clock() - began < seconds):
             turn = done % max(1, len(names))
             for name in names[turn:] + names[:turn]:
-                samples[name].append(timer.sample(timed[name], repeats[name]))
+                seconds_of_run = sample(name, repeats[name]) if name in samples else None
+                if seconds_of_run is not None:
+                    samples[name].append(seconds_of_run)
             done += 1
     finally:
         if collected:

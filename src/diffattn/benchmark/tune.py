@@ -19,10 +19,9 @@ from typing import Any
 
 import torch
 
-from diffattn.benchmark.checking import problem
+from diffattn.benchmark.checking import error_line, problem
 from diffattn.benchmark.config import ATTENTIONS, Case
 from diffattn.benchmark.contenders import Contender, operator_contenders
-from diffattn.benchmark.measure import error_line
 from diffattn.benchmark.search import Tried, best, search
 from diffattn.benchmark.session import describe_run
 from diffattn.benchmark.timing import Timed, Timer, interleave
