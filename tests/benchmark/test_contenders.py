@@ -66,7 +66,9 @@ def test_what_cannot_run_is_named_with_its_reason(monkeypatch):
     monkeypatch.setattr(module, "MAP_BYTES_LIMIT", 1_000)
     v2 = Case(**{**CASE.plain(), "shape": {**CASE.shape, "attention": "v2"}})
     refusals = {c.name: c.refusal for c in operator_contenders(v2)}
-    assert "its maps would take about" in refusals["reference"]
+    for name in ("reference", "decode", "softmax_reference", "softmax_decode"):
+        assert "its maps would take about" in refusals[name]
+    assert refusals["softmax_chunked"] is None
     assert refusals["flash_diff_attn_2"].startswith("needs Dv = 2 head_dim")
     assert refusals["composed"] is None
 

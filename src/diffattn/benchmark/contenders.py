@@ -187,7 +187,12 @@ def _softmax(
 def _softmax_by(case: Case, inputs: SoftmaxInputs, backend: backends.Backend) -> Contender:
     leaves: tuple[Any, ...] = inputs.leaves()
     operator: Any = softmax_attention
-    refusal = backend.refuses(facts_of(case, *leaves)) or interpreted(case, backend)
+    facts = facts_of(case, *leaves)
+    refusal = (
+        backend.refuses(facts)
+        or interpreted(case, backend)
+        or _too_large(case, backend.name, facts)
+    )
     name = f"softmax_{backend.name}"
     run = partial(operator, *leaves, backend=backend.name)
     return _softmax(case, inputs, name, backend.name, run, refusal, role=TC)
