@@ -11,7 +11,8 @@ def tried(samples, refused=()):
     return search(
         {name: name for name in options},
         check=reasons.get,
-        time=lambda right: {name: samples[name] for name in right},
+        time=lambda right, _: {name: samples[name] for name in right},
+        why=lambda option, error: str(error),
     )
 
 
@@ -43,8 +44,22 @@ def test_nothing_is_timed_where_everything_is_refused():
     def never(right):
         raise AssertionError
 
-    found = search({"a": 1}, check=lambda _: "no", time=never)
+    found = search({"a": 1}, check=lambda _: "no", time=never, why=never)
     assert best(found, "a") is None
+
+
+def test_what_fails_while_it_is_timed_is_refused_and_the_others_are_timed():
+    def time(right, on_failure):
+        on_failure("b", TypeError("no tile"))
+        return {name: [1.0] for name in right if name != "b"}
+
+    found = search(
+        {"a": 1, "b": 2}, check=lambda _: None, time=time,
+        why=lambda option, error: f"{option}: {error}",
+    )  # fmt: skip
+    assert found["b"].refused == "2: no tile"
+    assert found["b"].seconds is None
+    assert best(found, "b") == "a"
 
 
 def test_another_error_ends_the_search():
@@ -52,4 +67,4 @@ def test_another_error_ends_the_search():
         raise ValueError(option)
 
     with pytest.raises(ValueError, match="a"):
-        search({"a": "a"}, check=broken, time=dict)
+        search({"a": "a"}, check=broken, time=dict, why=broken)

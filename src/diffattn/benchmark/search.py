@@ -19,27 +19,35 @@ class Tried:
 
 
 Option = TypeVar("Option")
+OnFailure = Callable[[str, Exception], None]
 
 
 def search(
     options: Mapping[str, Option],
     *,
     check: Callable[[Option], str | None],
-    time: Callable[[Mapping[str, Option]], Mapping[str, Sequence[float]]],
+    time: Callable[[Mapping[str, Option], OnFailure], Mapping[str, Sequence[float]]],
+    why: Callable[[Option, Exception], str],
 ) -> dict[str, Tried]:
     """Time the options that are right.
 
     Args:
         options: By name.
         check: Why an option cannot be taken, ``None`` if it can. What it raises ends the search.
-        time: Seconds of every round, by name; called once, with the options that passed.
+        time: Seconds of every round, by name; called once, with the options that passed and with
+            what is to be told of each that raises.
+        why: Why an option that raised in ``time`` cannot be taken. What it raises ends the search.
 
     Returns:
         Every option, in the order given.
     """
     refused = {name: check(option) for name, option in options.items()}
     right = {name: option for name, option in options.items() if refused[name] is None}
-    samples = time(right) if right else {}
+
+    def refuse(name: str, error: Exception) -> None:
+        refused[name] = why(options[name], error)
+
+    samples = time(right, refuse) if right else {}
     return {
         name: Tried(seconds=spread(list(samples[name])) if name in samples else None, refused=why)
         for name, why in refused.items()

@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from diffattn.benchmark.checking import error_line, problem
+from diffattn.benchmark.checking import device_lost, error_line, problem
 from diffattn.benchmark.config import ATTENTIONS, Case
 from diffattn.benchmark.contenders import Contender, operator_contenders
-from diffattn.benchmark.search import Tried, best, search
+from diffattn.benchmark.search import OnFailure, Tried, best, search
 from diffattn.benchmark.session import describe_run
 from diffattn.benchmark.timing import Timed, Timer, interleave
 from diffattn.errors import BackendError, CheckpointError, ConfigError
@@ -121,7 +121,7 @@ def tune(
         whether it is ``complete``.
 
     Raises:
-        BackendError: A candidate failed by something else than triton's refusal to launch it.
+        BackendError: A candidate left the GPU unusable; the record says which in ``ended``.
         OSError: The record cannot be written.
     """
     row = configs.device_row(torch.device(config.device))
@@ -139,14 +139,19 @@ def tune(
         on_message(f"{subject}: {found['of']}: {found['best'] or 'none runs'}")
 
     _write(record, out)
-    for subject in _subjects(config, row):
-        passes = (("forward", configs.FORWARD_FORMS), ("backward", configs.BACKWARD_FORMS))
-        for mode, forms in passes:
-            chosen = _tune_pass(subject, mode, forms, config, timer, keep)
-            for launch, tile in chosen.items():
-                line = lines.setdefault(launch, [None] * configs.NUM_COLUMNS)
-                line[subject.column(launch)] = astuple(tile) if tile else None
-            _write(record, out)
+    try:
+        for subject in _subjects(config, row):
+            passes = (("forward", configs.FORWARD_FORMS), ("backward", configs.BACKWARD_FORMS))
+            for mode, forms in passes:
+                chosen = _tune_pass(subject, mode, forms, config, timer, keep)
+                for launch, tile in chosen.items():
+                    line = lines.setdefault(launch, [None] * configs.NUM_COLUMNS)
+                    line[subject.column(launch)] = astuple(tile) if tile else None
+                _write(record, out)
+    except BackendError as error:
+        record["ended"] = str(error)
+        _write(record, out)
+        raise
     record["complete"] = True
     _write(record, out)
     return record
@@ -243,7 +248,11 @@ def _subjects(config: TuneConfig, row: int) -> "list[_Subject]":
         for attention in ATTENTIONS:
             small, large = (
                 _kernels(config, head_dim, attention, batch, length)
-                for batch, length in ((1, config.checked_length), (config.batch, config.length))
+                # Triton compiles a kernel anew for a batch of 1, and one that is timed is no other.
+                for batch, length in (
+                    (min(2, config.batch), config.checked_length),
+                    (config.batch, config.length),
+                )
             )
             wide = 2 * head_dim if attention == "v1" else head_dim
             for op, name in _KERNELS.items():
@@ -282,7 +291,10 @@ def _tune_pass(
     nothing: dict[str, LaunchConfig | None] = dict.fromkeys(chain(*forms))
 
     refusal = functools.partial(_refusal, subject, mode)
-    time = functools.partial(_time, subject, mode, config=config, timer=timer)
+    tried_by = functools.partial(
+        search, time=functools.partial(_time, subject, mode, config=config, timer=timer),
+        why=functools.partial(_why, subject),
+    )  # fmt: skip
     found: dict[str, LaunchConfig] = {}
     for form in forms:
         for launch in form:
@@ -293,7 +305,7 @@ def _tune_pass(
             rows = {name: nothing | others | {launch: c} for name, c in by_name.items()}
             tile = subject.seed(launch)
             seed = _name(tile) if tile else None
-            tried = search(rows, check=refusal, time=time)
+            tried = tried_by(rows, check=refusal)
             name = best(tried, seed)
             keep(subject, _found(mode, launch, seed, name, tried))
             if name is None:
@@ -302,7 +314,7 @@ def _tune_pass(
     whole = {" + ".join(form): form for form in forms if set(form) <= set(found)}
     rows = {name: nothing | {x: found[x] for x in form} for name, form in whole.items()}
     # Each was checked when the last of its launches was found, beside the others as they are here.
-    tried = search(rows, check=lambda _: None, time=time)
+    tried = tried_by(rows, check=lambda _: None)
     seeds, chosen = [], []
     for in_order in (False, True):  # either may be asked for, so the table holds both
         seeded = configs.choose(all_forms, lambda x: subject.seed(subject.op + x), in_order)
@@ -330,28 +342,36 @@ def _found(
 
 
 def _refusal(subject: _Subject, mode: str, rows: Rows) -> str | None:
-    """Why rows cannot be taken: they do not fit the chip, or are wrong."""
-    from triton.errors import TritonError
-
+    """Why rows cannot be taken: they do not compile, do not fit the chip, or are wrong."""
     try:
         with configs.launched_with(rows):
             wrong = problem(subject.small.check(True))
             if wrong is None:  # once, so that a refusal at the timed shape shows before timing
                 timed = _timed(subject, mode, rows)
                 timed.run(timed.prepare() if timed.prepare else None)
-    except TritonError as error:  # out of registers or shared memory, or no code for them
-        return error_line(error)
-    except RuntimeError as error:
-        tiles = {launch: _name(c) for launch, c in rows.items() if c}
-        raise BackendError(f"bench tune: {subject}, {tiles}: {error_line(error)}") from error
+                if torch.cuda.is_initialized():
+                    torch.cuda.synchronize()
+    except Exception as error:  # compilers and drivers raise errors of every class
+        return _why(subject, rows, error)
     return wrong
 
 
+def _why(subject: _Subject, rows: Rows, error: Exception) -> str:
+    """Why rows that raised cannot be taken; raises where the GPU's context died of them."""
+    if device_lost():
+        tiles = {launch: _name(c) for launch, c in rows.items() if c}
+        raise BackendError(f"bench tune: {subject}, {tiles}: {error_line(error)}") from error
+    return error_line(error)
+
+
 def _time(
-    subject: _Subject, mode: str, options: Mapping[str, Rows], *, config: TuneConfig, timer: Timer
-) -> dict[str, list[float]]:
+    subject: _Subject, mode: str, options: Mapping[str, Rows], on_failure: OnFailure, *,
+    config: TuneConfig, timer: Timer,
+) -> dict[str, list[float]]:  # fmt: skip
     timed = {name: _timed(subject, mode, rows) for name, rows in options.items()}
-    return interleave(timed, timer, rounds=config.rounds, seconds=config.seconds)
+    return interleave(
+        timed, timer, rounds=config.rounds, seconds=config.seconds, on_failure=on_failure
+    )
 
 
 def _timed(subject: _Subject, mode: str, rows: Rows) -> Timed:
