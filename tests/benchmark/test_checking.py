@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from diffattn.benchmark import checking
-from diffattn.benchmark.checking import check_diff, check_softmax, device_lost, error_line, parts
+from diffattn.benchmark.checking import (
+    Exact,
+    check_diff,
+    check_softmax,
+    device_lost,
+    error_line,
+    parts,
+)
 from diffattn.ops.diff_attention.api import diff_attention
 from diffattn.ops.softmax_attention import softmax_attention
 from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
@@ -72,6 +79,26 @@ def test_wrong_values_and_gradients_are_found(part, extent):
     assert result["error"] > result["budget"]
     if part != "output":
         assert check_diff(run, inputs, False)["passed"]
+
+
+def test_exact_values_are_computed_once_whatever_was_compared_before(monkeypatch):
+    inputs = make_diff_attention_inputs(V1)
+    exact, real, computed = Exact.diff(inputs), checking._expected, []
+
+    def counted(*args, **options):
+        computed.append(options["gradients"])
+        return real(*args, **options)
+
+    def right():
+        return diff_attention(*inputs.tensors().values())
+
+    monkeypatch.setattr(checking, "_expected", counted)
+    assert not exact.check(lambda: right()[:, :, :, :8], False)["passed"]  # of another shape
+    for _ in range(2):
+        assert exact.check(right, True)["passed"]
+        assert exact.check(right, False)["passed"]
+        assert not exact.check(lambda: 1.01 * right(), True)["passed"]
+    assert computed == [False, True]
 
 
 def test_not_a_number_anywhere_fails():
