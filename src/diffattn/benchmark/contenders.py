@@ -229,9 +229,17 @@ def _diff(
 
 
 def _operator(case: Case, backend: str) -> Callable[..., Tensor]:
-    """As it is used: FlexAttention is fused under torch.compile only."""
+    """As it is used: FlexAttention is fused under torch.compile only.
+
+    PyTorch keeps 8 compiled forms of one function, whoever compiled them, and runs it unfused from
+    the ninth on, so what earlier cases compiled is forgotten. ``fullgraph``: it raises where it
+    would run any part unfused.
+    """
     if backend == "flex" and case.device == "cuda":
-        compiled: Callable[..., Tensor] = torch.compile(diff_attention, dynamic=False)
+        torch.compiler.reset()
+        compiled: Callable[..., Tensor] = torch.compile(
+            diff_attention, dynamic=False, fullgraph=True
+        )
         return compiled
     return diff_attention
 
