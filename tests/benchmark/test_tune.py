@@ -19,7 +19,7 @@ from diffattn.testing.chips import launched_as_on
 
 TINY = TuneConfig(
     device="cpu", batch=1, num_heads=1, length=20, checked_length=20, head_dims=(32,), rounds=1,
-    seconds=0.0,
+    seconds=0.0, processes=0,
 )  # fmt: skip
 interpreted = pytest.mark.skipif(not configs.interpreted(), reason="runs in the interpreter")
 FEW = {
@@ -115,6 +115,26 @@ def test_the_whole_search(tmp_path, monkeypatch, few, attentions, searches):
     with launched_as_on(90), read_table(out, "cpu").in_force():
         assert {name: line for name, line in configs.table_row(90).items() if any(line)} == row
     assert configs.table_row(90) == seeds
+
+
+def checked_on_the_chip(config, row, asked, check=module._check):
+    """In a process of its own, which knows nothing of this one's context."""
+    with launched_as_on(90):
+        return check(config, row, asked)
+
+
+@interpreted
+@pytest.mark.scheduled
+def test_processes_find_what_one_does(tmp_path, monkeypatch, few):
+    monkeypatch.setattr(module, "ATTENTIONS", ("v1",))
+    monkeypatch.setattr(module, "_check", checked_on_the_chip)
+    timer, found = FakeTimer(monkeypatch), []
+    for processes in (0, 2):
+        config = replace(TINY, processes=processes)
+        with launched_as_on(90):
+            record = tune(config, tmp_path / "tune.json", timer=timer, on_message=lambda _: None)
+        found.append((record["searches"], record["lines"]))
+    assert found[0] == found[1]
 
 
 @interpreted

@@ -80,12 +80,15 @@ def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contende
     contenders = [
         _softmax(case, softmax, exact[0], *kernel) for kernel in _sdpa_kernels(case, softmax)
     ]
+
+    def wanted(operator: str) -> list[backends.Backend]:
+        return [b for b in backends.table(operator) if not only or b.name in only]
+
     # "sdpa" is PyTorch's own call behind our checks: T without them.
-    others = [b for b in backends.table("softmax_attention") if b.name != SDPA]
+    others = [b for b in wanted("softmax_attention") if b.name != SDPA]
     contenders += [_softmax_by(case, softmax, exact[0], backend) for backend in others]
-    table = backends.table("diff_attention")
-    contenders += [_diff(case, inputs, exact[1], backend) for backend in table]
-    return [c for c in contenders if c.role == T or not only or c.backend in only]
+    contenders += [_diff(case, inputs, exact[1], backend) for backend in wanted("diff_attention")]
+    return contenders
 
 
 def cached(x: Tensor) -> Tensor:

@@ -3,17 +3,18 @@
 A launch is searched with the rest of its pass as it is: forward or backward are timed whole, and
 candidates of one launch differ in nothing else. Then the forms of the pass, each with the best of
 its launches, are timed against each other. Candidates are checked against the float64 reference
-before any is timed. Nothing of the package is changed: the record holds every time or why there is
-none, and beside it lie the lines for ``configs._SEEDS``.
+before any is timed, by processes side by side: what one of them compiles, Triton keeps for all.
+Nothing of the package is changed: beside the record lie the lines for ``configs._SEEDS``.
 
 Softmax attention is tuned as it is compared: V1's twin, whose values are as wide as its keys.
 """
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, astuple, dataclass, fields
-from itertools import chain
+from dataclasses import asdict, astuple, dataclass, field, fields
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import torch
 from diffattn.benchmark.checking import device_lost, error_line, problem
 from diffattn.benchmark.config import ATTENTIONS, Case
 from diffattn.benchmark.contenders import Contender, operator_contenders
-from diffattn.benchmark.search import OnFailure, Tried, best, search
+from diffattn.benchmark.search import Checkers, OnFailure, Tried, best, search
 from diffattn.benchmark.session import describe_run
 from diffattn.benchmark.timing import Timed, Timer, interleave
 from diffattn.errors import BackendError, CheckpointError, ConfigError
@@ -34,6 +35,11 @@ from diffattn.records.io import read_json, write_json, write_text
 SCHEMA = 1
 Rows = Mapping[str, LaunchConfig | None]
 Form = tuple[str, ...]
+Asked = tuple[str, str, int, str, Rows]  # operator, attention, head_dim, pass, tiles
+_PASSES: dict[str, tuple[Form, ...]] = {
+    "forward": configs.FORWARD_FORMS,
+    "backward": configs.BACKWARD_FORMS,
+}
 _KERNELS = {"": "triton", "softmax_": "softmax_triton"}
 """The contender that launches them, by what the names of its launches begin with."""
 
@@ -55,6 +61,8 @@ class TuneConfig:
     rounds: int = 3
     seconds: float = 1.0
     """Time after which the candidates of one launch start no further round."""
+    processes: int = field(default_factory=lambda: min(12, (os.cpu_count() or 1) - 1))
+    """That check candidates side by side, as most of a search is compilation. 0: this one does."""
 
     def __post_init__(self) -> None:
         for name in ("length", "rounds"):
@@ -139,19 +147,21 @@ def tune(
         on_message(f"{subject}: {found['of']}: {found['best'] or 'none runs'}")
 
     _write(record, out)
-    try:
-        for subject in _subjects(config, row):
-            passes = (("forward", configs.FORWARD_FORMS), ("backward", configs.BACKWARD_FORMS))
-            for mode, forms in passes:
-                chosen = _tune_pass(subject, mode, forms, config, timer, keep)
-                for launch, tile in chosen.items():
-                    line = lines.setdefault(launch, [None] * configs.NUM_COLUMNS)
-                    line[subject.column(launch)] = astuple(tile) if tile else None
-                _write(record, out)
+    checkers = Checkers(functools.partial(_check, config, row), config.processes, 90.0)
+    searches = product(_PASSES, _subjects(config, row))
+    try:  # it may be cut off: ours come first, and the forward pass of every width before others
+        for mode, subject in sorted(searches, key=lambda search: bool(search[1].op)):
+            chosen = _tune_pass(subject, mode, config, timer, checkers, keep)
+            for launch, tile in chosen.items():
+                line = lines.setdefault(launch, [None] * configs.NUM_COLUMNS)
+                line[subject.column(launch)] = astuple(tile) if tile else None
+            _write(record, out)
     except BackendError as error:
         record["ended"] = str(error)
         _write(record, out)
         raise
+    finally:
+        checkers.close()
     record["complete"] = True
     _write(record, out)
     return record
@@ -242,30 +252,32 @@ def _write(record: Mapping[str, Any], out: Path) -> None:
 
 
 def _subjects(config: TuneConfig, row: int) -> "list[_Subject]":
-    """Made one by one would save memory; the largest takes a fraction of any GPU's."""
-    subjects = []
-    for head_dim in config.head_dims:
-        for attention in ATTENTIONS:
-            small, large = (
-                _kernels(config, head_dim, attention, batch, length)
-                # Triton compiles a kernel anew for a batch of 1, and one that is timed is no other.
-                for batch, length in (
-                    (min(2, config.batch), config.checked_length),
-                    (config.batch, config.length),
-                )
-            )
-            wide = 2 * head_dim if attention == "v1" else head_dim
-            for op, name in _KERNELS.items():
-                if op and attention != "v1":  # both twins have the same widths
-                    continue
-                subjects.append(
-                    _Subject(
-                        op=op, attention=attention, head_dim=head_dim,
-                        value_dim=head_dim if op else wide, row=row, small=small[name],
-                        large=large[name],
-                    )
-                )  # fmt: skip
-    return subjects
+    return [
+        _subject(config, row, op, attention, head_dim)
+        for op in _KERNELS
+        for head_dim in config.head_dims
+        for attention in (("v1",) if op else ATTENTIONS)  # both twins have the same widths
+    ]
+
+
+def _subject(config: TuneConfig, row: int, op: str, attention: str, head_dim: int) -> _Subject:
+    # Triton compiles a kernel anew for a batch of 1, and one that is timed is no other.
+    shapes = (min(2, config.batch), config.checked_length), (config.batch, config.length)
+    small, large = (_kernels(config, head_dim, attention, *shape)[_KERNELS[op]] for shape in shapes)
+    wide = 2 * head_dim if attention == "v1" and not op else head_dim
+    return _Subject(
+        op=op, attention=attention, head_dim=head_dim, value_dim=wide, row=row, small=small,
+        large=large,
+    )  # fmt: skip
+
+
+_kept_subject = functools.lru_cache(maxsize=1)(_subject)
+
+
+def _check(config: TuneConfig, row: int, asked: Asked) -> str | None:
+    """:func:`_refusal` in any process: Triton keeps on disk, for all, what one has compiled."""
+    *key, mode, rows = asked
+    return _refusal(_kept_subject(config, row, *key), mode, rows)
 
 
 def _kernels(
@@ -279,18 +291,21 @@ def _kernels(
 
 
 def _tune_pass(
-    subject: _Subject, mode: str, all_forms: tuple[Form, ...], config: TuneConfig, timer: Timer,
+    subject: _Subject, mode: str, config: TuneConfig, timer: Timer, checkers: Checkers,
     keep: Callable[[_Subject, dict[str, Any]], None],
 ) -> dict[str, LaunchConfig | None]:  # fmt: skip
     """The tiles of every launch of a pass; empty, so that the seeds stay, where none would run."""
     forms = {}  # with the names that launches of this operator have, which may lack some
-    for form in all_forms:
+    for form in _PASSES[mode]:
         launches = tuple(subject.op + launch for launch in form)
         if set(launches) <= set(configs.CANDIDATES):
             forms[launches] = configs.adds_up(form)
     nothing: dict[str, LaunchConfig | None] = dict.fromkeys(chain(*forms))
 
-    refusal = functools.partial(_refusal, subject, mode)
+    def check(options: Mapping[str, Rows]) -> dict[str, str | None]:
+        key = (subject.op, subject.attention, subject.head_dim, mode)
+        return checkers({name: (*key, rows) for name, rows in options.items()})
+
     tried_by = functools.partial(
         search, time=functools.partial(_time, subject, mode, config=config, timer=timer),
         why=functools.partial(_why, subject),
@@ -305,7 +320,7 @@ def _tune_pass(
             rows = {name: nothing | others | {launch: c} for name, c in by_name.items()}
             tile = subject.seed(launch)
             seed = _name(tile) if tile else None
-            tried = tried_by(rows, check=refusal)
+            tried = tried_by(rows, check=check)
             name = best(tried, seed)
             keep(subject, _found(mode, launch, seed, name, tried))
             if name is None:
@@ -314,10 +329,10 @@ def _tune_pass(
     whole = {" + ".join(form): form for form in forms if set(form) <= set(found)}
     rows = {name: nothing | {x: found[x] for x in form} for name, form in whole.items()}
     # Each was checked when the last of its launches was found, beside the others as they are here.
-    tried = tried_by(rows, check=lambda _: None)
+    tried = tried_by(rows, check=dict.fromkeys)
     seeds, chosen = [], []
     for in_order in (False, True):  # either may be asked for, so the table holds both
-        seeded = configs.choose(all_forms, lambda x: subject.seed(subject.op + x), in_order)
+        seeded = configs.choose(_PASSES[mode], lambda x: subject.seed(subject.op + x), in_order)
         seeds.append(" + ".join(subject.op + launch for launch in seeded))
         allowed = {n: t for n, t in tried.items() if not (in_order and forms[whole[n]])}
         chosen.append(best(allowed, seeds[-1]))
