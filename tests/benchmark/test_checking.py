@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from diffattn.benchmark import checking
-from diffattn.benchmark.checking import check_diff, check_softmax, parts
+from diffattn.benchmark.checking import (
+    Exact,
+    check_diff,
+    check_softmax,
+    device_lost,
+    error_line,
+    parts,
+)
 from diffattn.ops.diff_attention.api import diff_attention
 from diffattn.ops.softmax_attention import softmax_attention
 from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
@@ -74,6 +81,26 @@ def test_wrong_values_and_gradients_are_found(part, extent):
         assert check_diff(run, inputs, False)["passed"]
 
 
+def test_exact_values_are_computed_once_whatever_was_compared_before(monkeypatch):
+    inputs = make_diff_attention_inputs(V1)
+    exact, real, computed = Exact.diff(inputs), checking._expected, []
+
+    def counted(*args, **options):
+        computed.append(options["gradients"])
+        return real(*args, **options)
+
+    def right():
+        return diff_attention(*inputs.tensors().values())
+
+    monkeypatch.setattr(checking, "_expected", counted)
+    assert not exact.check(lambda: right()[:, :, :, :8], False)["passed"]  # of another shape
+    for _ in range(2):
+        assert exact.check(right, True)["passed"]
+        assert exact.check(right, False)["passed"]
+        assert not exact.check(lambda: 1.01 * right(), True)["passed"]
+    assert computed == [False, True]
+
+
 def test_not_a_number_anywhere_fails():
     inputs = make_diff_attention_inputs(V1)
 
@@ -96,3 +123,23 @@ def test_stretches_reach_both_ends_and_the_last_row_of_the_batch(monkeypatch):
     assert {(p.batch, p.head) for p in chosen} == {(1, 0), (1, 7)}
     assert {(p.first, p.last) for p in chosen} == {(0, 64), (2_031, 2_095), (4_032, 4_096)}
     assert parts(1, 1, 5, 9) == [(0, 0, 0, 5)]
+
+
+def test_an_error_in_one_line_keeps_where_and_why():
+    assert error_line(TypeError("no\n  such")) == "TypeError: no such"
+    long = error_line(ValueError("at 12:3: " + "source " * 500 + "out of registers"))
+    assert long.startswith("ValueError: at 12:3: source")
+    assert long.endswith("out of registers")
+    assert len(long) < 700
+
+
+def test_a_context_is_lost_when_it_cannot_be_waited_for(monkeypatch):
+    def dead():
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    assert not device_lost()  # no context
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert not device_lost()
+    monkeypatch.setattr(torch.cuda, "synchronize", dead)
+    assert device_lost()

@@ -1,5 +1,8 @@
 """Contenders follow the backend tables, read one memory, and are counted by one formula."""
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
 
@@ -66,9 +69,38 @@ def test_what_cannot_run_is_named_with_its_reason(monkeypatch):
     monkeypatch.setattr(module, "MAP_BYTES_LIMIT", 1_000)
     v2 = Case(**{**CASE.plain(), "shape": {**CASE.shape, "attention": "v2"}})
     refusals = {c.name: c.refusal for c in operator_contenders(v2)}
-    assert "its maps would take about" in refusals["reference"]
+    for name in ("reference", "decode", "softmax_reference", "softmax_decode"):
+        assert "its maps would take about" in refusals[name]
+    assert refusals["softmax_chunked"] is None
     assert refusals["flash_diff_attn_2"].startswith("needs Dv = 2 head_dim")
     assert refusals["composed"] is None
+
+
+def test_flex_is_fused_at_every_shape(monkeypatch):
+    """Ten cases in one process: PyTorch gives up on a function at its ninth form, without a word.
+
+    The function is small; what is counted is whether compiled code ran.
+    """
+    ran = []
+
+    def compiler(graph, inputs):
+        def run(*args):
+            ran.append(graph)
+            return graph(*args)
+
+        return run
+
+    monkeypatch.setattr(module, "diff_attention", lambda q, *, backend: q + 1)
+    compiled_by = partial(torch.compile, backend=compiler)
+    monkeypatch.setattr(torch, "compile", compiled_by)
+    on_gpu = replace(CASE, device="cuda")
+    for length in range(2, 12):
+        q = torch.zeros(length)
+        attend = module._operator(on_gpu, "flex")
+        assert torch.equal(attend(q, backend="flex"), q + 1)
+        assert len(ran) == length - 1
+    assert len(set(ran)) == 10  # none served two shapes
+    assert module._operator(on_gpu, "composed") is module.diff_attention
 
 
 def test_a_kernel_that_does_not_fit_is_told():

@@ -1,5 +1,7 @@
 """Whole models: matched sizes, the form that runs, and a check that notices a wrong one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -37,6 +39,36 @@ def test_every_model_runs_is_right_and_says_what_ran(case):
     assert found["diff"].backend in backends.names("diff_attention")
     assert found["softmax_sdpa"].backend == found["llama"].backend == "sdpa"
     assert found["diffllama"].technique == found["llama"].technique
+
+
+def test_on_a_gpu_a_model_is_checked_once_at_its_shortest_length(monkeypatch):
+    """At every depth and length and in both modes the one result is given."""
+    monkeypatch.setattr(models, "_CHECKED", {})
+    checked = []
+
+    def check(ids, dtype, gradients):
+        checked.append((tuple(ids.shape), dtype, gradients))
+        return {"passed": True, "compared": len(checked)}
+
+    monkeypatch.setattr(BenchConfig, "__post_init__", lambda self: None)
+    cases = plan(BenchConfig(suite="models", scale="cut", device="cuda"))
+    results = {}
+    for case in cases:
+        for name in ("softmax", "diff"):
+            config = SIZES[case.shape["size"]].config()
+            ids = torch.zeros(1, case.shape["N"], dtype=torch.int64)
+            asked = models._once_on_gpu(case, name, config, check, ids)
+            result = asked(case.mode == "forward_backward")
+            results.setdefault((case.shape["size"], name), set()).add(result["compared"])
+    assert len(cases) == 16
+    # 3B at two layers of 2 and of 6, 13B at one of 1 and two of 3.
+    assert checked == [((1, 2_048), torch.bfloat16, True)] * 6
+    assert all(len(of) == 1 for of in results.values())
+    assert results["3b-2-layers", "diff"] == results["3b-6-layers", "diff"]
+    assert results["13.1b-1-layers", "diff"] != results["13.1b-3-layers", "diff"]
+    on_cpu = replace(cases[-1], device="cpu")
+    assert models._once_on_gpu(on_cpu, "diff", config, check, ids)(False)["compared"] == 7
+    assert checked[-1] == ((1, 4_096), torch.bfloat16, False)
 
 
 def test_models_are_matched(case):

@@ -188,6 +188,59 @@ def test_a_contender_that_dies_only_when_timed_is_dropped(monkeypatch):
     assert case.row("reference").seconds.rounds == 3
 
 
+class OutOfResources(Exception):
+    """As triton's: neither a RuntimeError nor any other that PyTorch raises."""
+
+
+@pytest.mark.parametrize("error", [OutOfResources, AssertionError, TypeError, RuntimeError])
+@pytest.mark.parametrize("survived", [0, 1, 3])
+def test_whatever_a_contender_raises_ends_it_alone(monkeypatch, error, survived):
+    """In its check, its first run or in the midst of the rounds."""
+    calls = []
+
+    def dies(*args):
+        calls.append(1)
+        if len(calls) > survived:
+            raise error("out of resource:\nshared memory")
+        return diff_attention(*args)
+
+    case = one_case(monkeypatch, dies)
+    row = case.row("composed")
+    assert (row.status, row.seconds, row.backend) == ("failed", None, None)
+    assert row.reason == f"{error.__name__}: out of resource: shared memory"
+    others = [other for other in case.rows if other.status != "not run" and other is not row]
+    assert len(others) > 2
+    assert all(other.seconds.rounds == 3 for other in others)
+
+
+def test_interrupts_are_no_failures(monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        one_case(monkeypatch, interrupted)
+
+
+def test_memory_that_cannot_be_measured_leaves_the_times():
+    def measured(case, contender):
+        if contender.name == "composed":
+            raise AssertionError("no descriptor")
+        return Peak(peak_bytes=10, held_bytes=5)
+
+    case = Case(
+        suite="ops", device="cpu", dtype="float32", mode="forward_backward",
+        shape={"B": 1, "H": 2, "d": 8, "N": 20},
+    )  # fmt: skip
+    measured_case = measure_case(
+        case, SMALL, run="cpu-1", timer=Steps(), matmul_rate=None, measure_memory=measured
+    )
+    row = measured_case.row("composed")
+    assert (row.status, row.peak_bytes) == ("ok", None)
+    assert row.seconds.rounds == 3
+    assert row.reason == "memory not measured: AssertionError: no descriptor"
+    assert measured_case.row("chunked").peak_bytes == 10
+
+
 def test_backward_alone_is_timed_without_its_forward(monkeypatch):
     case = one_case(monkeypatch, diff_attention, mode="backward")
     assert all(row.seconds for row in case.rows if row.status == "ok")

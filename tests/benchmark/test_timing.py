@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from diffattn.benchmark.timing import CpuTimer, Timed, interleave, matmul_peak, ratios, spread
+from diffattn.benchmark.timing import (
+    CpuTimer,
+    CudaTimer,
+    Timed,
+    interleave,
+    matmul_peak,
+    ratios,
+    spread,
+)
 
 
 class Clock:
@@ -66,6 +74,54 @@ def test_preparation_is_not_timed_and_not_shared():
     assert timer.repeats(0.001, timed) == 1
     assert timer.sample(timed, 1) == pytest.approx(0.001)
     assert len(made) == 1
+
+
+def test_a_gpu_is_kept_waiting_while_its_launches_are_queued(monkeypatch):
+    log = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            self.name = ("begin", "end")[sum(x == "event" for x in log)]
+            log.append("event")
+
+        def record(self):
+            log.append(self.name)
+
+        def elapsed_time(self, other):
+            assert log[-1] == "synchronize"
+            return 3.0  # milliseconds
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: log.append("wait"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append("synchronize"))
+    timer = object.__new__(CudaTimer)
+    timer.flushed = type("Flushed", (), {"zero_": lambda self: log.append("flush")})()
+    timed = Timed(prepare=lambda: log.append("prepare"), run=lambda _: log.append("run"))
+    assert timer.sample(timed, 1) == pytest.approx(3e-3)
+    assert [x for x in log if x != "event"] == [
+        "prepare", "flush", "wait", "begin", "run", "end", "synchronize",
+    ]  # fmt: skip
+
+
+def test_a_contender_that_fails_in_a_round_is_left_out_of_all():
+    clock, failed, runs = Clock(), [], []
+
+    def fails(_):
+        runs.append(1)
+        if len(runs) == 3:
+            raise TypeError("no descriptor")
+
+    timed = {"a": Timed(run=clock.work(0.01)), "b": Timed(run=fails), "c": Timed(run=clock.work(1))}
+    options = {"rounds": 4, "seconds": 0, "clock": clock}
+    samples = interleave(
+        timed, CpuTimer(clock), on_failure=lambda name, error: failed.append((name, str(error))),
+        **options,
+    )  # fmt: skip
+    assert {name: len(values) for name, values in samples.items()} == {"a": 4, "c": 4}
+    assert failed == [("b", "no descriptor")]
+    runs.clear()
+    with pytest.raises(TypeError):
+        interleave(timed, CpuTimer(clock), **options)
 
 
 def test_garbage_is_collected_again_after_an_error():

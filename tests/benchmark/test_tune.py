@@ -2,6 +2,7 @@
 
 import ast
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,7 @@ from diffattn.testing.chips import launched_as_on
 
 TINY = TuneConfig(
     device="cpu", batch=1, num_heads=1, length=20, checked_length=20, head_dims=(32,), rounds=1,
-    seconds=0.0,
+    seconds=0.0, processes=0,
 )  # fmt: skip
 interpreted = pytest.mark.skipif(not configs.interpreted(), reason="runs in the interpreter")
 FEW = {
@@ -116,6 +117,26 @@ def test_the_whole_search(tmp_path, monkeypatch, few, attentions, searches):
     assert configs.table_row(90) == seeds
 
 
+def checked_on_the_chip(config, row, asked, check=module._check):
+    """In a process of its own, which knows nothing of this one's context."""
+    with launched_as_on(90):
+        return check(config, row, asked)
+
+
+@interpreted
+@pytest.mark.scheduled
+def test_processes_find_what_one_does(tmp_path, monkeypatch, few):
+    monkeypatch.setattr(module, "ATTENTIONS", ("v1",))
+    monkeypatch.setattr(module, "_check", checked_on_the_chip)
+    timer, found = FakeTimer(monkeypatch), []
+    for processes in (0, 2):
+        config = replace(TINY, processes=processes)
+        with launched_as_on(90):
+            record = tune(config, tmp_path / "tune.json", timer=timer, on_message=lambda _: None)
+        found.append((record["searches"], record["lines"]))
+    assert found[0] == found[1]
+
+
 @interpreted
 def test_a_wrong_candidate_is_not_timed(monkeypatch, few):
     with launched_as_on(90):
@@ -127,17 +148,56 @@ def test_a_wrong_candidate_is_not_timed(monkeypatch, few):
     )
 
 
-@interpreted
-def test_another_error_is_one_line(few):
-    def broken(_, gradients):
-        raise RuntimeError("illegal\naddress")
-
+def a_subject(check):
+    """Of the search; its check is given."""
     with launched_as_on(90):
         subject = module._subjects(TINY, 90)[0]
-    object.__setattr__(subject, "small", type("Small", (), {"check": broken})())
+    object.__setattr__(subject, "small", type("Small", (), {"check": check})())
+    return subject
+
+
+@interpreted
+@pytest.mark.parametrize("error", [RuntimeError, AssertionError, TypeError])
+def test_a_candidate_that_does_not_compile_is_refused(few, error):
+    def broken(_, gradients):
+        raise error("PassManager::run\nfailed")
+
     rows = {"fwd": configs.LaunchConfig(16, 64, 4, 2)}
-    with pytest.raises(BackendError, match=r"fwd.*16 x 64.*RuntimeError: illegal address$"):
-        module._refusal(subject, "forward", rows)
+    refusal = module._refusal(a_subject(broken), "forward", rows)
+    assert refusal == f"{error.__name__}: PassManager::run failed"
+
+
+@interpreted
+def test_a_lost_device_ends_the_search_and_what_was_found_stays(tmp_path, monkeypatch, few):
+    real, seen = module._refusal, []
+
+    def dies(subject, mode, rows):
+        seen.append(rows)
+        if len(seen) < 3:  # after the two candidates of the first launch
+            return real(subject, mode, rows)
+        monkeypatch.setattr(module, "device_lost", lambda: True)
+        return module._why(subject, rows, RuntimeError("illegal\naddress"))
+
+    monkeypatch.setattr(module, "_refusal", dies)
+    out = tmp_path / "tune.json"
+    with (
+        launched_as_on(90),
+        pytest.raises(BackendError, match=r"fwd.*RuntimeError: illegal address$"),
+    ):
+        tune(TINY, out, timer=FakeTimer(monkeypatch), on_message=lambda _: None)
+    kept = json.loads(out.read_text())
+    assert [search["of"] for search in kept["searches"]] == ["fwd"]
+    assert kept["ended"].endswith("RuntimeError: illegal address")
+    assert not kept["complete"]
+
+
+def test_what_is_checked_is_compiled_as_what_is_timed(few):
+    """Triton compiles a batch of 1 apart from all others."""
+    with launched_as_on(90):
+        for timed, checked in ((1, 1), (3, 2)):
+            subject = module._subjects(replace(TINY, batch=timed), 90)[0]
+            shapes = [of.backward.leaves[0].shape[0] for of in (subject.small, subject.large)]
+            assert shapes == [checked, timed]
 
 
 def test_the_lines_of_the_table_as_they_stand():

@@ -9,6 +9,7 @@ needs no more than their part of the maps. The rule is that of ``diffattn.testin
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from diffattn.testing.rounding import rounding_errors
 
 _WHOLE_PAIRS = 2**21  # of all heads together: seconds per contender in float64
 _STRETCH = 64  # query rows
+_HALF_LINE = 300  # characters
 
 
 class Part(NamedTuple):
@@ -50,37 +52,92 @@ def parts(batch: int, num_heads: int, num_queries: int, num_keys: int) -> list[P
     return [Part(b, h, first, last) for b, h in heads for first, last in stretches]
 
 
+class Exact:
+    """What every contender on the same tensors is compared with, computed once: when asked for."""
+
+    def __init__(
+        self, inputs: DiffAttentionInputs, leaves: dict[str, Tensor], *, maps: int
+    ) -> None:
+        self.inputs, self.leaves, self.maps = inputs, leaves, maps
+        batch, num_queries, num_heads = inputs.q.shape[:3]
+        self.chosen = parts(batch, num_heads, num_queries, inputs.k.shape[1])
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """The gradient given to the output: zero in the rows that are not compared."""
+        shape = (*self.inputs.q.shape[:3], self.inputs.v.shape[-1])
+        with torch.no_grad():
+            drawn = exact_weights(self.inputs.q.new_empty(shape), self.inputs.q.device)
+        mask = torch.zeros_like(drawn[..., :1])
+        for part in self.chosen:
+            mask[part.batch, part.first : part.last, part.head] = 1
+        return drawn * mask
+
+    @cached_property
+    def output(self) -> "dict[str, _Compared]":
+        """The exact output."""
+        return _expected(self.inputs, self.chosen, self.weights, gradients=False)
+
+    @cached_property
+    def output_and_gradients(self) -> "dict[str, _Compared]":
+        """The exact output and the gradient of every tensor."""
+        return _expected(self.inputs, self.chosen, self.weights, gradients=True)
+
+    @classmethod
+    def diff(cls, inputs: DiffAttentionInputs) -> "Exact":
+        """Of ``diff_attention``. λ is a scalar or has the size of every token and head."""
+        return cls(inputs, inputs.tensors(), maps=2)
+
+    @classmethod
+    def softmax(cls, leaves: tuple[Tensor, ...]) -> "Exact":
+        """Of softmax attention: differential attention with λ = 0, of which map 1 is compared."""
+        q, k, v = leaves
+        with torch.no_grad():
+            doubled = DiffAttentionInputs(
+                q=q[:, :, :, None].expand(-1, -1, -1, 2, -1),
+                k=k[:, :, :, None].expand(-1, -1, -1, 2, -1),
+                v=v,
+                lam=torch.zeros((), dtype=torch.float32, device=q.device),
+                options={},
+            )
+        return cls(doubled, dict(zip("qkv", leaves, strict=True)), maps=1)
+
+    def check(self, run: Callable[[], Tensor], gradients: bool) -> dict[str, Any]:
+        """Compare a contender.
+
+        Args:
+            run: The contender on the tensors.
+            gradients: Compare the gradients of every tensor too.
+
+        Returns:
+            ``passed``; ``error`` and ``budget`` of the value nearest to its budget or furthest
+            beyond it, and its name in ``worst``; ``compared`` in words.
+        """
+        out = run() if gradients else torch.no_grad()(run)()
+        values = output_and_gradients(out, self.leaves, self.weights if gradients else None)
+        exact = self.output_and_gradients if gradients else self.output
+        return _worst(values, exact, self.maps) | {"compared": self._compared_in_words()}
+
+    def _compared_in_words(self) -> str:
+        rows = sum(part.last - part.first for part in self.chosen)
+        if rows == math.prod(self.inputs.q.shape[:3]):
+            return "everything"
+        heads = len({(part.batch, part.head) for part in self.chosen})
+        return f"{rows // heads} rows of {heads} heads"
+
+
 def check_diff(
     run: Callable[[], Tensor], inputs: DiffAttentionInputs, gradients: bool
 ) -> dict[str, Any]:
-    """Check ``diff_attention`` as ``run`` computes it on ``inputs``.
-
-    Args:
-        run: The contender on ``inputs``.
-        inputs: What it reads. λ is a scalar or has the size of every token and head.
-        gradients: Compare the gradients of q, k, v and λ too.
-
-    Returns:
-        ``passed``; ``error`` and ``budget`` of the value nearest to its budget or furthest beyond
-        it, and its name in ``worst``; ``compared`` in words.
-    """
-    return _check(run, inputs, inputs.tensors(), gradients, maps=2)
+    """:meth:`Exact.check` of one contender on ``diff_attention``."""
+    return Exact.diff(inputs).check(run, gradients)
 
 
 def check_softmax(
     run: Callable[[], Tensor], leaves: tuple[Tensor, ...], gradients: bool
 ) -> dict[str, Any]:
-    """Check softmax attention: differential attention with λ = 0, of which map 1 is compared."""
-    q, k, v = leaves
-    with torch.no_grad():
-        doubled = DiffAttentionInputs(
-            q=q[:, :, :, None].expand(-1, -1, -1, 2, -1),
-            k=k[:, :, :, None].expand(-1, -1, -1, 2, -1),
-            v=v,
-            lam=torch.zeros((), dtype=torch.float32, device=q.device),
-            options={},
-        )
-    return _check(run, doubled, dict(zip("qkv", leaves, strict=True)), gradients, maps=1)
+    """:meth:`Exact.check` of one contender on softmax attention."""
+    return Exact.softmax(leaves).check(run, gradients)
 
 
 def problem(check: Mapping[str, Any]) -> str | None:
@@ -94,6 +151,28 @@ def problem(check: Mapping[str, Any]) -> str | None:
     )
 
 
+def error_line(error: Exception) -> str:
+    """An error in one line: its class and what it says, without the middle of a long text."""
+    text = " ".join(str(error).split())
+    if len(text) > 2 * _HALF_LINE:  # a compiler's: it names the place first and the reason last
+        text = f"{text[:_HALF_LINE]} … {text[-_HALF_LINE:]}"
+    return f"{type(error).__name__}: {text}"
+
+
+def device_lost() -> bool:
+    """Whether the GPU's context died of an error: then every later call of this process fails.
+
+    A launch that is refused leaves the context as it was; an illegal access does not.
+    """
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
 @dataclass(kw_only=True)
 class _Compared:
     """One value: exact, and how far rounding may move it."""
@@ -103,24 +182,13 @@ class _Compared:
     at: list[Any] = field(default_factory=list)
 
 
-def _check(
-    run: Callable[[], Tensor],
-    inputs: DiffAttentionInputs,
-    leaves: dict[str, Tensor],
-    gradients: bool,
-    maps: int,
+def _worst(
+    values: Mapping[str, Tensor], exact: Mapping[str, _Compared], maps: int
 ) -> dict[str, Any]:
-    batch, num_queries, num_heads = inputs.q.shape[:3]
-    chosen = parts(batch, num_heads, num_queries, inputs.k.shape[1])
-    out = run() if gradients else torch.no_grad()(run)()
-    mask = torch.zeros_like(out.detach()[..., :1])
-    for part in chosen:
-        mask[part.batch, part.first : part.last, part.head] = 1
-    weights = exact_weights(out) * mask
-    values = output_and_gradients(out, leaves, weights if gradients else None)
+    """The value nearest to its budget or furthest beyond it."""
     worst: dict[str, Any] = {"worst": "output", "error": 0.0, "budget": 0.0, "passed": True}
     most = -1.0
-    for name, expected in _expected(inputs, chosen, weights, gradients).items():
+    for name, expected in exact.items():
         if name not in values:
             continue
         actual = _at(values[name], expected, name, maps)
@@ -138,10 +206,6 @@ def _check(
             worst["passed"] = passed
             if not whole:
                 worst |= {"error": None, "worst": f"{name} (not finite)"}
-    rows = sum(part.last - part.first for part in chosen)
-    heads = len({(part.batch, part.head) for part in chosen})
-    everything = rows == batch * num_heads * num_queries
-    worst["compared"] = "everything" if everything else f"{rows // heads} rows of {heads} heads"
     return worst
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from diffattn.benchmark.checking import check_diff, check_softmax
+from diffattn.benchmark.checking import Exact
 from diffattn.benchmark.config import Case
 from diffattn.benchmark.contender_names import DIFF, SDPA, TC, T
 from diffattn.benchmark.flops import diff_flops, softmax_flops
@@ -69,18 +69,26 @@ def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contende
         only: Names of backends besides T. Default: all.
     """
     inputs = make_diff_attention_inputs(
-        op_case(case), dtype=case.torch_dtype, device=case.device, seed=0
+        op_case(case), dtype=case.torch_dtype, device=case.device, seed=0, drawn_on=case.device
     )
     softmax = SoftmaxInputs.of(inputs)
     if case.mode == "decode":  # keys and values lie as a model's cache holds them
         inputs = replace(inputs, k=cached(inputs.k), v=cached(inputs.v))
         softmax = replace(softmax, k=cached(softmax.k), v=cached(softmax.v))
-    contenders = [_softmax(case, softmax, *kernel) for kernel in _sdpa_kernels(case, softmax)]
+    # Exact values are the same for all that read the same memory.
+    exact = (Exact.softmax(softmax.leaves()), Exact.diff(inputs))
+    contenders = [
+        _softmax(case, softmax, exact[0], *kernel) for kernel in _sdpa_kernels(case, softmax)
+    ]
+
+    def wanted(operator: str) -> list[backends.Backend]:
+        return [b for b in backends.table(operator) if not only or b.name in only]
+
     # "sdpa" is PyTorch's own call behind our checks: T without them.
-    others = [b for b in backends.table("softmax_attention") if b.name != SDPA]
-    contenders += [_softmax_by(case, softmax, backend) for backend in others]
-    contenders += [_diff(case, inputs, backend) for backend in backends.table("diff_attention")]
-    return [c for c in contenders if c.role == T or not only or c.backend in only]
+    others = [b for b in wanted("softmax_attention") if b.name != SDPA]
+    contenders += [_softmax_by(case, softmax, exact[0], backend) for backend in others]
+    contenders += [_diff(case, inputs, exact[1], backend) for backend in wanted("diff_attention")]
+    return contenders
 
 
 def cached(x: Tensor) -> Tensor:
@@ -164,8 +172,8 @@ def _refusal(run: Callable[[], Tensor]) -> str | None:
 
 
 def _softmax(
-    case: Case, inputs: SoftmaxInputs, name: str, backend: str, run: Any, refusal: str | None,
-    role: str = T,
+    case: Case, inputs: SoftmaxInputs, exact: Exact, name: str, backend: str, run: Any,
+    refusal: str | None, role: str = T,
 ) -> Contender:  # fmt: skip
     leaves = inputs.leaves()
     facts = facts_of(case, *leaves)
@@ -176,7 +184,7 @@ def _softmax(
         technique=backend,
         forward=run,
         backward=Gradients(leaves),
-        check=partial(check_softmax, run, leaves),
+        check=partial(exact.check, run),
         flops=softmax_flops(
             facts, batch=case.shape["B"], num_heads=leaves[0].shape[2], mode=case.mode
         ),
@@ -184,16 +192,25 @@ def _softmax(
     )
 
 
-def _softmax_by(case: Case, inputs: SoftmaxInputs, backend: backends.Backend) -> Contender:
+def _softmax_by(
+    case: Case, inputs: SoftmaxInputs, exact: Exact, backend: backends.Backend
+) -> Contender:
     leaves: tuple[Any, ...] = inputs.leaves()
     operator: Any = softmax_attention
-    refusal = backend.refuses(facts_of(case, *leaves)) or interpreted(case, backend)
+    facts = facts_of(case, *leaves)
+    refusal = (
+        backend.refuses(facts)
+        or interpreted(case, backend)
+        or _too_large(case, backend.name, facts)
+    )
     name = f"softmax_{backend.name}"
     run = partial(operator, *leaves, backend=backend.name)
-    return _softmax(case, inputs, name, backend.name, run, refusal, role=TC)
+    return _softmax(case, inputs, exact, name, backend.name, run, refusal, role=TC)
 
 
-def _diff(case: Case, inputs: DiffAttentionInputs, backend: backends.Backend) -> Contender:
+def _diff(
+    case: Case, inputs: DiffAttentionInputs, exact: Exact, backend: backends.Backend
+) -> Contender:
     tensors = inputs.tensors()
     facts = facts_of(case, inputs.q, inputs.k, inputs.v)
     run = partial(_operator(case, backend.name), *tensors.values(), backend=backend.name)
@@ -204,7 +221,7 @@ def _diff(case: Case, inputs: DiffAttentionInputs, backend: backends.Backend) ->
         technique=backend.name,
         forward=run,
         backward=Gradients(tuple(tensors.values())),
-        check=partial(check_diff, run, inputs),
+        check=partial(exact.check, run),
         flops=diff_flops(
             facts, backend.name, batch=case.shape["B"], num_heads=case.shape["H"], mode=case.mode
         ),
@@ -215,9 +232,17 @@ def _diff(case: Case, inputs: DiffAttentionInputs, backend: backends.Backend) ->
 
 
 def _operator(case: Case, backend: str) -> Callable[..., Tensor]:
-    """As it is used: FlexAttention is fused under torch.compile only."""
+    """As it is used: FlexAttention is fused under torch.compile only.
+
+    PyTorch keeps 8 compiled forms of one function, whoever compiled them, and runs it unfused from
+    the ninth on, so what earlier cases compiled is forgotten. ``fullgraph``: it raises where it
+    would run any part unfused.
+    """
     if backend == "flex" and case.device == "cuda":
-        compiled: Callable[..., Tensor] = torch.compile(diff_attention, dynamic=False)
+        torch.compiler.reset()
+        compiled: Callable[..., Tensor] = torch.compile(
+            diff_attention, dynamic=False, fullgraph=True
+        )
         return compiled
     return diff_attention
 
@@ -250,7 +275,7 @@ def _too_large(case: Case, backend: str, facts: backends.Inputs) -> str | None:
 
 
 class Gradients:
-    """Gradients of every input, for a fixed gradient of the output."""
+    """Gradients of every input, for a fixed gradient of the output, drawn where the output lies."""
 
     def __init__(self, leaves: tuple[Tensor, ...]) -> None:
         self.leaves = leaves
@@ -259,6 +284,7 @@ class Gradients:
     def __call__(self, out: Tensor) -> object:
         """Run the backward pass of an output."""
         if self.weights is None:
-            generator = torch.Generator().manual_seed(1)
-            self.weights = torch.randn(out.shape, generator=generator).to(out)
+            generator = torch.Generator(out.device).manual_seed(1)
+            drawn = torch.randn(out.shape, generator=generator, device=out.device)
+            self.weights = drawn.to(out)
         return torch.autograd.grad(out, self.leaves, self.weights)

@@ -1,5 +1,6 @@
 """One case: check every contender, then time those that passed side by side."""
 
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -8,7 +9,7 @@ from typing import Any
 
 import torch
 
-from diffattn.benchmark.checking import problem
+from diffattn.benchmark.checking import device_lost, error_line, problem
 from diffattn.benchmark.config import BenchConfig, Case
 from diffattn.benchmark.contender_names import DIFF, TC, T
 from diffattn.benchmark.contenders import TWO_CALLS, Contender
@@ -44,8 +45,9 @@ def measure(
 ) -> BenchCase:
     """Check, time and judge one case.
 
-    Running out of a GPU's memory ends the contender, not the case: PyTorch raises, the message is
-    recorded, and what the contender held is freed.
+    Whatever a contender raises, at any point, ends this contender and not the case: compilers and
+    drivers raise errors of every class. The row holds it in one line, and no number; where memory
+    could not be measured the row keeps its times and says why.
 
     Args:
         case: What to measure.
@@ -64,15 +66,18 @@ def measure(
         _check(entry, gradients)
     running = {e.contender.name + e.contender.role: e for e in entries if e.status == "ok"}
     timed = {}
-    for key, entry in list(running.items()):
+    for key, entry in running.items():
         timed[key] = _timed(entry.contender, case.mode)
         if not _survives(entry, lambda first=timed[key]: timer.sample(first, 1)):  # type: ignore[misc]
-            del running[key], timed[key]
-    samples = interleave(timed, timer, rounds=config.rounds, seconds=config.seconds)
+            del timed[key]
+    samples = interleave(
+        timed, timer, rounds=config.rounds, seconds=config.seconds,
+        on_failure=lambda key, error: _end(running[key], error),
+    )  # fmt: skip
     # A fresh process per model would cost more than it is worth.
     if case.mode == "forward_backward" and (case.suite == "ops" or case.device == "cuda"):
-        for entry in running.values():
-            entry.peak = measure_memory(case, entry.contender)
+        for key in samples:
+            _measure_memory(running[key], partial(measure_memory, case))
     rows = _rows(entries, samples, case, matmul_rate)
     shape = dict(case.shape)
     return BenchCase(
@@ -105,20 +110,33 @@ def _survives(entry: _Entry, run: Callable[[], object]) -> bool:
     """Run it; what stops it becomes the entry's status and reason."""
     try:
         run()
-    except (torch.OutOfMemoryError, BackendError) as error:
-        entry.status, entry.reason = "not run", error_line(error)
-    except (RuntimeError, NotImplementedError) as error:
-        entry.status, entry.reason = "failed", error_line(error)
+    except Exception as error:
+        _end(entry, error)
     else:
         return True
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
     return False
 
 
-def error_line(error: Exception) -> str:
-    """An error in one line: its class and what it says."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+def _end(entry: _Entry, error: Exception) -> None:
+    """A contender that raised: why stands in its row, and what it held is freed."""
+    refused = isinstance(error, torch.OutOfMemoryError | BackendError)
+    entry.status, entry.reason = "not run" if refused else "failed", error_line(error)
+    _free(error)
+
+
+def _measure_memory(entry: _Entry, measure: Callable[[Contender], Peak | None]) -> None:
+    try:
+        entry.peak = measure(entry.contender)
+    except Exception as error:
+        entry.reason = f"memory not measured: {error_line(error)}"
+        _free(error)
+
+
+def _free(error: Exception) -> None:
+    """Give a GPU's memory back: the frames of the error hold the contender's tensors."""
+    traceback.clear_frames(error.__traceback__)
+    if torch.cuda.is_initialized() and not device_lost():
+        torch.cuda.empty_cache()
 
 
 def _timed(contender: Contender, mode: str) -> Timed:

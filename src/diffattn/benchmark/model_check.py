@@ -13,7 +13,8 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.testing.budget import compare
 from diffattn.testing.nudging import measured_errors
 
-_LAYERS = 2
+CHECKED_LAYERS = 2
+"""Of a model that has more."""
 _NUDGED_RUNS = 2
 
 
@@ -55,7 +56,7 @@ def check_model(
     else:
         actual = expected = partial(_run, ids=ids, gradients=gradients)
     config = deepcopy(config)
-    config.num_hidden_layers = min(_LAYERS, config.num_hidden_layers)
+    config.num_hidden_layers = min(CHECKED_LAYERS, config.num_hidden_layers)
     eager = deepcopy(config)
     eager.attention_backend = "reference"
     is_ours = whose == "diffattn" and config.attention_op == "diff_attention"

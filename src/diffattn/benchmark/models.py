@@ -1,7 +1,9 @@
 """``bench models``: whole models, matched in parameters, forward and forward with backward."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 from diffattn.benchmark.config import BenchConfig, Case
 from diffattn.benchmark.contender_names import MODEL_CONTENDERS, OURS, T
 from diffattn.benchmark.contenders import Contender
-from diffattn.benchmark.model_check import check_model
+from diffattn.benchmark.model_check import CHECKED_LAYERS, check_model
 from diffattn.models import presets
 from diffattn.models.accounting import flops_per_token
 from diffattn.models.attention_types import ATTENTION
@@ -167,10 +169,45 @@ def _contender(case: Case, name: str) -> Contender:
         technique=technique,
         forward=forward,
         backward=backward,
-        check=partial(check_model, make, config, implementation, whose, ids[:1], case.torch_dtype),
+        check=_once_on_gpu(
+            case,
+            name,
+            config,
+            partial(check_model, make, config, implementation, whose),
+            ids[:1],
+        ),
         flops=flops_per_token(config, case.shape["N"], training=case.mode != "forward") * tokens,
         tokens=tokens,
     )
+
+
+_CHECKED: dict[tuple[str, ...], dict[str, Any]] = {}
+"""Results of this process, by what was checked."""
+
+
+def _once_on_gpu(
+    case: Case, name: str, config: DiffTransformerConfig, check: Callable[..., dict[str, Any]],
+    ids: Tensor,
+) -> Callable[[bool], dict[str, Any]]:  # fmt: skip
+    """The check of a model, on a CPU for every case.
+
+    On a GPU, where time is short and float64 takes most of its memory, once per widths, layers and
+    dtype: with gradients, at the shortest of the size's lengths. Longer shapes and both modes of
+    one model are then timed on its word, and ``compared`` of their rows states the length.
+    """
+    if case.device == "cpu":
+        return partial(check, ids, case.torch_dtype)
+    layers = min(CHECKED_LAYERS, config.num_hidden_layers)
+    widths = (config.hidden_size, config.num_heads, config.head_dim, config.vocab_size)
+    key = (name, case.dtype, str(layers), str(widths))
+    shortest = min(SIZES[case.shape["size"]].lengths)
+
+    def once(_: bool) -> dict[str, Any]:
+        if key not in _CHECKED:
+            _CHECKED[key] = check(ids[:, :shortest], case.torch_dtype, True)
+        return dict(_CHECKED[key])
+
+    return once
 
 
 def build(

@@ -47,7 +47,7 @@ def paged_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
         only: Names besides T. Default: all.
     """
     inputs = make_diff_attention_inputs(
-        op_case(case), dtype=case.torch_dtype, device=case.device, seed=0
+        op_case(case), dtype=case.torch_dtype, device=case.device, seed=0, drawn_on=case.device
     )
     table = _scattered(case)
     in_pages = replace(

@@ -14,7 +14,8 @@ from diffattn.records.results import Spread
 
 _SHORTEST_SAMPLE = 5e-3  # seconds: what a call costs besides its work drowns in longer ones
 _MOST_ROUNDS = 50
-_FLUSHED_BYTES = 512 * 2**20  # several times the L2 cache; also hides the launch of what follows
+_FLUSHED_BYTES = 512 * 2**20  # several times the L2 cache
+_WAITED_CYCLES = 4_000_000  # of a GPU: about 2 ms
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +61,13 @@ class CpuTimer:
 
 
 class CudaTimer:
-    """CUDA events around one run, with the L2 cache flushed before it."""
+    """CUDA events around one run, with the L2 cache flushed before it: time of the device.
+
+    Launches are queued while the device waits 2 ms, so that what Python and the driver take to make
+    them is no part of the time, unless a run takes longer than that to queue: then, from there on,
+    the device waits for launches as it does in use. A run that waits for the device itself is timed
+    with that. Time that a caller spends on a call of few tokens is not seen here.
+    """
 
     def __init__(self) -> None:
         self.flushed = torch.empty(_FLUSHED_BYTES, dtype=torch.int8, device="cuda")
@@ -70,6 +77,7 @@ class CudaTimer:
         prepared = timed.prepare() if timed.prepare else None
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.flushed.zero_()
+        torch.cuda._sleep(_WAITED_CYCLES)
         begin.record()
         timed.run(prepared)
         end.record()
@@ -93,6 +101,7 @@ def interleave(
     rounds: int,
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
+    on_failure: Callable[[str, Exception], None] | None = None,
 ) -> dict[str, list[float]]:
     """Time all contenders side by side.
 
@@ -100,21 +109,35 @@ def interleave(
     over minutes (frequency, other load) meets all of them alike and cancels in ratios of a round.
 
     Args:
-        timed: Contenders by name; each has run before.
+        timed: Contenders by name.
         timer: Clock of their device.
         rounds: Rounds, at least.
         seconds: Time after which no further round starts.
         clock: For ``seconds``.
+        on_failure: Told the name of a contender that raised, and what; the others go on without
+            it. Default: what it raises ends the timing.
 
     Returns:
-        Seconds of one run, by contender and round.
+        Seconds of one run, by contender and round, of those that ran to the end.
     """
     names = list(timed)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+
+    def sample(name: str, repeats: int) -> float | None:
+        try:
+            return timer.sample(timed[name], repeats)
+        except Exception as error:
+            if on_failure is None:
+                raise
+            del samples[name]
+            on_failure(name, error)
+            return None
+
     repeats = {}
     for name in names:  # the warm-up also shows how many runs make a sample
-        first = timer.sample(timed[name], 1)
-        repeats[name] = timer.repeats(first, timed[name])
-    samples: dict[str, list[float]] = {name: [] for name in names}
+        first = sample(name, 1)
+        if first is not None:
+            repeats[name] = timer.repeats(first, timed[name])
     collected = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -123,7 +146,9 @@ def interleave(
         while done < rounds or (done < _MOST_ROUNDS and clock() - began < seconds):
             turn = done % max(1, len(names))
             for name in names[turn:] + names[:turn]:
-                samples[name].append(timer.sample(timed[name], repeats[name]))
+                seconds_of_run = sample(name, repeats[name]) if name in samples else None
+                if seconds_of_run is not None:
+                    samples[name].append(seconds_of_run)
             done += 1
     finally:
         if collected:

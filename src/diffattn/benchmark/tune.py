@@ -3,27 +3,27 @@
 A launch is searched with the rest of its pass as it is: forward or backward are timed whole, and
 candidates of one launch differ in nothing else. Then the forms of the pass, each with the best of
 its launches, are timed against each other. Candidates are checked against the float64 reference
-before any is timed. Nothing of the package is changed: the record holds every time or why there is
-none, and beside it lie the lines for ``configs._SEEDS``.
+before any is timed, by processes side by side: what one of them compiles, Triton keeps for all.
+Nothing of the package is changed: beside the record lie the lines for ``configs._SEEDS``.
 
 Softmax attention is tuned as it is compared: V1's twin, whose values are as wide as its keys.
 """
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, astuple, dataclass, fields
-from itertools import chain
+from dataclasses import asdict, astuple, dataclass, field, fields
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from diffattn.benchmark.checking import problem
+from diffattn.benchmark.checking import device_lost, error_line, problem
 from diffattn.benchmark.config import ATTENTIONS, Case
 from diffattn.benchmark.contenders import Contender, operator_contenders
-from diffattn.benchmark.measure import error_line
-from diffattn.benchmark.search import Tried, best, search
+from diffattn.benchmark.search import Checkers, OnFailure, Tried, best, search
 from diffattn.benchmark.session import describe_run
 from diffattn.benchmark.timing import Timed, Timer, interleave
 from diffattn.errors import BackendError, CheckpointError, ConfigError
@@ -35,6 +35,11 @@ from diffattn.records.io import read_json, write_json, write_text
 SCHEMA = 1
 Rows = Mapping[str, LaunchConfig | None]
 Form = tuple[str, ...]
+Asked = tuple[str, str, int, str, Rows]  # operator, attention, head_dim, pass, tiles
+_PASSES: dict[str, tuple[Form, ...]] = {
+    "forward": configs.FORWARD_FORMS,
+    "backward": configs.BACKWARD_FORMS,
+}
 _KERNELS = {"": "triton", "softmax_": "softmax_triton"}
 """The contender that launches them, by what the names of its launches begin with."""
 
@@ -56,6 +61,8 @@ class TuneConfig:
     rounds: int = 3
     seconds: float = 1.0
     """Time after which the candidates of one launch start no further round."""
+    processes: int = field(default_factory=lambda: min(12, (os.cpu_count() or 1) - 1))
+    """That check candidates side by side, as most of a search is compilation. 0: this one does."""
 
     def __post_init__(self) -> None:
         for name in ("length", "rounds"):
@@ -122,7 +129,7 @@ def tune(
         whether it is ``complete``.
 
     Raises:
-        BackendError: A candidate failed by something else than triton's refusal to launch it.
+        BackendError: A candidate left the GPU unusable; the record says which in ``ended``.
         OSError: The record cannot be written.
     """
     row = configs.device_row(torch.device(config.device))
@@ -140,14 +147,21 @@ def tune(
         on_message(f"{subject}: {found['of']}: {found['best'] or 'none runs'}")
 
     _write(record, out)
-    for subject in _subjects(config, row):
-        passes = (("forward", configs.FORWARD_FORMS), ("backward", configs.BACKWARD_FORMS))
-        for mode, forms in passes:
-            chosen = _tune_pass(subject, mode, forms, config, timer, keep)
+    checkers = Checkers(functools.partial(_check, config, row), config.processes, 90.0)
+    searches = product(_PASSES, _subjects(config, row))
+    try:  # it may be cut off: ours come first, and the forward pass of every width before others
+        for mode, subject in sorted(searches, key=lambda search: bool(search[1].op)):
+            chosen = _tune_pass(subject, mode, config, timer, checkers, keep)
             for launch, tile in chosen.items():
                 line = lines.setdefault(launch, [None] * configs.NUM_COLUMNS)
                 line[subject.column(launch)] = astuple(tile) if tile else None
             _write(record, out)
+    except BackendError as error:
+        record["ended"] = str(error)
+        _write(record, out)
+        raise
+    finally:
+        checkers.close()
     record["complete"] = True
     _write(record, out)
     return record
@@ -238,26 +252,32 @@ def _write(record: Mapping[str, Any], out: Path) -> None:
 
 
 def _subjects(config: TuneConfig, row: int) -> "list[_Subject]":
-    """Made one by one would save memory; the largest takes a fraction of any GPU's."""
-    subjects = []
-    for head_dim in config.head_dims:
-        for attention in ATTENTIONS:
-            small, large = (
-                _kernels(config, head_dim, attention, batch, length)
-                for batch, length in ((1, config.checked_length), (config.batch, config.length))
-            )
-            wide = 2 * head_dim if attention == "v1" else head_dim
-            for op, name in _KERNELS.items():
-                if op and attention != "v1":  # both twins have the same widths
-                    continue
-                subjects.append(
-                    _Subject(
-                        op=op, attention=attention, head_dim=head_dim,
-                        value_dim=head_dim if op else wide, row=row, small=small[name],
-                        large=large[name],
-                    )
-                )  # fmt: skip
-    return subjects
+    return [
+        _subject(config, row, op, attention, head_dim)
+        for op in _KERNELS
+        for head_dim in config.head_dims
+        for attention in (("v1",) if op else ATTENTIONS)  # both twins have the same widths
+    ]
+
+
+def _subject(config: TuneConfig, row: int, op: str, attention: str, head_dim: int) -> _Subject:
+    # Triton compiles a kernel anew for a batch of 1, and one that is timed is no other.
+    shapes = (min(2, config.batch), config.checked_length), (config.batch, config.length)
+    small, large = (_kernels(config, head_dim, attention, *shape)[_KERNELS[op]] for shape in shapes)
+    wide = 2 * head_dim if attention == "v1" and not op else head_dim
+    return _Subject(
+        op=op, attention=attention, head_dim=head_dim, value_dim=wide, row=row, small=small,
+        large=large,
+    )  # fmt: skip
+
+
+_kept_subject = functools.lru_cache(maxsize=1)(_subject)
+
+
+def _check(config: TuneConfig, row: int, asked: Asked) -> str | None:
+    """:func:`_refusal` in any process: Triton keeps on disk, for all, what one has compiled."""
+    *key, mode, rows = asked
+    return _refusal(_kept_subject(config, row, *key), mode, rows)
 
 
 def _kernels(
@@ -271,19 +291,25 @@ def _kernels(
 
 
 def _tune_pass(
-    subject: _Subject, mode: str, all_forms: tuple[Form, ...], config: TuneConfig, timer: Timer,
+    subject: _Subject, mode: str, config: TuneConfig, timer: Timer, checkers: Checkers,
     keep: Callable[[_Subject, dict[str, Any]], None],
 ) -> dict[str, LaunchConfig | None]:  # fmt: skip
     """The tiles of every launch of a pass; empty, so that the seeds stay, where none would run."""
     forms = {}  # with the names that launches of this operator have, which may lack some
-    for form in all_forms:
+    for form in _PASSES[mode]:
         launches = tuple(subject.op + launch for launch in form)
         if set(launches) <= set(configs.CANDIDATES):
             forms[launches] = configs.adds_up(form)
     nothing: dict[str, LaunchConfig | None] = dict.fromkeys(chain(*forms))
 
-    refusal = functools.partial(_refusal, subject, mode)
-    time = functools.partial(_time, subject, mode, config=config, timer=timer)
+    def check(options: Mapping[str, Rows]) -> dict[str, str | None]:
+        key = (subject.op, subject.attention, subject.head_dim, mode)
+        return checkers({name: (*key, rows) for name, rows in options.items()})
+
+    tried_by = functools.partial(
+        search, time=functools.partial(_time, subject, mode, config=config, timer=timer),
+        why=functools.partial(_why, subject),
+    )  # fmt: skip
     found: dict[str, LaunchConfig] = {}
     for form in forms:
         for launch in form:
@@ -294,7 +320,7 @@ def _tune_pass(
             rows = {name: nothing | others | {launch: c} for name, c in by_name.items()}
             tile = subject.seed(launch)
             seed = _name(tile) if tile else None
-            tried = search(rows, check=refusal, time=time)
+            tried = tried_by(rows, check=check)
             name = best(tried, seed)
             keep(subject, _found(mode, launch, seed, name, tried))
             if name is None:
@@ -303,10 +329,10 @@ def _tune_pass(
     whole = {" + ".join(form): form for form in forms if set(form) <= set(found)}
     rows = {name: nothing | {x: found[x] for x in form} for name, form in whole.items()}
     # Each was checked when the last of its launches was found, beside the others as they are here.
-    tried = search(rows, check=lambda _: None, time=time)
+    tried = tried_by(rows, check=dict.fromkeys)
     seeds, chosen = [], []
     for in_order in (False, True):  # either may be asked for, so the table holds both
-        seeded = configs.choose(all_forms, lambda x: subject.seed(subject.op + x), in_order)
+        seeded = configs.choose(_PASSES[mode], lambda x: subject.seed(subject.op + x), in_order)
         seeds.append(" + ".join(subject.op + launch for launch in seeded))
         allowed = {n: t for n, t in tried.items() if not (in_order and forms[whole[n]])}
         chosen.append(best(allowed, seeds[-1]))
@@ -331,28 +357,36 @@ def _found(
 
 
 def _refusal(subject: _Subject, mode: str, rows: Rows) -> str | None:
-    """Why rows cannot be taken: they do not fit the chip, or are wrong."""
-    from triton.errors import TritonError
-
+    """Why rows cannot be taken: they do not compile, do not fit the chip, or are wrong."""
     try:
         with configs.launched_with(rows):
             wrong = problem(subject.small.check(True))
             if wrong is None:  # once, so that a refusal at the timed shape shows before timing
                 timed = _timed(subject, mode, rows)
                 timed.run(timed.prepare() if timed.prepare else None)
-    except TritonError as error:  # out of registers or shared memory, or no code for them
-        return error_line(error)
-    except RuntimeError as error:
-        tiles = {launch: _name(c) for launch, c in rows.items() if c}
-        raise BackendError(f"bench tune: {subject}, {tiles}: {error_line(error)}") from error
+                if torch.cuda.is_initialized():
+                    torch.cuda.synchronize()
+    except Exception as error:  # compilers and drivers raise errors of every class
+        return _why(subject, rows, error)
     return wrong
 
 
+def _why(subject: _Subject, rows: Rows, error: Exception) -> str:
+    """Why rows that raised cannot be taken; raises where the GPU's context died of them."""
+    if device_lost():
+        tiles = {launch: _name(c) for launch, c in rows.items() if c}
+        raise BackendError(f"bench tune: {subject}, {tiles}: {error_line(error)}") from error
+    return error_line(error)
+
+
 def _time(
-    subject: _Subject, mode: str, options: Mapping[str, Rows], *, config: TuneConfig, timer: Timer
-) -> dict[str, list[float]]:
+    subject: _Subject, mode: str, options: Mapping[str, Rows], on_failure: OnFailure, *,
+    config: TuneConfig, timer: Timer,
+) -> dict[str, list[float]]:  # fmt: skip
     timed = {name: _timed(subject, mode, rows) for name, rows in options.items()}
-    return interleave(timed, timer, rounds=config.rounds, seconds=config.seconds)
+    return interleave(
+        timed, timer, rounds=config.rounds, seconds=config.seconds, on_failure=on_failure
+    )
 
 
 def _timed(subject: _Subject, mode: str, rows: Rows) -> Timed:

@@ -37,7 +37,7 @@ class BenchRow:
     status: str
     """``"ok"``, ``"failed"`` (wrong or crashed) or ``"not run"``."""
     reason: str | None = None
-    """Why it failed or was not run."""
+    """Why it failed or was not run; of a row that is ok, why its memory was not measured."""
     check: dict[str, Any] | None = None
     """Largest error against the float64 reference, its budget, and what was compared."""
     seconds: Spread | None = None

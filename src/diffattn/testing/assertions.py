@@ -144,7 +144,13 @@ def output_and_gradients(
     return results
 
 
-def exact_weights(out: Tensor) -> Tensor:
-    """The gradient given to every run: numbers that each tested dtype holds exactly."""
-    generator = torch.Generator().manual_seed(1)
-    return torch.randint(-8, 9, out.shape, generator=generator).to(out) / 8
+def exact_weights(out: Tensor, drawn_on: torch.device | str = "cpu") -> Tensor:
+    """The gradient given to every run: numbers that each tested dtype holds exactly.
+
+    Args:
+        out: Any shape.
+        drawn_on: Where they are drawn, on which the values depend.
+    """
+    generator = torch.Generator(drawn_on).manual_seed(1)
+    drawn = torch.randint(-8, 9, out.shape, generator=generator, device=drawn_on)
+    return drawn.to(out) / 8

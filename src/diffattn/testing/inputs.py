@@ -66,6 +66,7 @@ def make_diff_attention_inputs(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     seed: int = 0,
+    drawn_on: torch.device | str = "cpu",
 ) -> DiffAttentionInputs:
     """Normal deviates in the shapes of ``case``; λ around 0.4, also below 0 and above 1.
 
@@ -74,11 +75,13 @@ def make_diff_attention_inputs(
         dtype: Of q, k and v. λ is float32, float64 for float64.
         device: Where the tensors lie; the values do not depend on it.
         seed: Another seed gives other values in the same shapes.
+        drawn_on: Where they are drawn, on which the values do depend: long ones take one core of a
+            CPU seconds.
 
     Returns:
         Arguments of :func:`diffattn.diff_attention`.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(drawn_on).manual_seed(seed)
     batch, num_queries, num_heads, dim = case.batch, case.num_queries, case.num_heads, case.head_dim
     num_keys = num_queries if case.num_keys is None else case.num_keys
     keys = (batch, num_keys, case.num_kv_heads)
@@ -97,7 +100,7 @@ def make_diff_attention_inputs(
     lam_dtype = torch.float64 if dtype == torch.float64 else torch.float32
     leaves = {}
     for name, shape in shapes.items():
-        x = torch.randn(shape, generator=generator, dtype=torch.float64)
+        x = torch.randn(shape, generator=generator, dtype=torch.float64, device=drawn_on)
         x = (0.4 + 0.6 * x).to(lam_dtype) if name == "lam" else x.to(dtype)
         leaves[name] = x.to(device).requires_grad_()
     return DiffAttentionInputs(**leaves, options=_options(case, num_keys, torch.device(device)))
