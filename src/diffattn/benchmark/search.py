@@ -1,5 +1,6 @@
 """A search among options: check each, time the right ones side by side, take the fastest."""
 
+import contextlib
 import multiprocessing
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
@@ -132,7 +133,8 @@ class Checkers:
                 while left and len(busy) < self.num:
                     name, option = left.pop(0)
                     worker = self._waiting() or self._start()
-                    worker.pipe.send(option)
+                    with contextlib.suppress(BrokenPipeError):  # it has ended: its answer says so
+                        worker.pipe.send(option)
                     busy[worker.pipe] = worker, name, clock.monotonic() + self.seconds
                 soonest = min(until for *_, until in busy.values())
                 ready = wait(list(busy), max(0.0, soonest - clock.monotonic()))
