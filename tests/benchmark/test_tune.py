@@ -110,7 +110,7 @@ def test_the_whole_search(tmp_path, monkeypatch, few, attentions, searches):
     assert row["bwd"][0] == (16, 128, 8, 2)
     seeds = configs.table_row(90)
     assert row["fwd"][1] == seeds["fwd"][1]  # of a width that was not searched
-    assert row["softmax_bwd"] == (None, None, None, (32, 128, 8, 2), *seeds["softmax_bwd"][4:])
+    assert row["softmax_bwd"] == (*[None] * 4, (32, 128, 8, 2), *seeds["softmax_bwd"][5:])
     assert configs.table_row(90) == seeds
     with launched_as_on(90), read_table(out, "cpu").in_force():
         assert {name: line for name, line in configs.table_row(90).items() if any(line)} == row

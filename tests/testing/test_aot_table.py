@@ -11,21 +11,10 @@ pytest.importorskip("triton", reason="the kernels need triton")
 from diffattn.testing import aot, aot_table
 
 RECORD = Path(__file__).parents[2] / "docs" / "records" / "compile_gate.jsonl"
-_86 = {"softmax-d128-bwd-padding", "softmax-d96-bwd-padding", "softmax-wide-d128-fwd-padding",
-       "softmax-wide-d128-fwd-ranges", "softmax-wide-d96-fwd-padding",
-       "softmax-wide-d96-fwd-ranges", "v1-d128-bwd-padding", "v1-d128-dkv-padding",
-       "v1-d96-bwd-padding", "v1-d96-dkv-padding"}  # fmt: skip
 UNCLEAN = {
-    86: _86,
-    90: {"softmax-wide-d96-dkv-padding", "v1-narrow-d96-dk-padding", "v1-narrow-d96-dk-ranges",
-         "v2-d96-fwd", "v2-d96-fwd-padding"},
-    100: {"v2-d128-bwd-padding", "v2-d96-bwd-padding", "v2-d96-bwd-ranges"},
-    # The tiles of sm_86, whose shared memory is as small, by an assembler that spills more.
-    120: _86 | {"softmax-d128-dkv-padding", "softmax-d96-bwd", "softmax-d96-bwd-ranges",
-                "softmax-d96-dkv-padding", "softmax-d96-dq-ranges", "softmax-wide-d128-fwd",
-                "softmax-wide-d96-fwd", "v1-d96-bwd", "v1-d96-bwd-ranges", "v1-d96-dkv",
-                "v2-d64-fwd-padding", "v2-wide-d128-bwd-padding", "v2-wide-d96-bwd-padding"},
-}  # fmt: skip
+    86: {"v1-d128-bwd-padding", "v1-d96-bwd-padding"},
+    120: {"v1-d128-bwd-padding", "v2-wide-d128-bwd-padding"},
+}
 """Launches that reload registers in a loop, or spill more than is allowed outside: no other may."""
 ROW = aot_table.TableRow(
     capability=80, case="v1-d64-fwd", tile="128x32 w8 s2", key="k", work_ratio=1.0, registers=255

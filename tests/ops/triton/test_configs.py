@@ -47,7 +47,7 @@ def test_every_launch_has_a_row(capability, head_dim, value_dim):
 @pytest.mark.parametrize(
     ("chip", "row"),
     [((7, 5), 80), ((8, 0), 80), ((8, 6), 86), ((8, 9), 86), ((9, 0), 90), ((10, 0), 100),
-     ((10, 3), 100), ((12, 0), 86)],
+     ((10, 3), 100), ((11, 0), 100), ((12, 0), 120), ((12, 1), 120)],
 )  # fmt: skip
 def test_a_chip_takes_the_nearest_row_that_fits(chip, row):
     assert configs.capability_row(*chip) == row

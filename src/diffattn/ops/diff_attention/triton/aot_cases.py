@@ -16,6 +16,7 @@ from diffattn.ops.diff_attention.triton import (
 )
 from diffattn.ops.diff_attention.triton.configs import (
     GRADIENTS,
+    SMALL_SHARED,
     LaunchConfig,
     capability_row,
     seed,
@@ -209,7 +210,7 @@ def _signature(kernel: Any, constexprs: dict[str, Any]) -> dict[str, str]:
 
 def _decode_cases(capability: int) -> list[AotCase]:
     """The smallest and the largest block of rows per width, keys per map and shared; the merge."""
-    small = capability_row(*divmod(capability, 10)) == 86
+    small = capability_row(*divmod(capability, 10)) in SMALL_SHARED
     shared_bytes = decode.SMALL_SHARED_BYTES if small else decode.LARGE_SHARED_BYTES
     cases: list[AotCase] = []
     for head_dim in (32, 64, 96, 128):
