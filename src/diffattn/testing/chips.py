@@ -5,9 +5,6 @@ from contextlib import contextmanager
 
 import torch
 
-CAPABILITIES = (80, 86, 90, 100, 120)
-"""The chips whose launches are tested, as ten times their compute capability."""
-
 
 @contextmanager
 def launched_as_on(capability: int) -> Iterator[None]:

@@ -17,7 +17,7 @@ pytest.importorskip("triton")
 from diffattn.ops import kernel_support
 from diffattn.ops.diff_attention.triton import configs
 from diffattn.testing.assertions import assert_close_to_reference
-from diffattn.testing.chips import CAPABILITIES, launched_as_on
+from diffattn.testing.chips import launched_as_on
 from diffattn.testing.inputs import OpCase
 
 from .kernel_calls import decode, differential, inputs_of, softmax
@@ -98,7 +98,7 @@ def chips_by_launches():
     """All distinct launches with the chips that make them."""
     chips = {}
     for head_dims in (WIDTHS, (NARROW,)):
-        for form, head_dim, chip in product(FORMS, head_dims, CAPABILITIES):
+        for form, head_dim, chip in product(FORMS, head_dims, configs.CAPABILITIES):
             chips.setdefault(launches_of(form, head_dim, chip), []).append(chip)
     return chips
 
@@ -182,7 +182,7 @@ def test_real_tiles(launches, mask, dtype, order, adds):
 def test_a_push_meets_every_launch_of_every_chip_and_every_mask():
     pushed = [case for case in every_case() if case[-1]]
     met = {(chip, x.form, x.head_dim, order) for x, *_, order, _ in pushed for chip in LAUNCHES[x]}
-    wanted = set(product(CAPABILITIES, EVERY_PUSH, WIDTHS))
+    wanted = set(product(configs.CAPABILITIES, EVERY_PUSH, WIDTHS))
     assert {x[:3] for x in met} == {x[:3] for x in met if x[3] == "in-order"} == wanted
     launched = {(x.form, x.head_dim, tile) for x, *_, order, _ in pushed for tile in x.of(order)}
     assert launched == {
@@ -199,7 +199,7 @@ def test_a_push_meets_every_launch_of_every_chip_and_every_mask():
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("form", ["v1", "softmax"])
-@pytest.mark.parametrize("chip", CAPABILITIES)
+@pytest.mark.parametrize("chip", configs.CAPABILITIES)
 def test_the_tiles_launched_are_those_of_the_chip(chip, form, order, adds, monkeypatch):
     interpreter = pytest.importorskip("triton.runtime.interpreter")
     launched, run = [], interpreter.GridExecutor.__call__
