@@ -27,7 +27,7 @@ _ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_"
 OnMessage = Callable[[str], None]
 OnProgress = Callable[[str, dict[str, Any]], None]
 """Called with a run's name and its event: ``step`` and ``loss``, ``message``, ``done`` or
-``error``."""
+``error``; or ``total``, the steps of all runs."""
 
 
 Config = TypeVar("Config", RunConfig, RecallConfig)

@@ -60,6 +60,16 @@ def test_runs_that_fail_or_finish_at_once_are_shown_without_a_step(clock, capsys
     assert capsys.readouterr().err.splitlines() == ["10/20 steps (50%), time left unknown; b"]
 
 
+def test_the_first_runs_may_say_how_many_there_are(clock, capsys):
+    with RunsProgress(20, 0, lambda _: 10) as shown:
+        shown.on_progress("sweep", {"done": True})
+        shown.on_progress("a", {"total": 40})
+        clock.now += 30
+        shown.on_progress("a", {"step": 10, "loss": 1.0})
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in lines] == ["10/20 steps (50%)", "20/40 steps (50%)"]
+
+
 def test_bars_on_a_terminal(clock, monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr(
@@ -67,6 +77,7 @@ def test_bars_on_a_terminal(clock, monkeypatch):
     )
     with RunsProgress(20, 0, lambda _: 10) as shown:
         shown.on_message("packing")
+        shown.on_progress("a", {"total": 25})
         shown.on_progress("a", {"error": "no"})
         for step, name in itertools.product((1, 10), "ab"):
             shown.on_progress(name, {"step": step, "loss": 2.5})
@@ -74,7 +85,7 @@ def test_bars_on_a_terminal(clock, monkeypatch):
         shown.on_message("comparing")
     text = screen.getvalue()
     assert "packing" in text
-    assert "20/20 steps" in text
+    assert "20/25 steps" in text
     assert "loss 2.500" in text
     assert "comparing" in text
 

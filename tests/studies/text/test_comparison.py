@@ -148,6 +148,10 @@ def test_every_type_has_its_rate_and_the_common_one():
     assert trials["diff_v2-seed2"].final_learning_rate == pytest.approx(4e-4)
     assert trials["diff_v2-common-seed2"].learning_rate == 2e-3
     assert not [name for name in trials if "common" in name and "diff_v2" not in name]
+    tried, steps = 4 * 3 + 4, config.base.train.num_steps
+    assert config.total_steps(sweeps) == len(trials) * steps + tried * steps // 4
+    as_planned = len(config.trials(config.base_rates())) * steps + 5 * 4 * steps // 4
+    assert config.total_steps() == as_planned
 
 
 def test_a_sweep_grows_until_its_best_rate_lies_inside():

@@ -48,6 +48,7 @@ def test_what_was_said_and_told(study, heard):
         "comparing",
     ]
     assert {name for name, event in events if event.get("done")} == set(NAMES)
+    assert [event["total"] for _, event in events if "total" in event] == [len(NAMES) * 4]
     last = {name: event for name, event in events if "step" in event}
     assert {name: event["step"] for name, event in last.items()} == dict.fromkeys(NAMES, 4)
 

@@ -95,9 +95,16 @@ class RunsProgress(StderrBars):
         return self
 
     def on_progress(self, name: str, event: dict[str, Any]) -> None:
-        """Take one event of a run: ``step`` and ``loss``, ``message``, ``done`` or ``error``."""
+        """Take one event of a run: ``step`` and ``loss``, ``message``, ``done`` or ``error``.
+
+        Or ``total``: the steps of all runs, where the first of them decided how many there are.
+        """
         if "message" in event:
             self.on_message(f"{name}: {event['message']}")
+        if "total" in event:
+            self.total = event["total"]
+            if self.bars is not None:
+                self.bars.update(self.tasks["all"], total=self.total)
         if "step" in event:
             # The first steps of a run are not timed: they come with its start-up.
             self.began = time.monotonic() if self.began is None else self.began

@@ -134,10 +134,18 @@ class ComparisonConfig:
         steps = self.base.train.num_steps
         return self._sweep_steps() if run.endswith(f"-sweep{self.sweep_seed}") else steps
 
-    def total_steps(self) -> int:
-        """Steps of all runs, if no sweep has to grow and all have one best rate."""
-        members = self.trials(self.base_rates()) + self.sweep_members(self.learning_rates)
-        return sum(member.config.train.num_steps for member in members)
+    def total_steps(self, sweeps: "Mapping[str, Sweep] | None" = None) -> int:
+        """Steps of all runs; before the sweeps, as if none had to grow and all had one best rate.
+
+        Args:
+            sweeps: What every swept variant has tried.
+        """
+        trials = self.trials(best_rates(self, sweeps or {}))
+        tried = len(self.sweep_members(self.learning_rates))
+        if sweeps:
+            tried = sum(len(sweep.tried) for sweep in sweeps.values())
+        steps = sum(member.config.train.num_steps for member in trials)
+        return steps + tried * self._sweep_steps()
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""

@@ -85,7 +85,8 @@ def reproduce(
             tokens are copied and not trained again; see :mod:`diffattn.studies.reuse`.
         workers: One-thread processes side by side. Default: CPU cores, at most 2; 1 on a GPU.
         on_message: Given one line per stage.
-        on_progress: Given progress of each run: its name, and ``step`` and ``loss``.
+        on_progress: Given progress of each run: its name, and ``step`` and ``loss``; once, when the
+            learning rates are known, ``total``: the steps of all runs.
 
     Returns:
         The path of ``report.html``; beside it lie ``study.json``, ``results.json``,
@@ -136,7 +137,9 @@ def reproduce(
             return {n: read_json(folder / "runs" / n / RESULTS)["validation_loss"] for n in names}
 
         sweeps = _sweep(config, train)
-        train(config.trials(best_rates(config, sweeps)), "comparison")
+        trials = config.trials(best_rates(config, sweeps))
+        on_progress(trials[0].config.name, {"total": config.total_steps(sweeps)})
+        train(trials, "comparison")
         counts = _counts(config, data, folder / _COUNTS, on_message)
         on_message("comparing")
         summarise(config, sweeps, counts, data, folder)
