@@ -16,7 +16,7 @@ TYPES = ("softmax", "diff", "diff_v2", "shared_diff")
 ALL = (
     *TYPES, "none", "none_ffn", "softmax_half", "softmax_minus_mean", "diff_no_norm",
     "diff_v2_gate", "diff_v2_constant", "diff_v2_norm", "diff_v2_added", "diff_token_lambda",
-    "diff_v2_heads", "diff_v2_flops", "shared_diff_heads", "shared_diff_flops",
+    "diff_v2_heads", "diff_v2_flops", "shared_diff_heads",
 )  # fmt: skip
 SWEPT = (*TYPES, "none")
 OFFSETS = {"softmax": 0.0, "diff": -0.031, "diff_v2": 0.002, "shared_diff": 0.027}
@@ -226,7 +226,7 @@ class _Made:
                 name: {"loss": loss, "parts": {part: loss + PARTS[part] for part in PARTS}}
                 for name, loss in (("unigram", 5.99), ("bigram", 4.11), ("bigram_copy", 3.54))
             }
-            results["phase"] = {"threshold": 0.4, "what": "made up, a gain of 0.4 nats."}
+            results["phase"] = {"threshold": 0.4, "what": "made up, a gain of 0.4 nats"}
         return results
 
     def rates(self) -> dict[str, Any]:

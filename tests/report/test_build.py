@@ -147,14 +147,17 @@ def test_missing_files_are_named(make_study):
     assert "results.json is missing" not in page
 
 
-def test_fewer_seeds_of_a_control_are_no_gap(make_study):
-    study = make_study(variants=("softmax", "softmax_half"))
+def test_fewer_seeds_of_an_ablation_are_no_gap(make_study):
+    study = make_study(variants=("softmax", "softmax_half", "diff_v2_gate"))
     change_record(study / "study.json", fewer_seeds=1)
-    for run in (study / "runs").glob("softmax_half-seed[12]"):
-        shutil.rmtree(run)
-    assert "No run of softmax_half" not in build(study)
+    for name in ("softmax_half", "diff_v2_gate"):
+        for run in (study / "runs").glob(f"{name}-seed[12]"):
+            shutil.rmtree(run)
+    page = build(study)
+    assert "No run of diff_v2_gate" not in page
+    assert "No run of softmax_half with seeds 1 and 2 was found." in page
     change_record(study / "study.json", fewer_seeds=2)
-    assert "No run of softmax_half with seed 1 was found." in build(study)
+    assert "No run of diff_v2_gate with seed 1 was found." in build(study)
 
 
 def test_interrupted_study_is_summarised_from_its_runs(make_study):

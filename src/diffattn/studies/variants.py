@@ -112,8 +112,6 @@ _TEXT = (
         besides=(BASELINE,)),
     _of("shared_diff_heads", "match", "shared_diff", "Shared DIFF at equal heads: fewer parameters",
         match="heads", besides=(BASELINE,)),
-    _of("shared_diff_flops", "match", "shared_diff", "Shared DIFF at equal training FLOPs",
-        match="flops", besides=(BASELINE,)),
 )  # fmt: skip
 _RECALL = (
     _of(NORM_ALONE, "control", "diff", "softmax with head norm: V1 without its second map",

@@ -7,14 +7,14 @@ import pytest
 
 from diffattn.report.page.wording import type_name
 from record_files import read_record, write_record
-from report.made_up_study import TYPES
+from report.made_up_study import PARTS, TYPES
 from report.page_reader import build, figures, outline_of
 
 
 def test_charts_hold_the_recorded_numbers(make_study):
     study = make_study(seeds=(0, 1), variants=(*TYPES, "none"))
     charts = figures(build(study))
-    assert len(charts) == 1 + 4 + 4 + 3 + 10
+    assert len(charts) == 1 + 4 + 5 + 3 + 10
     rows = (study / "runs/diff-seed1/metrics.jsonl").read_text(encoding="utf-8").splitlines()
     losses = [json.loads(row).get("validation_loss") for row in rows]
     traces = charts["chart-validation_loss"]["data"]
@@ -33,6 +33,9 @@ def test_charts_hold_the_recorded_numbers(make_study):
     pairs = zip(parts, (json.loads(row).get("validation_parts") for row in other), strict=True)
     means = [(a["repeated_bigram"] + b["repeated_bigram"]) / 2 for a, b in pairs if a]
     assert curve["y"] == pytest.approx(means, abs=1e-6)
+    (gain,) = (t for t in charts["chart-gain"]["data"] if t["legendgroup"] == "diff")
+    lost = PARTS["quarter_1"] - PARTS["quarter_4"]
+    assert [gain["y"][0], gain["y"][-1]] == pytest.approx([0.0, lost], abs=1e-6)
     maps = read_record(study / "maps.json")["layers"]["diff"]
     signed = charts["map-1-d"]["data"][0]
     assert signed["z"] == maps["difference"]

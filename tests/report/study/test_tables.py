@@ -198,7 +198,7 @@ def test_controls_are_compared_with_what_they_change(make_study):
     for of, name, baseline in (
         (controls, "diff_no_norm", "DIFF V1"),
         (ablations, "diff_v2_gate", "DIFF V2"),
-        (matches, "shared_diff_flops", "Transformer (softmax)"),
+        (matches, "shared_diff_heads", "Transformer (softmax)"),
     ):
         assert baseline in [cell.text for cell in row_of(of, name)[1:]]
 
@@ -227,7 +227,7 @@ def test_losses_by_part_and_their_differences(make_study):
     assert row[-1].note.startswith(wording.number(change["mean"], signed=True) + " (")
     assert "repeated pair 20 %" in section["by_part"].caption
     assert row_of(section["by_part"], "Bigram + copy counts")[1].text == "2.6400"
-    assert len(section["curves"]) == 3
+    assert len(section["curves"]) == 4
     assert parts_section(read_study(make_study("none", parts=False)), "") is None
 
 
@@ -261,12 +261,36 @@ def test_a_rate_at_the_edge_is_named(make_study):
     assert len(section["warnings"]) == 1
     assert "No attention lies at the edge" in section["warnings"][0]
     assert "Transformer" not in section["warnings"][0]
-    assert [cell.note for cell in row_of(section["table"], "diff")[1:]] == ["", "", "chosen", ""]
+    assert [cell.note for cell in row_of(section["table"], "diff")[2:]] == ["", "", "chosen", ""]
     chart = section["chart"]
     assert chart.look["xaxis"]["type"] == "log"
     assert [t["marker"]["symbol"].index("star") for t in chart.traces] == [1, 2, 1, 1, 0]
     assert set(chart.buttons) == {"All", "Types alone"}
     assert rates_section(read_study(make_study("one")), "x") is None
+
+
+def test_runs_of_all_steps_decide_between_rates(make_study):
+    folder = make_study(variants=(*TYPES, "none"), sweep=True, num_steps=25)
+    value = read_record(folder / "results.json")
+    rates = value["rates"]["variants"]["diff"]
+    rates["best"], rates["whole"] = (
+        1e-3,
+        [
+            {"run": f"diff-lr{rate:g}-whole100", "learning_rate": rate, "validation_loss": loss}
+            for rate, loss in ((1e-3, 3.0), (2e-3, 3.1))
+        ],
+    )
+    write_record(folder / "results.json", value)
+    section = rates_section(read_study(folder), "x")
+    assert section is not None
+    assert "again with all steps" in section["lead"]
+    short, whole = (row for row in section["table"].rows if row[0].text == "DIFF V1")
+    assert [cell.note for cell in short[2:]] == [""] * 4
+    assert [cell.text for cell in whole[1:]] == ["all", "—", "3.0000", "3.1000", "—"]
+    assert [cell.note for cell in whole[2:]] == ["", "chosen", "", ""]
+    drawn = [t for t in section["chart"].traces if t["name"] == "DIFF V1"]
+    assert [t["line"]["dash"] for t in drawn] == ["solid", "dot"]
+    assert ["star" in t["marker"]["symbol"] for t in drawn] == [False, True]
 
 
 def test_costs_may_stand_in_the_study_file_alone(make_study):

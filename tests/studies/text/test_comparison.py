@@ -1,6 +1,7 @@
 """Who is compared, in what order, and how they are matched."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,8 +13,8 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.models.twins import MATCHES
 from diffattn.recipes.catalog import recipe
 from diffattn.studies.text.comparison import ComparisonConfig, Sweep, best_rates, rates_to_try
-from diffattn.studies.text.reproduce import comparison
-from diffattn.studies.variants import MEMBERS, SWEPT, VARIANTS, WITHOUT_NORM
+from diffattn.studies.text.reproduce import _sweep, comparison
+from diffattn.studies.variants import CONTROLS, MEMBERS, SWEPT, VARIANTS, WITHOUT_NORM
 from diffattn.studies.workers import worker_count
 
 
@@ -38,12 +39,16 @@ def test_runs_come_seed_by_seed_with_one_name_each():
         assert (member.config.train.seed, member.config.train.data_seed) == (int(seed), int(seed))
 
 
-def test_variants_without_a_sweep_get_fewer_seeds():
+def test_ablations_and_matches_get_fewer_seeds_than_types_and_controls():
     config = comparison("study")
     names = [member.config.name for member in runs(config)]
-    assert len(names) == len(set(names)) == 5 * len(SWEPT) + 2 * (len(MEMBERS["text"]) - len(SWEPT))
-    assert "diff_no_norm-seed1" in names
-    assert "diff_no_norm-seed2" not in names
+    often = {name for name in MEMBERS["text"] if name in (*SWEPT, *CONTROLS)}
+    assert len(names) == len(set(names)) == 5 * len(often) + 3 * (len(MEMBERS["text"]) - len(often))
+    assert "diff_no_norm-seed4" in names
+    assert {"diff_v2_gate-seed2", "diff_v2_gate-seed3"} & set(names) == {"diff_v2_gate-seed2"}
+    groups = (SWEPT, CONTROLS, [name for name in MEMBERS["text"] if name not in often])
+    places = [max(names.index(f"{name}-seed2") for name in group) for group in groups]
+    assert places == sorted(places)
 
 
 def test_models_differ_in_their_attention_alone():
@@ -80,7 +85,8 @@ def test_what_each_variant_is():
     assert flops("diff_v2") > 1.05 * flops("softmax")
     channel = 18 * base.hidden_size * base.num_hidden_layers
     assert abs(flops("diff_v2_flops") - flops("softmax")) <= channel / 2
-    assert abs(flops("shared_diff_flops") - flops("softmax")) <= channel / 2
+    # At equal parameters it has them too, so that no model of equal FLOPs is trained.
+    assert flops("shared_diff") == pytest.approx(flops("softmax"), rel=5e-3)
     assert parameter_count(models["diff_v2_heads"]) > parameter_count(base)
     assert parameter_count(models["shared_diff_heads"]) < parameter_count(base)
 
@@ -149,25 +155,60 @@ def test_every_type_has_its_rate_and_the_common_one():
     assert trials["diff_v2-common-seed2"].learning_rate == 2e-3
     assert not [name for name in trials if "common" in name and "diff_v2" not in name]
     tried, steps = 4 * 3 + 4, config.base.train.num_steps
-    assert config.total_steps(sweeps) == len(trials) * steps + tried * steps // 4
-    as_planned = len(config.trials(config.base_rates())) * steps + 5 * 4 * steps // 4
-    assert config.total_steps() == as_planned
+    whole = len(config.whole_members(sweeps))
+    assert config.total_steps(sweeps) == (len(trials) + whole) * steps + tried * steps // 4
+    as_planned = len(config.trials(config.base_rates())) + whole
+    assert config.total_steps() == as_planned * steps + 5 * 4 * steps // 4
 
 
-def test_a_sweep_grows_until_its_best_rate_lies_inside():
+def test_a_sweep_grows_until_the_rates_to_choose_from_lie_inside():
     config = comparison("study")
     rates = config.learning_rates
     at_edge = Sweep(tried=tuple((rate, 1 / rate) for rate in rates))
-    inside = Sweep(tried=tuple((rate, abs(rate - rates[1])) for rate in rates))
+    inside = Sweep(tried=tuple((rate, abs(rate - 1.4 * rates[1])) for rate in rates))
     assert (at_edge.inside, inside.inside) == (False, True)
-    more = list(rates_to_try(config, {"diff": at_edge, "softmax": inside}))
-    assert more == [("diff", 2 * rates[-1])]
+    second = Sweep(tried=tuple((rate, abs(rate - 0.9 * rates[1])) for rate in rates))
+    assert second.leading(2) == [rates[1], rates[0]]
+    tries = {"diff": at_edge, "softmax": inside, "none": second}
+    assert list(rates_to_try(config, tries)) == [("diff", 2 * rates[-1]), ("none", rates[0] / 2)]
+    assert list(rates_to_try(replace(config, whole_rates=0), tries)) == [("diff", 2 * rates[-1])]
     low = Sweep(tried=tuple((rate, rate) for rate in rates))
     assert list(rates_to_try(config, {"diff": low})) == [("diff", rates[0] / 2)]
     tried = [rate * 2**i for i in range(3) for rate in rates[-1:]]
     enough = Sweep(tried=(*at_edge.tried, *((2 * rate, 0.5 / rate) for rate in tried)))
     assert len(enough.tried) == len(rates) + 3
     assert not list(rates_to_try(config, {"diff": enough}))
+
+
+def test_runs_of_all_steps_decide_between_the_leading_rates():
+    config = replace(comparison("study"), variants=SWEPT)
+    asked = []
+
+    def train(members, what):
+        """Short runs like 0.002 and 0.001 best, whole ones 0.001; those of V1 0.004."""
+        asked.append(what)
+        losses = {}
+        for member in members:
+            best = 4e-3 if member.config.name.startswith("diff-") else 1e-3
+            rate, whole = member.config.train.learning_rate, "-whole" in member.config.name
+            assert member.config.train.num_steps == (4_000 if whole else 1_000)
+            assert member.config.train.seed == config.sweep_seed
+            losses[member.config.name] = abs(math.log(rate / (best if whole else 1.5 * best)))
+        return losses
+
+    sweeps = _sweep(config, train)
+    assert asked == ["learning rates", "learning rates", "leading learning rates"]
+    assert sweeps["softmax"].leading(2) == [2e-3, 1e-3]
+    assert [rate for rate, _ in sweeps["softmax"].tried] == [5e-4, 1e-3, 2e-3, 4e-3, 8e-3]
+    assert [rate for rate, _ in sweeps["diff"].tried] == [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]
+    assert [rate for rate, _ in sweeps["softmax"].whole] == [1e-3, 2e-3]
+    assert all(sweep.inside for sweep in sweeps.values())
+    rates = best_rates(config, sweeps)
+    assert rates == dict.fromkeys(SWEPT, 1e-3) | {"diff": 4e-3}
+    names = [member.config.name for member in config.whole_members(sweeps)]
+    assert names[:2] == ["softmax-lr0.002-whole1000", "softmax-lr0.001-whole1000"]
+    assert len(names) == 2 * len(SWEPT)
+    assert "whole_rates" not in comparison("laptop").resolved()
 
 
 def test_runs_of_the_sweep_are_shorter_and_of_another_seed():

@@ -1,11 +1,12 @@
 """Numbers of a comparison against numbers by hand, and the verdict that they lead to."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
 
-from diffattn.studies.text.comparison import Sweep, best_rates, sweep_name
+from diffattn.studies.text.comparison import Sweep, best_rates, sweep_name, whole_name
 from diffattn.studies.text.reproduce import comparison
 from diffattn.studies.text.results import comparison_results
 from diffattn.studies.text.verdict import difference, verdict
@@ -24,7 +25,7 @@ PARTS = ("repeated_bigram", "first_occurrence")
 T_975_2 = 4.302652729911275  # Student's t with two degrees of freedom, 97.5 %
 
 
-def study(seeds=3, losses=LOSSES, sweeps=None, late=(), **changes):
+def study(seeds=3, losses=LOSSES, sweeps=None, late=(), at_common=0.5, **changes):
     """Results and verdict of made-up runs; those named in ``late`` never pass the phase."""
     changes = {"seeds": tuple(range(seeds)), "variants": tuple(losses), "fewer_seeds": 3} | changes
     config = replace(comparison("study"), **changes)
@@ -34,13 +35,15 @@ def study(seeds=3, losses=LOSSES, sweeps=None, late=(), **changes):
         run = member.config.name
         name, seed = run.split("-seed")
         name = name.removesuffix("-common")
-        loss = losses[name][int(seed)] + (0.5 if "common" in run else 0.0)
+        loss = losses[name][int(seed)] + (at_common if "common" in run else 0.0)
         parts = {part: {"tokens": 10, "loss": loss + i} for i, part in enumerate(PARTS)}
         runs[run] = {"validation_loss": loss, "validation_parts": parts}
         phases[run] = None if name in late else 500
     for name, sweep in sweeps.items():
         for rate, loss in sweep.tried:
             runs[sweep_name(name, rate, config.sweep_seed)] = {"validation_loss": loss}
+        for rate, loss in sweep.whole:
+            runs[whole_name(name, rate, config.sweep_seed)] = {"validation_loss": loss}
     results = comparison_results(config, sweeps, runs, phases)
     return results | {"verdict": verdict(results)}
 
@@ -93,9 +96,9 @@ def test_parts_are_compared_with_softmax_and_with_no_attention():
 
 
 def test_fewer_seeds_pair_from_the_first_on():
-    results = study(fewer_seeds=2)
-    row = difference(results, "diff", "softmax_half")
-    assert row["runs"] == [[f"diff-seed{i}", f"softmax_half-seed{i}"] for i in range(2)]
+    results = study(fewer_seeds=2, losses=LOSSES | {"diff_v2_gate": [3.0, 3.1]})
+    row = difference(results, "diff_v2_gate", "diff_v2")
+    assert row["runs"] == [[f"diff_v2_gate-seed{i}", f"diff_v2-seed{i}"] for i in range(2)]
 
 
 def test_rates_of_the_sweep():
@@ -119,10 +122,12 @@ def test_rates_of_the_sweep():
     assert difference(results, "diff", "softmax", "common")["mean"] == pytest.approx(
         -0.31 / 3 + 0.5
     )
-    assert "each type at its best learning rate (" in results["verdict"]["sentence"]
+    said = results["verdict"]["sentence"]
+    assert "each type at the learning rate chosen for it (" in said
+    assert "; at the common learning rate DIFF V1 is worse (+0.397, " in said
     assert results["verdict"]["reasons"] == [
-        "the best learning rate of DIFF V1 lies at the edge of its sweep",
-        "the best learning rate of No attention lies at the edge of its sweep",
+        "the chosen learning rate of DIFF V1 lies at the edge of its sweep",
+        "the chosen learning rate of No attention lies at the edge of its sweep",
     ]
 
 
@@ -148,10 +153,11 @@ def test_a_verdict_in_words():
         "At 4.8 million parameters and 4,096,000 tokens, all at one learning rate (nats per token, "
         "95 % interval)"
     )
-    better, worse, alike, controls = found.split("; ")
+    better, worse, alike, controls = re.split(r"; (?![^(]*\))", found)
     assert better == (
-        "DIFF V1 is 0.103 nats better than softmax attention (−0.103, −0.118 to −0.089, 3 seeds), "
-        "and softmax minus 0.7 times the mean value does as well"
+        "DIFF V1 is 0.103 nats better than softmax attention (−0.103, −0.118 to −0.089, 3 seeds; "
+        "on tokens new to the context −0.103, −0.118 to −0.089; phase passed at step 500 against "
+        "500, medians), not shown to be better than softmax minus 0.7 times the mean value"
     )
     assert worse.startswith("Shared DIFF is 0.303 nats worse than softmax attention (+0.303, ")
     assert alike.startswith("no difference to softmax attention is shown for DIFF V2 (")
@@ -164,7 +170,18 @@ def test_a_verdict_in_words():
 
 def test_a_lead_that_no_control_has_is_not_explained():
     losses = LOSSES | {"softmax_minus_mean": LOSSES["softmax"]}
-    assert "does as well" not in study(losses=losses)["verdict"]["sentence"]
+    assert "not shown to be" not in study(losses=losses)["verdict"]["sentence"]
+
+
+def test_a_type_that_ends_lower_at_the_common_rate_is_named():
+    tried = ((1e-3, 3.0), (2e-3, 2.0), (4e-3, 4.0))
+    sweeps = dict.fromkeys(SWEPT, Sweep(tried=tried))
+    sweeps["diff"] = Sweep(tried=tried, whole=((1e-3, 2.0), (2e-3, 2.1)))
+    said = study(sweeps=sweeps, at_common=-0.5)["verdict"]
+    assert said["reasons"] == [
+        "the chosen learning rate of DIFF V1 lies at the edge of its sweep",
+        "DIFF V1 ends lower at the common learning rate than at the one that was chosen for it",
+    ]
 
 
 def test_one_seed_is_said_to_be_one_seed():

@@ -31,7 +31,12 @@ def config(study):
 def sweeps():
     variants = read_json(STUDY / "results.json")["rates"]["variants"]
     return {
-        name: Sweep(tried=tuple((t["learning_rate"], t["validation_loss"]) for t in of["tried"]))
+        name: Sweep(
+            **{
+                key: tuple((t["learning_rate"], t["validation_loss"]) for t in of.get(key, ()))
+                for key in ("tried", "whole")
+            }
+        )
         for name, of in variants.items()
     }
 

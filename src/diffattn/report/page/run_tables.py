@@ -24,7 +24,7 @@ from diffattn.report.page.wording import (
     ratio,
 )
 
-_COSTS = ("tokens_per_second", "peak_bytes", "wall_seconds")
+_COSTS = ("tokens_per_second", "peak_bytes", "cpu_seconds")
 
 
 def models_table(study: Study) -> Table:
@@ -88,11 +88,11 @@ def cost_table(study: Study) -> Table:
             ratio(middle["tokens_per_second"], base["tokens_per_second"]),
             mebibytes(middle["peak_bytes"]),
             ratio(middle["peak_bytes"], base["peak_bytes"]),
-            f"{number(middle['wall_seconds'], 1)} s",
+            f"{number(middle['cpu_seconds'], 1)} s",
         ]
         single = per_run((run.name, _costs_of(run)) for run in runs)
         rows.append([type_cell(name), *(number_cell(v, names) for v in values), single])
-    headers = ["Model", "Tokens/s", "Speed ratio", "Peak memory", "Memory ratio", "Wall time"]
+    headers = ["Model", "Tokens/s", "Speed ratio", "Peak memory", "Memory ratio", "Processor time"]
     caption = (
         "Median over runs, and its ratio to the Transformer's. Tokens per second of processor "
         "time of the training process."

@@ -32,7 +32,6 @@ VARIANT_NAMES = {
     "diff_v2_heads": "DIFF V2, equal heads",
     "diff_v2_flops": "DIFF V2, equal FLOPs",
     "shared_diff_heads": "Shared DIFF, equal heads",
-    "shared_diff_flops": "Shared DIFF, equal FLOPs",
     "softmax_wide": "Softmax, half the heads",
     "softmax_wide_norm": "Softmax, half the heads, head norm",
     "softmax_more_heads": "Softmax, 1.5 times the heads",

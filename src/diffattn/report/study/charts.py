@@ -8,6 +8,7 @@ from diffattn.report.page.charts import Chart, interval_bars, layout, line, mean
 from diffattn.report.page.runs import BASELINE, StudyRun, finite_numbers, is_number
 from diffattn.report.page.wording import (
     brief_names,
+    count,
     ends,
     listing,
     number,
@@ -15,7 +16,7 @@ from diffattn.report.page.wording import (
     type_name,
 )
 from diffattn.report.study.files import TextStudy
-from diffattn.report.study.names import COUNT_MODELS, GREYS
+from diffattn.report.study.names import AT, COUNT_MODELS, GREYS
 from diffattn.report.study.summary import (
     COMPARED,
     IMITATIONS,
@@ -68,6 +69,8 @@ def loss_chart(study: TextStudy, metric: str, title: str, element_id: str) -> Ch
     key = "Thick: mean over seeds. Thin: one run each." if repeated else "One run each."
     if counted:
         key += " Dotted: models that count the training tokens and learn nothing else."
+    if metric == LOSS:
+        key += evaluated_on(study)
     return Chart(
         element_id=element_id,
         traces=[*traces, *counted],
@@ -114,11 +117,23 @@ def budget_chart(study: TextStudy, budget: str, element_id: str) -> Chart | str:
         element_id=element_id,
         traces=traces,
         look=layout(title, "validation loss, nats per token"),
-        caption=f"{meaning} Mean over seeds.",
+        caption=f"{meaning} Mean over seeds.{evaluated_on(study)}",
         runs=names_of(used),
         height=400,
         label=f"Validation loss against {title}, one line per model",
         buttons=buttons,
+    )
+
+
+def evaluated_on(study: TextStudy) -> str:
+    """Which tokens the curves are of, where those of the tables are more."""
+    train, data = study.info["config"].get("train") or {}, study.info.get("data") or {}
+    some, every = train.get("evaluation_tokens"), data.get("validation_tokens")
+    if not (isinstance(some, int) and isinstance(every, int) and some < every):
+        return ""
+    return (
+        f" Curves are of the first {count(some)} validation tokens, tables and dotted lines of all "
+        f"{count(every)}."
     )
 
 
@@ -167,7 +182,7 @@ def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
     rates = len({entry.at for entry in shown}) > 1
     controls = any(entry.variant in IMITATIONS for entry in shown)
     names = [
-        f"{type_name(entry.variant)}{f', {entry.at} rate' if rates else ''}" for entry in shown
+        f"{type_name(entry.variant)}{f', {AT[entry.at]} rate' if rates else ''}" for entry in shown
     ]
     caption = (
         f"Validation loss minus that of the {type_name(BASELINE)}. Diamond and bar: "

@@ -20,7 +20,7 @@ class StudyInfo(TypedDict):
     """What version 1 has for ``variants``."""
     seeds: list[int]
     fewer_seeds: NotRequired[int]
-    """How many of them models have whose learning rate is another's; default: all."""
+    """How many of them ablations and other matches have; default: all."""
     config: _Settings
     data: dict[str, Any]
 
@@ -94,6 +94,8 @@ class _VariantRates(TypedDict):
     best: float
     inside: NotRequired[bool | None]
     tried: NotRequired[list[_Try]]
+    whole: NotRequired[list[_Try]]
+    """Runs of all steps at the best of the rates tried; of these the best was chosen."""
 
 
 class _Rates(TypedDict):

@@ -26,7 +26,7 @@ OLDER_PROTOCOL = (
 
 @dataclass(frozen=True, kw_only=True)
 class TextStudy(Study):
-    """A study of models on text. Its ``runs`` are those at each variant's best learning rate."""
+    """A study of models on text. Its ``runs`` are those at each variant's chosen learning rate."""
 
     variants: tuple[str, ...]
     """Names of the models compared, in the order shown."""
@@ -50,7 +50,7 @@ class TextStudy(Study):
         return (*self.runs, *self.common_runs, *self.sweep_runs)
 
     def runs_of(self, attention_type: str) -> list[StudyRun]:
-        """Runs of one variant at its best rate, in seed order."""
+        """Runs of one variant at its chosen rate, in seed order."""
         return [run for run in self.runs if self.variant_of[run.name] == attention_type]
 
 
@@ -175,7 +175,7 @@ def _place(name: str, variants: Iterable[str], info: dict[str, Any]) -> tuple[st
             return variant, "best"
         if rest in (f"common-seed{seed}" for seed in info["seeds"]):
             return variant, "common"
-        if re.fullmatch(r"lr.+-sweep\d+", rest):
+        if re.fullmatch(r"lr.+-(sweep|whole)\d+", rest):
             return variant, "sweep"
     return None
 
@@ -206,10 +206,13 @@ def _with_gaps(study: TextStudy, foreign: list[StudyRun]) -> TextStudy:
 def _run_gaps(study: TextStudy) -> list[str]:
     """Runs that are missing, unfinished or without a loss."""
     gaps = []
+    recorded = {} if study.results is None else study.results["variants"]
     for variant in study.variants:
         here = {run.name for run in study.runs_of(variant)}
         wanted = study.info["seeds"]
-        if variant not in (*TYPE_NAMES, NO_ATTENTION):
+        always = (*TYPE_NAMES, NO_ATTENTION)
+        role = recorded[variant]["role"] if variant in recorded else "not recorded"
+        if variant not in always and role != "control":
             wanted = wanted[: study.info.get("fewer_seeds", len(wanted))]
         seeds = [seed for seed in wanted if f"{variant}-seed{seed}" not in here]
         if seeds:
@@ -260,6 +263,7 @@ def _recorded_losses(results: dict[str, Any]) -> list[tuple[str, float]]:
         for group in entry["at"].values():
             recorded += zip(group["runs"], group["validation_loss"]["values"], strict=True)
     for rates in (results.get("rates") or {"variants": {}})["variants"].values():
-        tried = ((entry["run"], entry["validation_loss"]) for entry in rates.get("tried", ()))
-        recorded += [(run, loss) for run, loss in tried if loss is not None]
+        for entry in (*rates.get("tried", ()), *rates.get("whole", ())):
+            if entry["validation_loss"] is not None:
+                recorded.append((entry["run"], entry["validation_loss"]))
     return recorded

@@ -13,7 +13,7 @@ from diffattn.report.page.wording import (
     type_name,
 )
 from diffattn.report.study.files import TextStudy, read_study
-from diffattn.report.study.names import rate_name
+from diffattn.report.study.names import AT, rate_name
 from diffattn.report.study.summary import (
     COMPARED,
     NO_ATTENTION,
@@ -63,7 +63,7 @@ def _types(study: TextStudy, shown: list[Variant], at: str) -> list[str]:
     headers = ["Model", "Parameters", "Validation loss", level, "To the Transformer", level]
     if with_none:
         headers += ["To no attention", level]
-    headers += [f"{at.capitalize()} rate"] * with_rate + ["Verdict", "Runs"]
+    headers += [f"{AT[at].capitalize()} rate"] * with_rate + ["Verdict", "Runs"]
     align = ["---", *["---:"] * (len(headers) - 3), "---", "---"]
     rows = []
     for variant in shown:

@@ -17,6 +17,11 @@ GREYS = ("#b0b0b0", "#808080", "#222222")
 BEST_COUNT_MODEL = "bigram_copy"
 
 
+AT = {"best": "chosen", "common": "common"}
+"""Whose learning rate runs have, as records name it and as readers do: it was chosen by a rule, and
+a better one may exist."""
+
+
 def rate_name(value: float | None) -> str:
     """A learning rate, as short as it is exact."""
     return "—" if value is None else f"{value:g}".replace("-", "−")

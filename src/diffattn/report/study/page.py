@@ -196,10 +196,17 @@ def _lead(study: TextStudy) -> str:
         f"Compared: language models that are alike but for their attention ({names}"
         f"{f'; beside them {plural(beside, _OTHER)}' if beside else ''}). Each "
         f"learned from the same data in the same order, {budget} of {_source(info)}, with "
-        f"{plural(len(info['seeds']), 'seed')}. Unless said otherwise, their sizes"
+        f"{plural(len(info['seeds']), 'seed')}{_fewer(study)}. Unless said otherwise, their sizes"
         f"{f' ({shared})' if shared else ''} "
         f"are chosen to give {match}, as nearly as whole heads and channels allow."
     )
+
+
+def _fewer(study: TextStudy) -> str:
+    """How many seeds the variants have that have fewer."""
+    numbers = {v.best.loss.interval.n for v in variants_of(study).values() if v.best is not None}
+    fewer = sorted(number for number in numbers if number < len(study.info["seeds"]))
+    return f" ({listing(fewer)} where a table says so)" if fewer else ""
 
 
 def _source(info: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from diffattn.report.page.tables import (
     word_cell,
 )
 from diffattn.report.page.wording import MISSING, count, ends, number, type_color, type_name
-from diffattn.report.study.charts import count_lines, mean_label
+from diffattn.report.study.charts import count_lines, evaluated_on, mean_label
 from diffattn.report.study.files import TextStudy
 from diffattn.report.study.names import (
     BEST_COUNT_MODEL,
@@ -55,16 +55,15 @@ def parts_section(study: TextStudy, prefix: str) -> dict[str, Any] | None:
     phase = _phase_table(study)
     if not (curves or by_part or by_quarter or phase):
         return None
-    recorded = (study.results or {}).get("phase") or {}
     return {
         "meanings": [(PARTS[part], meaning) for part, meaning in PART_MEANINGS.items()],
-        "curves": curves,
+        "curves": [*curves, *_gain_charts(study, f"{prefix}gain")],
         "by_part": by_part,
         "by_part_others": _table(study, others, PARTS | QUARTERS, "By part of the tokens."),
         "by_quarter": by_quarter,
         "quarters": _quarter_chart(study, f"{prefix}quarters"),
         "phase": phase,
-        "phase_what": str(recorded.get("what", "")),
+        "phase_what": _phase_in_words(study),
     }
 
 
@@ -95,11 +94,54 @@ def _curve_chart(study: TextStudy, part: str, element_id: str) -> Chart | None:
         element_id=element_id,
         traces=traces,
         look=layout("training step", "nats per token"),
-        caption=f"{name}: {PART_MEANINGS[part]}. Mean over seeds.",
+        caption=f"{name}: {PART_MEANINGS[part]}. Mean over seeds.{evaluated_on(study)}",
         runs=names_of(used),
         height=380,
         label=f"Validation loss of the part “{name}” over training steps, one line per model",
     )
+
+
+def _gain_charts(study: TextStudy, element_id: str) -> list[Chart]:
+    """How much lower the loss is at the end of the window than at its start, over training."""
+    first, *_, last = QUARTERS
+    traces: list[dict[str, Any]] = []
+    used = []
+    for name in shown_in_charts(study):
+        curves = {}
+        for run in study.runs_of(name):
+            late = dict(part_series(run, last))
+            early = part_series(run, first)
+            curves[run.name] = [(step, loss - late[step]) for step, loss in early if step in late]
+        curves = {run: curve for run, curve in curves.items() if curve}
+        if curves:
+            runs = [run for run in study.runs_of(name) if run.name in curves]
+            traces.append(line(mean_curve(list(curves.values())), name, mean_label(runs)))
+            used += list(curves)
+    if not used:
+        return []
+    return [
+        Chart(
+            element_id=element_id,
+            traces=traces,
+            look=layout("training step", "nats per token"),
+            caption="What context gains: loss in the first quarter of the window minus loss in its "
+            f"last. Mean over seeds.{evaluated_on(study)}",
+            runs=names_of(used),
+            height=380,
+            label="Loss in the first quarter of the window minus that in the last over training "
+            "steps, one line per model",
+        )
+    ]
+
+
+def _phase_in_words(study: TextStudy) -> str:
+    """When a run has passed, with the threshold in numbers; nothing if that was not recorded."""
+    recorded = (study.results or {}).get("phase")
+    if not recorded:
+        return ""
+    every = (study.info["config"].get("train") or {}).get("evaluate_every")
+    how_often = f", looked at every {count(every)} steps" if every else ""
+    return f"{recorded['what']} (below {number(recorded['threshold'], 3)} nats{how_often})"
 
 
 def _parts_caption(study: TextStudy) -> str:
@@ -168,7 +210,7 @@ def _table(
             cells = [number_cell(number(losses.get(part))) for part in parts]
             rows.append([head_cell(f"{title} counts"), *cells])
     caption += (
-        " Validation loss in nats per token at the best rate, mean over seeds; below it the "
+        " Validation loss in nats per token at the chosen rate, mean over seeds; below it the "
         f"difference to the {type_name(BASELINE)} and its interval, paired by seed."
     )
     return table(caption, ["Model", *parts.values()], rows)

@@ -28,7 +28,7 @@ from diffattn.report.page.wording import (
     verdict,
 )
 from diffattn.report.study.files import TextStudy
-from diffattn.report.study.names import rate_name
+from diffattn.report.study.names import AT, rate_name
 from diffattn.report.study.summary import (
     COMPARED,
     NO_ATTENTION,
@@ -55,7 +55,7 @@ _MATCHED_BY = {"": "parameters", "_heads": "heads", "_flops": "training FLOPs"}
 
 
 def results_table(study: TextStudy) -> Table:
-    """The baseline and the types, at the best rates and at the common one."""
+    """The baseline and the types, at the rates chosen and at the common one."""
     every = variants_of(study)
     shown = [variant for variant in every.values() if variant.role in COMPARED]
     ats, others = rates_shown(every), _compared_with(every)
@@ -71,7 +71,7 @@ def results_table(study: TextStudy) -> Table:
     headers = ["Model", "Parameters, FLOPs per token"]
     for at in ats:
         if at == "best":
-            headers.append("Best rate" if len(ats) > 1 else "Learning rate")
+            headers.append("Chosen rate" if len(ats) > 1 else "Learning rate")
         headers.append(_header("loss", at, ats))
         headers += [_header(f"minus {_SHORT[other]}", at, ats) for other in others]
     caption = (
@@ -94,10 +94,16 @@ def verdict_table(study: TextStudy) -> Table:
             continue
         for at in ["best", "common"] if variant.common is not None else ["best"]:
             words = (_in_words(difference(study, variant.name, other, at)) for other in others)
-            rate = [word_cell(at)] * with_rate
+            rate = [word_cell(AT[at])] * with_rate
             rows.append([type_cell(variant.name), *rate, *map(word_cell, words)])
     headers = ["Model", *["Rate"] * with_rate, *(f"Minus {_SHORT[other]}" for other in others)]
-    return table("What the differences show.", headers, rows)
+    verdict_of = (study.results or {}).get("verdict") or {}
+    warning = (
+        ""
+        if verdict_of.get("informative", True)
+        else " Uninformative about attention: see the top."
+    )
+    return table(f"What the differences show.{warning}", headers, rows)
 
 
 def pairs_table(study: TextStudy) -> Table:
@@ -105,7 +111,7 @@ def pairs_table(study: TextStudy) -> Table:
     rows = [
         [
             head_cell(f"{type_name(entry.variant)} − {type_name(entry.baseline)}"),
-            word_cell(entry.at),
+            word_cell(AT[entry.at]),
             per_run(
                 (f"{a} − {b}", number(value, signed=True))
                 for (a, b), value in zip(entry.runs, entry.values, strict=True)
@@ -154,7 +160,10 @@ def matching_table(study: TextStudy) -> Table | None:
         return None
     headers = ["Model", "Equal", "Heads", "Head width", "FFN width"]
     headers += ["Parameters, FLOPs per token", "Rate", "Loss", "Difference", "Runs"]
-    caption = "Each type at equal parameters, heads and training FLOPs, each at its best rate."
+    caption = (
+        "Each type at equal parameters, heads and training FLOPs, at the rate chosen for the type. "
+        "Where equal parameters or heads give equal FLOPs too, no other model was trained."
+    )
     return table(caption, headers, rows)
 
 
@@ -192,7 +201,7 @@ def side_by_side_table(study: TextStudy, published: TextStudy) -> Table:
     ]
     level = interval_header(entry.interval.level for entry, _ in both)
     headers = ["Model", "Study", "Difference", level, "Verdict", "Each pair"]
-    caption = "Difference in validation loss to the Transformer at the best rates, in both studies."
+    caption = "Difference in validation loss to the Transformer at chosen rates, in both studies."
     return table(caption, headers, rows)
 
 
@@ -266,13 +275,14 @@ def _role_table(study: TextStudy, role: str, shown: Sequence[Variant]) -> Table:
                 word_cell(variant.what or MISSING),
                 size_cell(variant, every),
                 _rate_cell(variant.best),
+                number_cell(count(variant.best.loss.interval.n if variant.best else 0)),
                 loss_cell(variant.best),
                 word_cell(type_name(baseline) if baseline else MISSING),
                 *(difference_cell(study, variant, baseline, at) for at in ats),
                 word_cell(_in_words(entry)),
             ]
         )
-    headers = ["Model", "What it separates", "Parameters, FLOPs per token", "Rate", "Loss"]
+    headers = ["Model", "What it separates", "Parameters, FLOPs per token", "Rate", "Seeds", "Loss"]
     headers += ["Compared with", *(_header("difference", at, ats) for at in ats), "Verdict"]
     return table(_OTHER_ROLES.get(role, f"{role.capitalize()}."), headers, rows)
 
@@ -290,7 +300,7 @@ def _compared_with(every: dict[str, Variant]) -> list[str]:
 
 def _header(text: str, at: str, ats: Sequence[str]) -> str:
     """With the learning rate in front where there are two."""
-    text = f"{at} rate: {text}" if len(ats) > 1 else text
+    text = f"{AT[at]} rate: {text}" if len(ats) > 1 else text
     return text[:1].upper() + text[1:]
 
 

@@ -12,7 +12,7 @@ from diffattn.studies.workers import Member
 from diffattn.training.config import RunConfig
 
 _EXTENSIONS = 3
-"""Times that a sweep grows by a factor of 2 while its best rate lies at its edge."""
+"""Times that a sweep grows by a factor of 2 while one of its best rates lies at its edge."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,8 +28,9 @@ class ComparisonConfig:
     """Names from :data:`diffattn.studies.variants.VARIANTS`."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Of initial weights and data order."""
-    fewer_seeds: int = 2
-    """How many of them variants get that have no sweep of their own."""
+    fewer_seeds: int = 3
+    """How many of them ablations and other matches get. Controls get all: they decide what a
+    type's lead means."""
     match: str = "params"
     """What the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
     learning_rates: tuple[float, ...] = ()
@@ -38,6 +39,9 @@ class ComparisonConfig:
     """None of ``seeds``."""
     sweep_share: float = 0.25
     """Steps of a sweep run as a share of a whole run's; the schedule is shortened with them."""
+    whole_rates: int = 0
+    """How many of a sweep's best rates are tried again with all steps, on its seed, before the best
+    of these is chosen: which rate is best may change with the length. 0: the sweep chooses."""
 
     def __post_init__(self) -> None:
         where = type(self).__name__
@@ -79,6 +83,11 @@ class ComparisonConfig:
                 f"{where}: sweep_share must be above 0 and at most 1, and fewer_seeds 1 or more, "
                 f"got {self.sweep_share} and {self.fewer_seeds}."
             )
+        if not 0 <= self.whole_rates <= len(self.learning_rates):
+            raise ConfigError(
+                f"{where}: whole_rates must be 0 to the number of learning_rates, "
+                f"{len(self.learning_rates)}, got {self.whole_rates}."
+            )
         self.trials(self.base_rates())  # whatever is wrong with one of them is wrong now
         self.sweep_members(self.learning_rates)
 
@@ -92,7 +101,8 @@ class ComparisonConfig:
 
     def seeds_of(self, name: str) -> tuple[int, ...]:
         """The seeds of one variant."""
-        return self.seeds if name in SWEPT else self.seeds[: self.fewer_seeds]
+        every = name in SWEPT or VARIANTS[name].role == "control"
+        return self.seeds if every else self.seeds[: self.fewer_seeds]
 
     def sweep_members(
         self, rates: Sequence[float], names: Sequence[str] | None = None
@@ -109,19 +119,30 @@ class ComparisonConfig:
             if names is None or variant.name in names
         ]  # fmt: skip
 
+    def whole_members(self, sweeps: "Mapping[str, Sweep]") -> list[Member[RunConfig]]:
+        """Runs of all steps at the best rates of each sweep, on its seed."""
+        return [
+            self._member(VARIANTS[name], whole_name(name, rate, self.sweep_seed),
+                         self.sweep_seed, rate)
+            for name, sweep in sweeps.items()
+            for rate in sweep.leading(self.whole_rates)
+        ]  # fmt: skip
+
     def trials(self, rates: Mapping[str, float]) -> list[Member[RunConfig]]:
         """The runs that count, seed by seed, so that an early stop leaves whole groups.
 
-        Those with a sweep of their own come first.
+        Those with a sweep of their own come first, then the controls.
 
         Args:
             rates: Variant to its best learning rate. The common one is the baseline's.
         """
         swept = [name for name in self.variants if name in SWEPT]
-        others = [name for name in self.variants if name not in SWEPT]
+        rest = [name for name in self.variants if name not in SWEPT]
+        controls = [name for name in rest if VARIANTS[name].role == "control"]
+        others = [name for name in rest if name not in controls]
         return [
             self._member(VARIANTS[name], trial_name(name, seed, common=at_common), seed, rate)
-            for group in (swept, others)
+            for group in (swept, controls, others)
             for seed in self.seeds
             for name in group
             if seed in self.seeds_of(name)
@@ -140,27 +161,31 @@ class ComparisonConfig:
         Args:
             sweeps: What every swept variant has tried.
         """
-        trials = self.trials(best_rates(self, sweeps or {}))
+        trials = len(self.trials(best_rates(self, sweeps or {})))
         tried = len(self.sweep_members(self.learning_rates))
         if sweeps:
             tried = sum(len(sweep.tried) for sweep in sweeps.values())
-        steps = sum(member.config.train.num_steps for member in trials)
-        return steps + tried * self._sweep_steps()
+        whole = self.whole_rates * len(self.swept())
+        return (trials + whole) * self.base.train.num_steps + tried * self._sweep_steps()
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""
         kind = {} if self.kind == "text" else {"kind": self.kind}
-        return kind | {
-            "scale": self.scale,
-            "variants": list(self.variants),
-            "seeds": list(self.seeds),
-            "fewer_seeds": self.fewer_seeds,
-            "match": self.match,
-            "learning_rates": list(self.learning_rates),
-            "sweep_seed": self.sweep_seed,
-            "sweep_share": self.sweep_share,
-            "config": self.base.resolved(),
-        }
+        return (
+            kind
+            | {
+                "scale": self.scale,
+                "variants": list(self.variants),
+                "seeds": list(self.seeds),
+                "fewer_seeds": self.fewer_seeds,
+                "match": self.match,
+                "learning_rates": list(self.learning_rates),
+                "sweep_seed": self.sweep_seed,
+                "sweep_share": self.sweep_share,
+                "config": self.base.resolved(),
+            }
+            | ({"whole_rates": self.whole_rates} if self.whole_rates else {})
+        )
 
     def _sweep_steps(self) -> int:
         return max(1, round(self.sweep_share * self.base.train.num_steps))
@@ -183,36 +208,55 @@ def sweep_name(variant: str, rate: float, seed: int) -> str:
     return f"{variant}-lr{rate:g}-sweep{seed}"
 
 
+def whole_name(variant: str, rate: float, seed: int) -> str:
+    """The name of a run of all steps that decides between the sweep's best rates."""
+    return f"{variant}-lr{rate:g}-whole{seed}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sweep:
     """What one variant has tried, and what that says."""
 
     tried: tuple[tuple[float, float], ...]
-    """Learning rate and validation loss, by rate."""
+    """Learning rate and validation loss of short runs, by rate."""
+    whole: tuple[tuple[float, float], ...] = ()
+    """The same of runs of all steps, at the best of these rates."""
 
     @property
     def best(self) -> float:
-        """The rate of the lowest loss; of equal ones the smallest."""
-        return min(self.tried, key=lambda pair: pair[1])[0]
+        """The rate of the lowest loss, of whole runs if there are any; of equal ones the first."""
+        return min(self.whole or self.tried, key=lambda pair: pair[1])[0]
 
     @property
     def inside(self) -> bool:
-        """Whether a lower and a higher rate were tried and are worse."""
+        """Whether a lower and a higher rate than the best one were tried."""
         return self.best not in (self.tried[0][0], self.tried[-1][0])
 
-    @property
-    def next_rate(self) -> float:
-        """What to try next where the best lies at the edge: twice, or half of it."""
-        return self.best * 2 if self.best == self.tried[-1][0] else self.best / 2
+    def leading(self, count: int) -> list[float]:
+        """The best rates of the short runs, best first."""
+        return [rate for rate, _ in sorted(self.tried, key=lambda pair: pair[1])[:count]]
+
+    def next_rate(self, count: int) -> float | None:
+        """What to try next: twice or half of the first of the ``count`` best that is at the edge.
+
+        Returns:
+            ``None`` if all of them lie inside.
+        """
+        low, high = self.tried[0][0], self.tried[-1][0]
+        for rate in self.leading(count):
+            if rate in (low, high):
+                return rate * 2 if rate == high else rate / 2
+        return None
 
 
 def rates_to_try(
     config: ComparisonConfig, sweeps: Mapping[str, Sweep]
 ) -> Iterator[tuple[str, float]]:
-    """Variants whose best rate lies at the edge, and the rate beyond, until enough were tried."""
+    """Variants with a rate to choose from at the edge, and the rate beyond, until enough are."""
     for name, sweep in sweeps.items():
-        if not sweep.inside and len(sweep.tried) < len(config.learning_rates) + _EXTENSIONS:
-            yield name, sweep.next_rate
+        beyond = sweep.next_rate(max(1, config.whole_rates))
+        if beyond and len(sweep.tried) < len(config.learning_rates) + _EXTENSIONS:
+            yield name, beyond
 
 
 def best_rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep]) -> dict[str, float]:

@@ -17,6 +17,7 @@ from diffattn.studies.text.comparison import (
     best_rates,
     sweep_name,
     trial_name,
+    whole_name,
 )
 from diffattn.studies.text.rows import compared_rows
 from diffattn.studies.variants import BASELINE, FLOOR, IMITATIONS, VARIANTS
@@ -49,7 +50,7 @@ def comparison_results(
     variants = {
         name: _variant(config, name, rates, trials, runs, phases) for name in config.variants
     }
-    differences = list(_differences(config, variants, runs))
+    differences = list(_differences(config, variants, runs, rates[BASELINE]))
     rows = {} if config.kind == "text" else {"rows": compared_rows(differences)}
     return {
         "schema": 2,
@@ -71,15 +72,22 @@ def _rates(
     member = next(iter(config.sweep_members(config.learning_rates[:1])), None)
     variants = {}
     for name, sweep in sweeps.items():
-        names = {rate: sweep_name(name, rate, config.sweep_seed) for rate, _ in sweep.tried}
-        variants[name] = {
-            "best": sweep.best,
-            "inside": sweep.inside,
-            "tried": [
-                {"run": names[rate], "learning_rate": rate, "validation_loss": loss}
-                for rate, loss in sweep.tried
-            ],
+        tries = {
+            key: [
+                {
+                    "run": run_name(name, rate, config.sweep_seed),
+                    "learning_rate": rate,
+                    "validation_loss": loss,
+                }
+                for rate, loss in losses
+            ]
+            for key, losses, run_name in (
+                ("tried", sweep.tried, sweep_name),
+                ("whole", sweep.whole, whole_name),
+            )
+            if losses
         }
+        variants[name] = {"best": sweep.best, "inside": sweep.inside, **tries}
     return {
         "common": rates[BASELINE],
         "sweep_seed": config.sweep_seed if sweeps else None,
@@ -128,21 +136,33 @@ def _variant(
 
 
 def _differences(
-    config: ComparisonConfig, variants: Mapping[str, Any], runs: Records
+    config: ComparisonConfig, variants: Mapping[str, Any], runs: Records, common: float
 ) -> Iterator[dict[str, Any]]:
-    """Every variant minus what it is compared with, and every type minus the controls."""
+    """Every variant minus what it is compared with, and every type minus the controls.
+
+    At the common rate too where one side has runs of their own at it, and the other side's are.
+    """
     for name in config.variants:
         if name == BASELINE:
             continue
         against = [VARIANTS[name].compared_with, *VARIANTS[name].besides]
         if VARIANTS[name].role == "type":
             against += SOFTMAX_CONTROLS
+        with_parts = {BASELINE, FLOOR}
+        if config.kind == "text":
+            with_parts.add(VARIANTS[name].compared_with)
         for baseline in against:
             if baseline not in variants:
                 continue
-            for at in variants[name]["at"]:
+            ats = list(variants[name]["at"])
+            if (
+                variants[name]["at"]["best"]["learning_rate"] == common
+                and "common" in variants[baseline]["at"]
+            ):
+                ats.append("common")
+            for at in ats:
                 metrics = ["validation_loss"]
-                if at == "best" and baseline in (BASELINE, FLOOR):
+                if at == "best" and baseline in with_parts:
                     metrics += variants[name]["at"]["best"]["parts"]
                 for metric in metrics:
                     yield _difference(config, variants, runs, name, baseline, at, metric)
@@ -157,11 +177,11 @@ def _difference(
     at: str,
     metric: str,
 ) -> dict[str, Any]:
-    """Seed by seed, where both have it. At the common rate the other side is at it, too."""
-    other_at = at if at in variants[baseline]["at"] else "best"
-    pairs = list(
-        zip(_runs_of(config, name, at), _runs_of(config, baseline, other_at), strict=False)
+    """Seed by seed, where both have it. At the common rate both sides are at it."""
+    sides = (
+        _runs_of(config, of, at if at in variants[of]["at"] else "best") for of in (name, baseline)
     )
+    pairs = list(zip(*sides, strict=False))
 
     def value(run: str) -> float:
         if metric == "validation_loss":

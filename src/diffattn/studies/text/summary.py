@@ -97,12 +97,13 @@ def study_results(
 
 
 def _run_names(config: ComparisonConfig, sweeps: Mapping[str, Sweep]) -> list[str]:
-    """Runs of the sweep, then those that count."""
+    """Runs that chose the rates, then those that count."""
     swept = [
         sweep_name(name, rate, config.sweep_seed)
         for name, sweep in sweeps.items()
         for rate, _ in sweep.tried
     ]
+    swept += [member.config.name for member in config.whole_members(sweeps)]
     trials = config.trials(best_rates(config, sweeps))
     return swept + [member.config.name for member in trials]
 
@@ -129,24 +130,30 @@ def statement(config: ComparisonConfig) -> str:
         if below
         else "Heads and tokens lie in the range the papers test."
     )
+    whole = f" and the best {config.whole_rates} in whole runs" if config.whole_rates else ""
     rates = (
-        f"Each type's learning rate was chosen by one rule from {len(config.learning_rates)} or "
-        f"more, on another seed, in runs of {config.sweep_share:.0%} of the steps."
+        f"Each type's learning rate was chosen by one rule from {len(config.learning_rates)} rates "
+        f"or more, on another seed, in runs of {100 * config.sweep_share:g} % of the steps{whole}."
         if config.learning_rates
         else "One learning rate is used for all types, tuned for none."
     )
-    return f"{limits} {shows} {spread(len(config.seeds))} {rates}"
+    fewer = min(len(config.seeds_of(name)) for name in config.variants)
+    rest = f" Ablations and other matches have {fewer}." if fewer < len(config.seeds) else ""
+    return f"{limits} {shows} {spread(len(config.seeds))}{rest} {rates}"
 
 
 def _maps(config: ComparisonConfig, data: PreparedData, folder: Path) -> dict[str, Any]:
     """Maps of the middle layer's first head on the first validation tokens: chosen in advance.
 
-    Those of an earlier call stay where the weights of their run are gone.
+    Those of an earlier call stay where the weights of their run are gone; without them there are
+    none of that type.
     """
     path = folder / "maps.json"
-    earlier = read_json(path)["layers"] if path.exists() else {}
     length = min(EXAMPLE_TOKENS, config.base.train.seq_len, data.validation.num_tokens)
     ids = torch.tensor(data.validation.tokens[:length].tolist())
+    labels = _labels(data.tokenizer, ids)
+    recorded = read_json(path) if path.exists() else {}
+    earlier = recorded["layers"] if recorded.get("tokens") == labels else {}
     layer = config.base.model.num_hidden_layers // 2
     layers: dict[str, Any] = {}
     for name in config.variants:
@@ -154,8 +161,9 @@ def _maps(config: ComparisonConfig, data: PreparedData, folder: Path) -> dict[st
             continue
         run = trial_name(name, config.seeds[0])
         weights = folder / "runs" / run / "model"
-        if not weights.exists() and earlier.get(name, {}).get("run") == run:
-            layers[name] = earlier[name]
+        if not weights.exists():  # records are committed without
+            if earlier.get(name, {}).get("run") == run:
+                layers[name] = earlier[name]
             continue
         model, _ = load_model(str(weights))
         maps = example_maps(model, ids[None], layer=layer, head=0)
@@ -167,12 +175,12 @@ def _maps(config: ComparisonConfig, data: PreparedData, folder: Path) -> dict[st
             # Every row of the difference sums to 1 − λ; V2 has one λ per row, so give their mean.
             entry["lam"] = round(1.0 - float(maps.difference.sum(-1).mean()), 4)
         layers[name] = entry
-    return {"schema": 1, "tokens": _labels(data.tokenizer, ids), "layers": layers}
+    return {"schema": 1, "tokens": labels, "layers": layers}
 
 
 def _rounded(x: torch.Tensor) -> list[list[float]]:
     return [[round(value, 4) for value in row] for row in x.tolist()]
 
 
-def _labels(tokenizer: Any, ids: Sequence[int] | torch.Tensor) -> Sequence[str]:
+def _labels(tokenizer: Any, ids: Sequence[int] | torch.Tensor) -> list[str]:
     return [tokenizer.decode([int(i)]) for i in ids]

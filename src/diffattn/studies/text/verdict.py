@@ -1,6 +1,7 @@
 """What a comparison says, in one sentence, or why it says nothing."""
 
 from collections.abc import Iterator, Mapping
+from statistics import median
 from typing import Any
 
 from diffattn.report.page.wording import listing, type_name
@@ -42,15 +43,19 @@ def _types(results: Mapping[str, Any]) -> list[str]:
 
 
 def difference(
-    results: Mapping[str, Any], variant: str, baseline: str, at: str = "best"
+    results: Mapping[str, Any],
+    variant: str,
+    baseline: str,
+    at: str = "best",
+    metric: str = "validation_loss",
 ) -> Mapping[str, Any] | None:
-    """The paired difference of validation losses, or ``None``."""
+    """The paired difference of validation losses, or of those of a part; or ``None``."""
+    wanted = (variant, baseline, at, metric)
     return next(
         (
             row
             for row in results["differences"]
-            if (row["variant"], row["baseline"], row["at"], row["metric"])
-            == (variant, baseline, at, "validation_loss")
+            if (row["variant"], row["baseline"], row["at"], row["metric"]) == wanted
         ),
         None,
     )
@@ -93,21 +98,37 @@ def _warnings(results: Mapping[str, Any]) -> Iterator[str]:
     """What a reader must know besides."""
     for name, sweep in results["rates"]["variants"].items():
         if not sweep["inside"]:
-            yield f"the best learning rate of {type_name(name)} lies at the edge of its sweep"
+            yield f"the chosen learning rate of {type_name(name)} lies at the edge of its sweep"
+    for name in _types(results):
+        at = results["variants"][name]["at"]
+        if "common" in at and _mean_loss(at["common"]) < _mean_loss(at["best"]):
+            yield (
+                f"{type_name(name)} ends lower at the common learning rate than at the one that "
+                "was chosen for it"
+            )
+
+
+def _mean_loss(group: Mapping[str, Any]) -> float:
+    return float(group["validation_loss"]["mean"])
 
 
 def _said(results: Mapping[str, Any]) -> Iterator[str]:
     """What is said of the types, then of the controls that beat softmax attention."""
-    alike = []
+    alike, other = [], []
     for name in _types(results):
         row = difference(results, name, BASELINE)
         assert row is not None, "every type is compared with the baseline"
-        if row["low"] is not None and row["low"] <= 0 <= row["high"]:
+        if _side(row) == "":
             alike.append(f"{type_name(name)} ({_interval(row)})")
         else:
             yield _of_type(results, name, row)
+        common = difference(results, name, BASELINE, "common")
+        if common is not None and _side(common) != _side(row):
+            other.append(f"{type_name(name)} is {_side(common) or 'alike'} ({_interval(common)})")
     if alike:
         yield f"no difference to softmax attention is shown for {listing(alike)}"
+    if other:
+        yield f"at the common learning rate {listing(other)}"
     leading = [
         f"{_control(name)} ({_interval(row)})"
         for name in IMITATIONS
@@ -125,15 +146,38 @@ def _of_type(results: Mapping[str, Any], name: str, row: Mapping[str, Any]) -> s
     if row["low"] is None:
         side = "below" if row["mean"] < 0 else "above"
         return f"{label} ends {size} {side} softmax attention (one seed: this may be chance)"
-    side = "better" if row["mean"] < 0 else "worse"
+    side = _side(row)
     explained = [
         _control(control)
         for control in IMITATIONS
-        if (against := difference(results, name, control)) is not None
+        if side == "better"
+        and (against := difference(results, name, control)) is not None
         and (against["high"] is None or against["high"] >= 0)
     ]
-    but = f", and {listing(explained)} does as well" if side == "better" and explained else ""
-    return f"{label} is {size} {side} than softmax attention ({_interval(row)}){but}"
+    but = f", not shown to be better than {listing(explained)}" if explained else ""
+    found = f"{_interval(row)}{_where(results, name)}"
+    return f"{label} is {size} {side} than softmax attention ({found}){but}"
+
+
+def _where(results: Mapping[str, Any], name: str) -> str:
+    """What of a difference lies on tokens new to the context, where no copying helps, and when the
+    models passed the induction phase: a lead in time is one in loss as long as all still learn."""
+    said = ""
+    new = difference(results, name, BASELINE, metric="first_occurrence")
+    if new is not None:
+        said += f"; on tokens new to the context {_ends(new)}"
+    steps = [results["variants"][of]["at"]["best"]["phase_steps"] for of in (name, BASELINE)]
+    if all(step is not None for of in steps for step in of):
+        here, there = (f"{median(of):,.0f}" for of in steps)
+        said += f"; phase passed at step {here} against {there}, medians"
+    return said
+
+
+def _side(row: Mapping[str, Any]) -> str:
+    """``"better"``, ``"worse"``, or nothing where the interval holds 0."""
+    if row["low"] is not None and row["low"] <= 0 <= row["high"]:
+        return ""
+    return "better" if row["mean"] < 0 else "worse"
 
 
 def _control(name: str) -> str:
@@ -142,18 +186,25 @@ def _control(name: str) -> str:
 
 def _interval(row: Mapping[str, Any], *, flip: bool = False) -> str:
     """A difference in words: its mean and interval, or that there is none."""
-    sign = -1 if flip else 1
-    mean, seeds = sign * row["mean"], len(row["values"])
     if row["low"] is None:
-        return f"{mean:+.3f}, one seed".replace("-", "−")
-    low, high = sorted((sign * row["low"], sign * row["high"]))
-    return f"{mean:+.3f}, {low:+.3f} to {high:+.3f}, {seeds} seeds".replace("-", "−")
+        return f"{_ends(row, flip=flip)}, one seed"
+    return f"{_ends(row, flip=flip)}, {len(row['values'])} seeds"
+
+
+def _ends(row: Mapping[str, Any], *, flip: bool = False) -> str:
+    """A mean and its interval."""
+    sign = -1 if flip else 1
+    said = f"{sign * row['mean']:+.3f}"
+    if row["low"] is not None:
+        low, high = sorted((sign * row["low"], sign * row["high"]))
+        said += f", {low:+.3f} to {high:+.3f}"
+    return said.replace("-", "−")
 
 
 def _setting(results: Mapping[str, Any]) -> str:
     """Where the result holds, and what stands in brackets."""
     base, swept = results["variants"][BASELINE], results["rates"]["variants"]
-    rates = "each type at its best learning rate" if swept else "all at one learning rate"
+    rates = "each type at the learning rate chosen for it" if swept else "all at one learning rate"
     level = 100 * results["differences"][0]["level"]
     tested = f"{level:.0f} % interval"
     if "rows" in results:
