@@ -83,7 +83,12 @@ def text(losses, *, informative=True, parts=types.MappingProxyType({})):
     }
     verdict = {"informative": informative, "sentence": "Made up.", "reasons": []}
     seeds = list(range(len(next(iter(losses.values())))))
-    return {"seeds": seeds, "variants": variants, "verdict": verdict, "protocol": {"version": 2}}
+    return {
+        "seeds": seeds,
+        "variants": variants,
+        "verdict": verdict,
+        "protocol": {"version": 2},
+    } | {"rates": {"variants": {}}}
 
 
 LEAD = {"softmax": [3.5, 3.6, 3.7], "diff": [3.40, 3.49, 3.61]}
@@ -118,10 +123,15 @@ def test_the_studys_verdict_and_controls_make_it_uninformative():
     assert (refused.verdict, refused.why) == ("uninformative", "Made up.")
     as_good = text(LEAD | {"softmax_half": [3.40, 3.50, 3.60]})
     found = only(BY_ID["loss"], ClaimRecords(text=as_good))
-    assert (found.verdict, found.why) == ("uninformative", "controls do as well: Softmax × ½")
+    assert (found.verdict, found.why) == (
+        "uninformative",
+        "not shown to do better than controls: Softmax × ½",
+    )
     fewer = text(LEAD | {"softmax_minus_mean": [3.40, 3.50], "softmax_half": [3.4, 3.5, 3.6]})
     found = only(BY_ID["loss"], ClaimRecords(text=fewer))
-    assert found.why == "controls do as well: Softmax × ½, Softmax − 0.7 mean value"
+    assert (
+        found.why == "not shown to do better than controls: Softmax × ½, Softmax − 0.7 mean value"
+    )
     worse = text(LEAD | {"softmax_half": [3.50, 3.60, 3.70], "softmax_minus_mean": [3.6, 3.7, 3.8]})
     assert only(BY_ID["loss"], ClaimRecords(text=worse)).verdict == "agrees"
 
@@ -167,7 +177,9 @@ def test_loss_of_a_part():
     assert loss_difference("diff", "softmax", part="other")(ClaimRecords(text=study)) is None
 
 
-def scaling(ratio=0.8, against=0.9, *, informative=True, types=("softmax", "diff"), **changes):
+def scaling(
+    ratio=0.8, against=0.9, *, informative=True, seeds=5, types=("softmax", "diff"), **changes
+):
     """Shares of DIFF V1 at the middle of three points, with ends a tenth below and above."""
 
     def row(baseline, share):
@@ -182,7 +194,8 @@ def scaling(ratio=0.8, against=0.9, *, informative=True, types=("softmax", "diff
         rows.append(row("softmax_minus_mean", against))
         names.append("softmax_minus_mean")
     fit = {"points": 15, "parameters": {"a": {}, "b": {}, "c": {}}}
-    of = {"read_at": 1, "types": {n: {"points": [{}, {}, {}], "fit": fit} for n in names}}
+    points = [{"loss": {"values": [3.0] * seeds}}] * 3
+    of = {"read_at": 1, "types": {n: {"points": points, "fit": fit} for n in names}}
     said = {"informative": informative, "sentence": "Made up."}
     axes = {axis: of | {"equivalents": rows} for axis in ("parameters", "tokens")}
     return {"axes": axes, "verdict": {"axes": dict.fromkeys(axes, said)}}
@@ -191,15 +204,22 @@ def scaling(ratio=0.8, against=0.9, *, informative=True, types=("softmax", "diff
 def test_parameters_and_tokens_at_equal_loss():
     records = ClaimRecords(scaling=scaling())
     found = scaling_ratio("parameters", "diff")(records)
-    assert (found.effect, found.n, found.of, found.uninformative) == (0.8, 3, "sizes", "")
+    assert (found.effect, found.n, found.of, found.uninformative) == (
+        0.8,
+        3,
+        "sizes of 5 seeds",
+        "",
+    )
     # Student's t with 12 degrees of freedom, of which 2.179 is the 97.5 % point.
     t = math.log(1 / 0.8) / (math.log(1.1) / 2.1788)
     assert found.p == pytest.approx(2 * stdtr(12, -t), rel=1e-3)
-    assert scaling_ratio("tokens", "diff")(records).of == "budgets"
+    assert scaling_ratio("tokens", "diff")(records).of == "budgets of 5 seeds"
     assert scaling_ratio("tokens", "shared_diff")(records) is None
     assert only(BY_ID["size"], records).verdict == "agrees"
     assert only(BY_ID["size"], ClaimRecords(scaling=scaling(1.25))).verdict == "disagrees"
     assert only(BY_ID["tokens"], ClaimRecords(scaling=scaling(0.95))).verdict == "inconclusive"
+    few = only(BY_ID["size"], ClaimRecords(scaling=scaling(seeds=2)))
+    assert (few.verdict, few.why) == ("inconclusive", "2 of the 3 seeds that it takes")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +227,7 @@ def test_parameters_and_tokens_at_equal_loss():
     [
         (scaling(informative=False), "Made up."),
         (scaling(against=None), "the record holds no control"),
-        (scaling(against=0.95), "controls do as well: Softmax − 0.7 mean value"),
+        (scaling(against=0.95), "not shown to do better than controls: Softmax − 0.7 mean value"),
         (scaling(ratio=None, refused="diff has no fit"), "diff has no fit"),
     ],
 )  # fmt: skip
@@ -245,7 +265,7 @@ def test_recall_apart_by_share_and_by_steps():
          "It leaks."),
         ({"sooner": {"verdict": "differs", "sentence": "", "pairs": [
             {"first": "diff", "later": "softmax", "explained_by": ["softmax_half"]}]}},
-         "controls do as well: Softmax × ½"),
+         "not shown to do better than controls: Softmax × ½"),
     ],
 )  # fmt: skip
 def test_recall_that_says_nothing(said, why):

@@ -55,6 +55,8 @@ class Claim:
     record: str
     """Folder of the record under the repository."""
     measure: Measure
+    caveat: str = ""
+    """What a reader must know of how it came to be judged so."""
 
 
 _TABLE3 = commands.evaluation(
@@ -66,7 +68,7 @@ _TABLE5 = commands.evaluation(
     "table5", "outliers", controls=CONTROLS,
     small=("outliers.window_tokens=256",), whole=("outliers.texts=BOOKS",),
 )  # fmt: skip
-_LOSS = "validation loss minus the Transformer's, equal parameters, best rates, nats per token"
+_LOSS = "validation loss minus the Transformer's, equal parameters, nats per token"
 _SCORE = "minus the Transformer's, over seeds of the models"
 
 CLAIMS: tuple[Claim, ...] = (
@@ -134,8 +136,11 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="recall-sooner", expects="below", bound=0.0, source="ours, after Table 2",
         says="DIFF learns to retrieve among noise sooner (not printed: ours).",
-        effect="DIFF V1's steps until noisy recall is learned, minus the Transformer's",
+        effect="DIFF V1's steps until noisy recall is learned, minus the Transformer's (interval "
+        "by seed, p of a log-rank test)",
         commands=commands.RECALL, record=RECALL, measure=recall_steps("noisy_recall", "diff"),
+        caveat="the rule by which controls explain a lead was changed when these runs were known: "
+        "by the one before, V1 without head norm explained it",
     ),
     Claim(
         id="answer-attention", expects="above", bound=0.0, source=f"{V1}, Table 3",
@@ -178,34 +183,25 @@ CLAIMS: tuple[Claim, ...] = (
         record=EVALUATIONS,
         measure=evaluated("order_robustness", "margin_greedy_trie", "diff", better="below"),
     ),
-    Claim(
-        id="hallucination-summaries", expects="above", bound=0.0, source=f"{V1}, Table 4",
-        says="Summaries without hallucination 0.53, 0.41, 0.61 against 0.44, 0.32, 0.42.",
-        effect=f"share of DIFF V1's texts that a judge accepts {_SCORE}; judged by "
-        "'diffattn judge'",
-        commands=commands.evaluation(
-            "table4", "hallucination", small=("hallucination.data=ARTICLES",),
-            whole=("hallucination.data=ARTICLES",), then=commands.JUDGE,
-        ),
-        record=EVALUATIONS,
-        measure=evaluated(
-            "hallucination_judge", "accuracy", "diff", parts=("xsum", "cnn_dm", "multi_news")
-        ),
-    ),
-    Claim(
-        id="hallucination-answers", expects="above", bound=0.0, source=f"{V1}, Table 4",
-        says="Answers without hallucination 0.39, 0.46, 0.36 against 0.28, 0.36, 0.29.",
-        effect=f"share of DIFF V1's texts that a judge accepts {_SCORE}; judged by "
-        "'diffattn judge'",
-        commands=commands.evaluation(
-            "table4", "hallucination",
-            small=("hallucination.data=ARTICLES", "hallucination.dataset=qasper"),
-            whole=("hallucination.data=ARTICLES",), then=commands.JUDGE,
-        ),
-        record=EVALUATIONS,
-        measure=evaluated(
-            "hallucination_judge", "accuracy", "diff", parts=("qasper", "hotpotqa", "2wikimqa")
-        ),
+    *(
+        Claim(
+            id=f"hallucination-{name}", expects="above", bound=0.0, source=f"{V1}, Table 4",
+            says=says,
+            effect=f"share of DIFF V1's texts that a judge accepts {_SCORE}; judged by "
+            "'diffattn judge'",
+            commands=commands.evaluation(
+                "table4", "hallucination", small=("hallucination.data=ARTICLES", *small),
+                whole=("hallucination.data=ARTICLES",), then=commands.JUDGE,
+            ),
+            record=EVALUATIONS,
+            measure=evaluated("hallucination_judge", "accuracy", "diff", parts=parts),
+        )
+        for name, small, parts, says in (
+            ("summaries", (), ("xsum", "cnn_dm", "multi_news"),
+             "Summaries without hallucination 0.53, 0.41, 0.61 against 0.44, 0.32, 0.42."),
+            ("answers", ("hallucination.dataset=qasper",), ("qasper", "hotpotqa", "2wikimqa"),
+             "Answers without hallucination 0.39, 0.46, 0.36 against 0.28, 0.36, 0.29."),
+        )
     ),
     *(
         Claim(
@@ -291,19 +287,22 @@ CLAIMS: tuple[Claim, ...] = (
             ("0.8", "3.065", "diff_lambda_08"), ("0.5", "3.066", "diff_lambda_05"),
         )
     ),
-    Claim(
-        id="training-cost", expects="below", bound=1 / 0.88, source=f"{V1}, Table 7",
-        says="Training throughput is 6 to 12 % lower (H100).",
-        effect="time of DIFF V1's training step over the Transformer's by the same technique",
-        commands=commands.bench("models"), record=BENCHMARKS,
-        measure=time_ratio("diff", mode="forward_backward"),
-    ),
-    Claim(
-        id="forward-cost", expects="below", bound=1 / 0.90, source=f"{V1}, Table 7",
-        says="Prefill throughput is 5 to 10 % lower (H100).",
-        effect="time of DIFF V1's forward pass over the Transformer's by the same technique",
-        commands=commands.bench("models"), record=BENCHMARKS,
-        measure=time_ratio("diff", mode="forward"),
+    *(
+        Claim(
+            id=f"{name}-cost", expects="below", bound=bound, source=f"{V1}, Table 7",
+            says=f"{says} times as long.", effect=f"time of DIFF V1's {what} over the "
+            "Transformer's by the same technique",
+            commands=commands.bench("models"), record=BENCHMARKS,
+            measure=time_ratio("diff", mode=mode),
+        )
+        for name, what, mode, bound, says in (
+            ("training", "training step", "forward_backward", 7_491 / 6_718,
+             "Training throughput is 6 to 12 % lower (H100): by the tokens per second printed a "
+             "step takes 1.06 to 1.12"),
+            ("forward", "forward pass", "forward", 48_762 / 44_521,
+             "Prefill throughput is 5 to 10 % lower (H100): by the tokens per second printed it "
+             "takes 1.05 to 1.10"),
+        )
     ),
     Claim(
         id="shared-loss", expects="below", bound=0.0, source=f"{SHARED}, as summarised",
@@ -333,7 +332,10 @@ CLAIMS: tuple[Claim, ...] = (
         says="Fewer parameters make Shared DIFF faster than V1 (asked, not answered).",
         effect="time of Shared DIFF's forward pass over DIFF V1's",
         commands=commands.bench("models"), record=BENCHMARKS,
-        measure=time_ratio("shared_diff", mode="forward", against="diff", on_gpu=False),
+        measure=time_ratio(
+            "shared_diff", mode="forward", against="diff", on_gpu=False,
+            also=("generation", "prefill"),
+        ),
     ),
     Claim(
         id="shared-rank", expects="below", bound=NORM_MARGIN, source=f"{SHARED}, left open there",

@@ -135,6 +135,7 @@ def time_ratio(
     suite: str = "models",
     against: str | None = None,
     on_gpu: bool = True,
+    also: tuple[str, str] | None = None,
     **shape: Any,
 ) -> Measure:
     """Time over another's, side by side: its median over all cases timed, and their range.
@@ -145,6 +146,7 @@ def time_ratio(
         suite: Of ``diffattn bench``.
         against: Another contender. Default: the Transformer by the same technique.
         on_gpu: Whether the claim is about GPUs, so that times of a CPU say nothing about it.
+        also: Another suite and mode whose cases count, too.
         **shape: What a case's shape must hold.
     """
 
@@ -153,7 +155,8 @@ def time_ratio(
             case
             for result in records.benchmarks
             for case in result.cases
-            if (case.suite, case.mode) == (suite, mode) and shape.items() <= case.shape.items()
+            if (case.suite, case.mode) in ((suite, mode), also)
+            and shape.items() <= case.shape.items()
         ]
         with_gpu = [case for case in cases if case.device != "cpu"] if on_gpu else []
         chosen = with_gpu or cases

@@ -6,6 +6,7 @@ from typing import Any
 
 from diffattn.report.claims.measured import Measure, Measured, explained_by, paired
 from diffattn.report.claims.records import ClaimRecords
+from diffattn.report.page.wording import plural
 from diffattn.stats.intervals import Interval, mean_interval
 from diffattn.stats.proportions import wilson_interval
 
@@ -135,14 +136,16 @@ def scaling_ratio(axis: str, variant: str, baseline: str = "softmax") -> Measure
         if row is None:
             return None
         fits = [of["types"][name]["fit"] for name in (variant, baseline)]
+        points = [point for name in (variant, baseline) for point in of["types"][name]["points"]]
+        seeds = min(len(point["loss"]["values"]) for point in points)
         count = len(of["types"][variant]["points"])
-        unit = "sizes" if axis == "parameters" else "budgets"
+        unit = f"{'sizes' if axis == 'parameters' else 'budgets'} of {plural(seeds, 'seed')}"
         if row["ratio"] is None:
             why = str(row["refused"] or "the record holds no ratio")
             return Measured(effect=math.nan, low=None, high=None, n=0, of=unit, uninformative=why)
         freedom = min(fit["points"] - len(fit["parameters"]) for fit in fits)
         return Measured(
-            effect=row["ratio"], low=row["low"], high=row["high"], n=count, of=unit,
+            effect=row["ratio"], low=row["low"], high=row["high"], n=count, of=unit, seeds=seeds,
             p=_p_of_log(row, freedom), uninformative=_scaling_why_not(of, said, variant, row),
         )  # fmt: skip
 

@@ -15,7 +15,7 @@ CONTROLS = ("softmax_half", "softmax_minus_mean")
 def loss_difference(
     variant: str, baseline: str, *, part: str | None = None, bound: float = 0.0, of: str = "text"
 ) -> Measure:
-    """Validation loss of a variant minus that of another, each at its best rate, by seed.
+    """Validation loss of a variant minus that of another, each at its chosen rate, by seed.
 
     Args:
         variant: Of the study.
@@ -31,9 +31,9 @@ def loss_difference(
         if study is None or variant not in losses or baseline not in losses:
             return None
         values = _differences(losses, variant, baseline)
-        return paired(
-            values, bound, uninformative=_why_not(study, losses, variant, baseline, values)
-        )
+        why = _why_not(study, losses, variant, baseline, values)
+        rates = "chosen rates" if study["rates"]["variants"] else "one learning rate"
+        return paired(values, bound, uninformative=why, note=rates)
 
     return measure
 

@@ -24,6 +24,8 @@ class Measured:
     n: int
     of: str = "seeds"
     """What ``n`` counts."""
+    seeds: int | None = None
+    """Where that is something else."""
     p: float | None = None
     """Two-sided, that the effect is the claim's bound; ``None`` where nothing was tested."""
     is_range: bool = False
@@ -49,9 +51,9 @@ def paired(values: Sequence[float], bound: float, **more: Any) -> Measured:
 
 
 def explained_by(controls: Iterable[str]) -> str:
-    """Why a lead that controls have, too, says nothing; empty without any."""
+    """Why a lead that is not shown over these controls says nothing; empty without any."""
     names = [type_name(control) for control in controls]
-    return f"controls do as well: {', '.join(names)}" if names else ""
+    return f"not shown to do better than controls: {', '.join(names)}" if names else ""
 
 
 def exponential(of: Measured) -> Measured:

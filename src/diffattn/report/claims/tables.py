@@ -106,8 +106,10 @@ def claims_document(root: Path) -> str:
         "stays at or below 0.05 after Holm's adjustment over all claims that have one; times and "
         "counts are not tested: there the whole range must lie on one side. *Inconclusive* is "
         "anything in between. *Uninformative* means that the record itself says so, that it holds "
-        "no control, or that a control does as well. *Not run* means that there is no record. No "
-        "verdict here is about models of the papers' sizes: it says what these records show.",
+        "no control, or that a lead is not shown over a control. *Not run* means that there is no "
+        "record. Intervals are Student's t of differences paired by seed, Newcombe's of shares, "
+        "and of fits by the delta method, which takes their runs as independent. No verdict here "
+        "is about models of the papers' sizes: it says what these records show.",
         "",
         markdown_row(HEADERS),
         markdown_row("---" for _ in HEADERS),
@@ -117,7 +119,7 @@ def claims_document(root: Path) -> str:
         "",
         "Laptop: minutes to an hour on 2 CPU cores. Study: hours to a day. GPU: days on one. A "
         "record's own `study.json` says of which scale and seeds it is: recall and stability are "
-        "of study scale, the other committed studies of laptop scale with more seeds. Names in "
+        "of study scale, the other committed studies of laptop scale. Names in "
         "capitals stand for your own files; the page of each protocol says what they hold. An "
         "evaluation compares models by seed, so one seed shows nothing.",
         "",

@@ -11,7 +11,7 @@ from diffattn.stats.multiple import holm
 LEVEL = 0.05
 """Adjusted p-values up to it count."""
 FEWEST = 3
-"""Seeds, or whatever is paired, from which an effect can be judged."""
+"""Seeds from which an effect can be judged."""
 VERDICTS = ("agrees", "disagrees", "inconclusive", "uninformative", "not run")
 
 
@@ -51,6 +51,7 @@ def _judged(claim: Claim, of: Measured | None, p_holm: float | None) -> JudgedCl
         why = "" if claim.commands.study else "no command measures it yet"
         return JudgedClaim(claim=claim, measured=None, p_holm=None, verdict="not run", why=why)
     verdict, why = _verdict(claim, of, p_holm)
+    why = "; ".join(filter(None, (why, claim.caveat)))
     return JudgedClaim(claim=claim, measured=of, p_holm=p_holm, verdict=verdict, why=why)
 
 
@@ -64,8 +65,9 @@ def _verdict(claim: Claim, of: Measured, p_holm: float | None) -> tuple[str, str
         assert of.high is not None
         inside = of.low < claim.bound <= of.high
         return ("inconclusive", "the bound lies within the range") if inside else (side, "")
-    if of.n < FEWEST:
-        return "inconclusive", f"{of.n} of the {FEWEST} {of.of} that it takes"
+    seeds = of.n if of.seeds is None else of.seeds
+    if seeds < FEWEST:
+        return "inconclusive", f"{seeds} of the {FEWEST} seeds that it takes"
     if p_holm is None or p_holm > LEVEL:
         return "inconclusive", ""
     return side, ""

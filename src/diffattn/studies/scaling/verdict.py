@@ -13,8 +13,8 @@ _NEEDS = {"parameters": "parameters", "tokens": "training tokens"}
 def verdict(axes: Mapping[str, Any]) -> dict[str, Any]:
     """What every type needs for the loss that it has at the point where the axis is read.
 
-    It is uninformative where softmax attention does not beat no attention at that point: then
-    what is compared is not what attention does.
+    It is uninformative where softmax attention does not beat no attention at that point, or no
+    attention is not shown to need more: then what is compared is not what attention does.
 
     Args:
         axes: Of the results.
@@ -99,11 +99,16 @@ def _reason(of: Mapping[str, Any]) -> str:
     floor, softmax = (
         of["types"][name]["points"][of["read_at"]]["loss"]["mean"] for name in (FLOOR, BASELINE)
     )
-    if softmax < floor:
+    if softmax >= floor:
+        return (
+            "where it is read, softmax attention does not beat no attention "
+            f"({number(softmax, 3)} against {number(floor, 3)} nats)"
+        )
+    row = read(of, FLOOR, BASELINE)
+    if _side(row) in ("more", "refused"):  # refused: beyond all that softmax attention was given
         return ""
     return (
-        "where it is read, softmax attention does not beat no attention "
-        f"({number(softmax, 3)} against {number(floor, 3)} nats)"
+        f"by its fits not even {_said(of, FLOOR, row)} is shown to need more than the Transformer"
     )
 
 
