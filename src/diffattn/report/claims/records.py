@@ -2,17 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
-from diffattn.records.evaluations import (
-    EVALUATION_MARKER,
-    Comparison,
-    EvalResult,
-    evaluation_marker,
-)
+from diffattn.records.evaluations import Comparison, EvalResult, evaluation_marker
 from diffattn.records.fields import AtLeast, Probability, checked, short
 from diffattn.records.io import read_json
 from diffattn.records.results import BenchResult
@@ -204,35 +198,6 @@ class ClaimRecords:
     benchmarks: tuple[BenchResult, ...] = ()
 
 
-def read_claim_records(root: Path) -> ClaimRecords:
-    """Read what lies under a checkout; what is missing is left out.
-
-    Args:
-        root: Folder with ``published/`` and ``benchmarks/``.
-
-    Raises:
-        CheckpointError: A file is damaged, of another kind or of another schema version.
-    """
-    root = Path(root)
-    markers = sorted((root / EVALUATIONS).glob(f"*/{EVALUATION_MARKER}"))
-    evaluations = {marker.parent: list(_evaluations([marker])) for marker in markers}
-    floors: dict[tuple[str, str], str] = {}
-    for folder, results in evaluations.items():
-        floors |= read_floors(folder, results)
-    return ClaimRecords(
-        text=_text(root / TEXT),
-        ablations=_text(root / ABLATIONS),
-        rank=_text(root / RANK),
-        recall=_recall(root / RECALL),
-        stability=_stability(root / STABILITY),
-        scaling=_scaling(root / SCALING),
-        gradient_flow=_read(root / GRADIENT_FLOW, _GradientFlow),
-        evaluations=tuple(chain.from_iterable(evaluations.values())),
-        floors=floors,
-        benchmarks=tuple(map(BenchResult.read, sorted((root / BENCHMARKS).glob("*.json")))),
-    )
-
-
 def records_of_kind(kind: str, folder: Path) -> Mapping[str, Any] | None:
     """What claims read of one study; ``None`` if it has not finished or is too old.
 
@@ -252,7 +217,9 @@ def read_evaluations(folder: Path) -> list[EvalResult]:
     Raises:
         CheckpointError: A file is damaged, of another kind or of another schema version.
     """
-    return list(_evaluations([folder / EVALUATION_MARKER]))
+    names = evaluation_marker(folder)
+    paths = [folder / label / variant for label in names["models"] for variant in names["variants"]]
+    return [EvalResult.read(path) for path in paths if (path / "result.json").exists()]
 
 
 def read_floors(folder: Path, results: Iterable[EvalResult]) -> dict[tuple[str, str], str]:
@@ -346,15 +313,6 @@ def _text(folder: Path) -> dict[str, Any] | None:
                 f"seed, got lists of {short([len(values) for values in lists])}."
             )
     return text
-
-
-def _evaluations(markers: Iterable[Path]) -> Iterable[EvalResult]:
-    for marker in markers:
-        folder, names = marker.parent, evaluation_marker(marker.parent)
-        for label in names["models"]:
-            for variant in names["variants"]:
-                if (folder / label / variant / "result.json").exists():
-                    yield EvalResult.read(folder / label / variant)
 
 
 _READERS = {

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from diffattn.records.io import write_text
 from diffattn.report.claims.catalog import Claim
+from diffattn.report.claims.folders import read_claim_records
 from diffattn.report.claims.measured import Measured
-from diffattn.report.claims.records import ClaimRecords, read_claim_records
+from diffattn.report.claims.records import ClaimRecords
 from diffattn.report.claims.verdicts import VERDICTS, JudgedClaim, judged_claims
 from diffattn.report.page.findings import Finding
 from diffattn.report.page.tables import Table, head_cell, number_cell, table, word_cell
