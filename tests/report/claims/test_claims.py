@@ -84,7 +84,7 @@ def text(losses, *, informative=True, parts=types.MappingProxyType({})):
     }
     verdict = {"informative": informative, "sentence": "Made up.", "reasons": []}
     seeds = list(range(len(next(iter(losses.values())))))
-    return {"seeds": seeds, "variants": variants, "verdict": verdict, "protocol": {"version": 2}}
+    return {"schema": 2, "seeds": seeds, "variants": variants, "verdict": verdict}
 
 
 LEAD = {"softmax": [3.5, 3.6, 3.7], "diff": [3.40, 3.49, 3.61]}
@@ -364,7 +364,7 @@ def commit(root, kind, results):
 
 
 def test_a_whole_folder_of_records(tmp_path):
-    commit(tmp_path, "text", text(LEAD) | {"schema": 2})
+    commit(tmp_path, "text", text(LEAD))
     commit(tmp_path, "scaling", {"schema": 1} | scaling())
     found = {row.claim.id: row for row in judged_claims(read_claim_records(tmp_path), CLAIMS)}
     assert found["loss"].verdict == "agrees"
@@ -377,17 +377,16 @@ def test_a_whole_folder_of_records(tmp_path):
     assert {row.verdict for row in found.values()} <= set(VERDICTS)
 
 
-def test_an_old_study_holds_no_control_and_a_damaged_one_is_refused(tmp_path):
+def test_an_old_or_damaged_study_is_refused(tmp_path):
     commit(tmp_path, "ablations", fewer := text(LEAD | {"diff_no_norm": LEAD["diff"][:2]}))
     assert read_claim_records(tmp_path).ablations == fewer  # a control with the first seeds alone
     for wrong in (
         text(LEAD | {"none": [4.0] * 4}),  # more than the study has seeds
-        text(LEAD) | {"protocol": []},
-        text(LEAD) | {"protocol": {"version": 1}},
+        text(LEAD) | {"schema": 1},
         text(LEAD) | {"verdict": None},
     ):
         commit(tmp_path, "text", wrong)
-        with pytest.raises(CheckpointError, match="got: published/text "):
+        with pytest.raises(CheckpointError, match=r"published/text/results\.json: "):
             read_claim_records(tmp_path)
 
 

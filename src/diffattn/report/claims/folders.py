@@ -126,9 +126,7 @@ def _take_study(folder: Path, found: SortedFolders, of_kind: dict[str, Any]) -> 
     of_kind[kind.replace("-", "_")] = of = records_of_kind(kind, folder)
     found.studies[kind] = folder
     if of is None:
-        found.gaps.append(
-            f"{found.name(folder)} holds no results yet, or those of a protocol without controls."
-        )
+        found.gaps.append(f"{found.name(folder)} holds no results yet.")
 
 
 def _bench(path: Path, found: SortedFolders) -> Iterable[BenchResult]:

@@ -7,10 +7,9 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
 from diffattn.records.evaluations import Comparison, EvalResult, evaluation_marker
-from diffattn.records.fields import AtLeast, Probability, checked, short
-from diffattn.records.io import read_json
+from diffattn.records.fields import AtLeast, Probability, short
 from diffattn.records.results import BenchResult
-from diffattn.report.page.runs import read_checked
+from diffattn.report.page.runs import TEXT_SCHEMA, read_checked
 
 TEXT = "published/text"
 ABLATIONS = "published/ablations"
@@ -24,14 +23,6 @@ EVALUATIONS = "published/evaluations"
 """Folders of ``diffattn evaluate``; models are called ``diff-seed0`` and the like."""
 BENCHMARKS = "benchmarks/results"
 TYPES = ("softmax", "diff", "diff_v2", "shared_diff")
-
-
-class _Protocol(TypedDict):
-    version: int
-
-
-class _Dated(TypedDict):
-    protocol: _Protocol
 
 
 class _Values(TypedDict):
@@ -56,7 +47,7 @@ class _Verdict(TypedDict):
 
 
 class _Text(TypedDict):
-    """``results.json`` of a study of text, protocol version 2."""
+    """``results.json`` of a study of text."""
 
     seeds: list[int]
     variants: dict[str, _Variant]
@@ -184,7 +175,7 @@ class ClaimRecords:
     """What has been measured; ``None`` or empty where nothing has."""
 
     text: Mapping[str, Any] | None = None
-    """A study by ``matched_comparison`` version 2; older ones held no control."""
+    """A study by ``matched_comparison``."""
     ablations: Mapping[str, Any] | None = None
     rank: Mapping[str, Any] | None = None
     recall: Mapping[str, Any] | None = None
@@ -199,7 +190,7 @@ class ClaimRecords:
 
 
 def records_of_kind(kind: str, folder: Path) -> Mapping[str, Any] | None:
-    """What claims read of one study; ``None`` if it has not finished or is too old.
+    """What claims read of one study; ``None`` if it has not finished.
 
     Args:
         kind: A key of :data:`STUDIES`.
@@ -291,14 +282,10 @@ def _scaling(folder: Path) -> dict[str, Any] | None:
 
 
 def _text(folder: Path) -> dict[str, Any] | None:
-    """``results.json`` of a study of text, whose own schema is 2; ``None`` for an older one."""
     path = folder / "results.json"
     if not path.exists():
         return None
-    value = read_json(path)
-    if checked(_Dated, value, str(path))["protocol"]["version"] < 2:
-        return None
-    text: dict[str, Any] = dict(checked(_Text, value, str(path)))
+    text = read_checked(path, _Text, TEXT_SCHEMA)
     for name, entry in text["variants"].items():
         best = entry["at"].get("best")
         lists: list[list[Any]] = []
