@@ -6,7 +6,7 @@ from typing import Any
 
 from diffattn.records.analysis import AnalysisResult, LargeValue, ModelAnalysis, OutlierRow
 from diffattn.report.page.tables import Cell, Table, head_cell, number_cell, table, word_cell
-from diffattn.report.page.wording import MISSING, count, listing, number, plural
+from diffattn.report.page.wording import MISSING, count, listing, number, plural, span
 
 LOGITS, HIDDEN = "attention logits", "hidden states"
 WITH, WITHOUT = "all positions", "without position 0"
@@ -240,7 +240,7 @@ def _lambda_range(analysis: ModelAnalysis) -> str:
     if not layers:
         return MISSING
     low, high = min(min(x["min"]) for x in layers), max(max(x["max"]) for x in layers)
-    return f"{number(low, 2)} to {number(high, 2)}"
+    return span(low, high, 2)
 
 
 def _numbers(values: Sequence[float]) -> str:
