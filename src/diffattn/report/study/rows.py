@@ -10,7 +10,7 @@ from diffattn.report.page.tables import (
     word_cell,
 )
 from diffattn.report.page.wording import MISSING, count, number, p_value, ratio, type_name
-from diffattn.report.paper import TABLE_6
+from diffattn.report.paper import table_6
 from diffattn.report.study.charts import difference_bars
 from diffattn.report.study.files import TextStudy
 from diffattn.report.study.summary import Variant, difference, in_words, rows_of, variants_of
@@ -76,9 +76,8 @@ def rows_chart(study: TextStudy, element_id: str) -> Chart | None:
 
 def _printed(variant: str, baseline: str) -> float | None:
     """The difference of two losses of Table 6."""
-    if variant not in TABLE_6 or baseline not in TABLE_6:
-        return None
-    return TABLE_6[variant] - TABLE_6[baseline]
+    losses = table_6()
+    return losses[variant] - losses[baseline] if {variant, baseline} <= losses.keys() else None
 
 
 def _attention_cell(variant: Variant, v1: Variant | None) -> Cell:
