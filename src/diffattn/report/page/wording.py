@@ -58,6 +58,8 @@ _TYPE_COLORS = {
 }
 _OTHER_COLOR = "#999999"
 MISSING = "—"
+WHITE_SPACE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
+"""How it is shown in tokens."""
 _LONGEST_SEED = 18
 """Digits of a seed in the name of a run: more are no seed, and beyond 4,300 no number."""
 
