@@ -17,8 +17,9 @@ from diffattn.records.evaluations import (
 )
 from diffattn.report.beside_papers import build_papers_report
 from diffattn.report.claims.catalog import CLAIMS
-from diffattn.report.claims.folders import committed_folders, sort_folders
-from diffattn.report.claims.records import ClaimRecords
+from diffattn.report.claims.folders import committed_folders, read_claim_records, sort_folders
+from diffattn.report.claims.records import EVALUATIONS, ClaimRecords
+from diffattn.report.claims.tables import claims_document, claims_table
 from diffattn.report.claims.verdicts import judged_claims
 from diffattn.report.paper import published_tables
 from diffattn.report.papers.sections import SECTIONS
@@ -108,6 +109,16 @@ def test_other_versions_and_questions_are_left_out(tmp_path):
         "diff-seed1's result of needle was left out: its parameters differ from those of "
         "softmax-seed0.",
     ]
+
+
+def test_committed_results_of_two_versions_are_refused(tmp_path):
+    """Neither ``docs/claims.md`` nor the page of a study may mix them."""
+    evaluation(tmp_path / EVALUATIONS / "a", "softmax-seed0")
+    assert len(read_claim_records(tmp_path).evaluations) == 1
+    evaluation(tmp_path / EVALUATIONS / "b", "diff-seed0", version=1)
+    for page in (claims_document, claims_table):
+        with pytest.raises(CheckpointError, match=r"got: diff-seed0's .* version 1 .*, not 2"):
+            page(tmp_path)
 
 
 def test_scores_at_the_floor_tell_nothing(tmp_path):

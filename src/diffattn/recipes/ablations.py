@@ -32,7 +32,7 @@ def ablation(name: str) -> RunPlan:
 
     Command: ``diffattn train ablation-diff-no-norm --out FOLDER --set data.source=... --set
     data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Tokens:
-    10B. Expected: the losses of Table 6 (:data:`diffattn.report.paper.TABLE_6`), on the paper's
+    10B. Expected: the losses of Table 6 (:func:`diffattn.report.paper.table_6`), on the paper's
     corpus, which is not public; ``diffattn reproduce ablations`` trains the rows at a size for
     here. The FFN keeps its width.
 

@@ -1,6 +1,7 @@
 """Published numbers that a report shows beside measured ones."""
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
@@ -25,38 +26,12 @@ THROUGHPUT = {
 }
 
 
-TABLE_6 = {
-    "softmax": 3.087,
-    "softmax_wide": 3.088,
-    "softmax_wide_norm": 3.086,
-    "diff": 3.062,
-    "diff_no_norm": 3.122,
-    "diff_lambda_08": 3.065,
-    "diff_lambda_05": 3.066,
-}
-"""Validation losses of 1.4B models after 10B tokens, under the names of studies.
-
-Source: arXiv:2410.05258v2, Table 6."""
-
-
 class ManyShotCurve(NamedTuple):
     """Accuracy over the number of demonstrations, in percent, as plotted."""
 
     shots: list[int]
     transformer: list[int]
     diff: list[int]
-    stable_from: int
-    """Number of demonstrations where the dashed line begins."""
-    printed_gap: float
-    """DIFF minus Transformer beside the dashed lines, in percent points."""
-
-    def means(self, start: int = 0) -> tuple[float, float]:
-        """Mean over all numbers from ``start`` on, of Transformer and DIFF."""
-        chosen = [i for i, n in enumerate(self.shots) if n >= start]
-        first, second = (
-            sum(values[i] for i in chosen) / len(chosen) for values in (self.transformer, self.diff)
-        )
-        return first, second
 
 
 def many_shot_curves() -> dict[str, ManyShotCurve]:
@@ -64,21 +39,8 @@ def many_shot_curves() -> dict[str, ManyShotCurve]:
 
     Source: arXiv:2410.05258v2, Fig. 6.
     """
-    return {
-        name: ManyShotCurve(**curve) for name, curve in _in_context_learning()["many_shot"].items()
-    }
-
-
-def order_margins(order: str = "random") -> dict[str, tuple[float, float]]:
-    """Best minus worst accuracy over orders in percent points, of Transformer and DIFF.
-
-    Source: arXiv:2410.05258v2, Fig. 7 and 11.
-
-    Args:
-        order: ``"random"`` (10 orders, Fig. 7a and 11) or ``"alternating"`` (30, Fig. 7b).
-    """
-    margins = _in_context_learning()["order_margins"][order]
-    return {name: (margin["transformer"], margin["diff"]) for name, margin in margins.items()}
+    curves = _published("in_context_learning.json")["many_shot"]
+    return {name: ManyShotCurve(**curve) for name, curve in curves.items()}
 
 
 class ScalingCurves(NamedTuple):
@@ -116,6 +78,8 @@ class PublishedTable(NamedTuple):
     """The first stands over the names of the rows."""
     rows: list[list[Any]]
     """A name and then numbers."""
+    names: Sequence[str] = ()
+    """Of the rows in studies, where these train them."""
 
 
 @cache
@@ -127,8 +91,13 @@ def published_tables() -> dict[str, PublishedTable]:
     return {name: PublishedTable(**of) for name, of in _published("tables.json").items()}
 
 
-def _in_context_learning() -> dict[str, Any]:
-    return _published("in_context_learning.json")
+def table_6() -> dict[str, float]:
+    """Validation losses of 1.4B models after 10B tokens, under the names of studies.
+
+    Source: arXiv:2410.05258v2, Table 6.
+    """
+    table = published_tables()["ablations"]
+    return {name: row[1] for name, row in zip(table.names, table.rows, strict=True)}
 
 
 def _published(name: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from diffattn.records.evaluations import EvalResult, Metric
 from diffattn.records.results import BenchResult
 from diffattn.report.build import build_report
 from diffattn.report.claims.catalog import CLAIMS
+from diffattn.report.claims.folders import read_claim_records
 from diffattn.report.claims.from_gradients import gradient_factor
 from diffattn.report.claims.from_models import evaluated, evaluated_ratio, time_ratio
 from diffattn.report.claims.from_studies import (
@@ -23,7 +24,7 @@ from diffattn.report.claims.from_studies import (
 )
 from diffattn.report.claims.from_text import loss_difference
 from diffattn.report.claims.measured import Measured
-from diffattn.report.claims.records import ClaimRecords, read_claim_records
+from diffattn.report.claims.records import ClaimRecords
 from diffattn.report.claims.tables import claims_document, claims_table, committed_claims
 from diffattn.report.claims.verdicts import VERDICTS, judged_claims
 from diffattn.stats.paired import paired_t_test
@@ -83,12 +84,8 @@ def text(losses, *, informative=True, parts=types.MappingProxyType({})):
     }
     verdict = {"informative": informative, "sentence": "Made up.", "reasons": []}
     seeds = list(range(len(next(iter(losses.values())))))
-    return {
-        "seeds": seeds,
-        "variants": variants,
-        "verdict": verdict,
-        "protocol": {"version": 2},
-    } | {"rates": {"variants": {}}}
+    rates = {"variants": {}}
+    return {"schema": 2, "seeds": seeds, "variants": variants, "verdict": verdict, "rates": rates}
 
 
 LEAD = {"softmax": [3.5, 3.6, 3.7], "diff": [3.40, 3.49, 3.61]}
@@ -377,10 +374,14 @@ def test_times_of_a_cpu_say_nothing_about_gpus(bench_result):
     assert only(replace(claim, bound=1.0), on_gpu).verdict == "disagrees"
 
 
+def commit(root, kind, results):
+    write_record(root / "published" / kind / "study.json", {"kind": kind})
+    write_record(root / "published" / kind / "results.json", results)
+
+
 def test_a_whole_folder_of_records(tmp_path):
-    study = text(LEAD) | {"schema": 2}
-    write_record(tmp_path / "published" / "text" / "results.json", study)
-    write_record(tmp_path / "published" / "scaling" / "results.json", {"schema": 1} | scaling())
+    commit(tmp_path, "text", text(LEAD))
+    commit(tmp_path, "scaling", {"schema": 1} | scaling())
     found = {row.claim.id: row for row in judged_claims(read_claim_records(tmp_path), CLAIMS)}
     assert found["loss"].verdict == "agrees"
     assert found["tokens"].measured.effect == 0.8
@@ -392,21 +393,15 @@ def test_a_whole_folder_of_records(tmp_path):
     assert {row.verdict for row in found.values()} <= set(VERDICTS)
 
 
-def test_an_old_study_holds_no_control_and_a_damaged_one_is_refused(tmp_path):
-    path = tmp_path / "published" / "text" / "results.json"
-    write_record(path, {"schema": 1, "protocol": {"name": "matched_comparison", "version": 1}})
-    assert read_claim_records(tmp_path).text is None
-    fewer = text(LEAD | {"diff_no_norm": LEAD["diff"][:2]})
-    study = tmp_path / "published" / "ablations" / "results.json"
-    write_record(study, fewer)
+def test_an_old_or_damaged_study_is_refused(tmp_path):
+    commit(tmp_path, "ablations", fewer := text(LEAD | {"diff_no_norm": LEAD["diff"][:2]}))
     assert read_claim_records(tmp_path).ablations == fewer  # a control with the first seeds alone
-    study.unlink()
     for wrong in (
         text(LEAD | {"none": [4.0] * 4}),  # more than the study has seeds
-        text(LEAD) | {"protocol": []},
+        text(LEAD) | {"schema": 1},
         text(LEAD) | {"verdict": None},
     ):
-        write_record(path, wrong)
+        commit(tmp_path, "text", wrong)
         with pytest.raises(CheckpointError, match=r"published/text/results\.json: "):
             read_claim_records(tmp_path)
 

@@ -12,6 +12,8 @@ from diffattn.records.run import RunRecord
 from diffattn.report.build import build_evaluation_report
 from diffattn.report.evaluation.files import is_evaluation_folder
 from diffattn.report.evaluation.tables import value_with_interval
+from diffattn.report.page.charts import model_colors
+from diffattn.report.page.wording import type_color
 from record_files import read_record, write_record
 
 
@@ -59,6 +61,14 @@ def folder(tmp_path):
 def test_what_is_missing_is_told_once(folder):
     page = build_evaluation_report(folder).read_text(encoding="utf-8")
     assert page.count("three has no result of needle.") == 1
+
+
+def test_every_model_has_a_color_of_its_own():
+    kinds = {"a": "diff", "b": "llama", "c": "gpt", "d": "softmax", "e": "softmax"}
+    colors = model_colors(kinds)
+    assert list(colors) == list(kinds)
+    assert colors["a"] == type_color("diff")
+    assert len(set(colors.values())) == len(kinds)
 
 
 def test_a_chart_says_what_its_bars_are(folder):

@@ -1,4 +1,4 @@
-"""A published study beside another: whole, as a summary, or of an older protocol."""
+"""A published study beside another: whole, as a summary, or of another protocol."""
 
 import json
 
@@ -8,7 +8,7 @@ from diffattn.errors import CheckpointError
 from diffattn.report.build import build_report
 from diffattn.report.page.wording import number
 from diffattn.report.study.published import study_summary
-from record_files import read_record, write_record
+from record_files import change_record, read_record, write_record
 from report.made_up_study import ALL, TYPES, VERDICT
 from report.page_reader import SECTIONS, build, outline_of
 
@@ -84,24 +84,9 @@ def test_protocol_versions_share_no_table(make_study):
     assert 'data-label="Study"' not in page
 
 
-def older(study):
-    """The study as version 1 of the protocol wrote it."""
-    value = read_record(study / "results.json")
-    write_record(study / "results.json", value | {"schema": 1, "types": {}})
-    info = read_record(study / "study.json")
-    write_record(study / "study.json", info | {"types": info.pop("variants")})
-    return study
-
-
-def test_records_of_the_older_protocol_are_not_shown(make_study):
-    """Beside another study in one sentence; as a study of its own, what its runs say."""
-    published = older(make_study("published"))
-    page = build(make_study(), published=published)
-    beside = page.split('class="published"')[1].split("</section>")[0]
-    assert "follows version 1 of the protocol" in beside
-    assert "<table" not in beside
-    alone = build(published)
-    assert "No verdict. The recorded study follows version 1 of the protocol" in alone
-    assert "computed here from the finished runs" in alone
-    loss = read_record(published / "runs/diff-seed0/results.json")["validation_loss"]
-    assert f"{loss:.4f}" in alone
+def test_results_of_another_schema_are_refused_by_name(make_study):
+    published = make_study("published")
+    change_record(published / "results.json", schema=1)
+    for page in (lambda: build_report(published), lambda: build(make_study(), published=published)):
+        with pytest.raises(CheckpointError, match=r"published/results\.json: schema must be 2"):
+            page()

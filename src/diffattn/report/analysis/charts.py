@@ -14,11 +14,17 @@ from diffattn.report.analysis.tables import (
     layer_means,
     layer_values,
 )
-from diffattn.report.page.charts import SEQUENTIAL, Chart, interval_bars, layout, line
-from diffattn.report.page.wording import type_color
+from diffattn.report.page.charts import (
+    PALETTE,
+    SEQUENTIAL,
+    Chart,
+    interval_bars,
+    layout,
+    line,
+    model_colors,
+)
 
-# Okabe and Ito's palette, for models whose attention type has no colour of its own.
-_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d")
+_LAYER_COLORS = (*PALETTE, "#4d4d4d")
 _HEIGHT = 320
 _UNIFORM = "uniform map"
 _GREY = "#777777"
@@ -45,24 +51,13 @@ _BY_LAYER: tuple[tuple[str, str, str, ByLayer], ...] = (
 )  # fmt: skip
 
 
-def model_colors(result: AnalysisResult) -> dict[str, str]:
-    """One colour per model: its attention type's where no other has that type."""
-    kinds = {label_of(a): str(a.model.get("attention_type")) for a in result.models}
-    every = list(kinds.values())
-    grey = type_color("")
-    single = {
-        label: type_color(kind)
-        for label, kind in kinds.items()
-        if every.count(kind) == 1 and type_color(kind) != grey
-    }
-    free = [color for color in _COLORS if color not in single.values()]
-    others = [label for label in kinds if label not in single]
-    return single | {label: free[i % len(free)] for i, label in enumerate(others)}
+def _colors(result: AnalysisResult) -> dict[str, str]:
+    return model_colors({label_of(a): str(a.model.get("attention_type")) for a in result.models})
 
 
 def layer_charts(result: AnalysisResult) -> list[Chart]:
     """A line per model over the layers, for every quantity that some model has."""
-    colors = model_colors(result)
+    colors = _colors(result)
     charts = []
     for key, title, caption, read in _BY_LAYER:
         curves = {label_of(a): read(a) for a in result.models}
@@ -73,7 +68,7 @@ def layer_charts(result: AnalysisResult) -> list[Chart]:
 
 def outlier_charts(result: AnalysisResult) -> list[Chart]:
     """The largest logit and hidden state of every layer."""
-    colors = model_colors(result)
+    colors = _colors(result)
     charts = []
     for key, kind in (("logit", LOGITS), ("hidden", HIDDEN)):
         curves = {
@@ -94,7 +89,7 @@ def distance_charts(result: AnalysisResult) -> list[Chart]:
     """Where attention goes by distance, and where the second map cancels."""
     begins = result.settings["distances"]
     names = ["first", *_range_names(begins)]
-    colors = model_colors(result)
+    colors = _colors(result)
     kinds = {label_of(a): _by_distance(a, ("absolute", "map_1")) for a in result.models}
     uniform = next((a.uniform for a in result.models if a.uniform), None)
     shown = len(names)
@@ -166,7 +161,7 @@ def head_maps(analysis: ModelAnalysis, index: int) -> list[Chart]:
 
 def lambda_charts(result: AnalysisResult) -> list[Chart]:
     """λ on the text by layer with its range, and over training, against λ_init."""
-    colors = model_colors(result)
+    colors = _colors(result)
     traces: list[dict[str, Any]] = []
     for analysis in result.models:
         if analysis.lambdas is None:
@@ -206,7 +201,7 @@ def _trajectory(analysis: ModelAnalysis, index: int) -> Chart:
         shown = range(0, num_layers, -(-num_layers // _MANY_LAYERS))
     traces = []
     for place, layer in enumerate(shown):
-        color = _COLORS[place % len(_COLORS)]
+        color = _LAYER_COLORS[place % len(_LAYER_COLORS)]
         curve = [(step, row[layer]) for step, row in zip(log["steps"], log["values"], strict=True)]
         traces.append(line(curve, f"layer {layer}", "λ", color=color))
         if log["lambda_init"] is not None:

@@ -6,12 +6,11 @@ from typing import Any
 
 from diffattn.records.analysis import AnalysisResult, LargeValue, ModelAnalysis, OutlierRow
 from diffattn.report.page.tables import Cell, Table, head_cell, number_cell, table, word_cell
-from diffattn.report.page.wording import MISSING, count, listing, number, plural
+from diffattn.report.page.wording import MISSING, WHITE_SPACE, count, listing, number, plural, span
 
 LOGITS, HIDDEN = "attention logits", "hidden states"
 WITH, WITHOUT = "all positions", "without position 0"
 _RANKS = ("1", "2", "3", "10", "100")
-_VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 
 
 def head_mean(analysis: ModelAnalysis, name: str) -> float | None:
@@ -240,7 +239,7 @@ def _lambda_range(analysis: ModelAnalysis) -> str:
     if not layers:
         return MISSING
     low, high = min(min(x["min"]) for x in layers), max(max(x["max"]) for x in layers)
-    return f"{number(low, 2)} to {number(high, 2)}"
+    return span(low, high, 2)
 
 
 def _numbers(values: Sequence[float]) -> str:
@@ -266,7 +265,7 @@ def _tokens(entry: LargeValue) -> str:
 
 
 def _visible(text: Any) -> str:
-    return f"“{str(text).translate(_VISIBLE)}”"
+    return f"“{str(text).translate(WHITE_SPACE)}”"
 
 
 def _windows(analysis: ModelAnalysis) -> str:

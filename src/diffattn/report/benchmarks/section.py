@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import cycle
 from typing import Any
 
 from diffattn.records.results import BenchCase, BenchResult, BenchRow
@@ -12,14 +13,12 @@ from diffattn.report.benchmarks.tables import (
     operator_table,
 )
 from diffattn.report.benchmarks.wording import case_title, mode_text, run_text, targets_in_words
-from diffattn.report.page.charts import Chart, layout, names_of
+from diffattn.report.page.charts import PALETTE, Chart, layout, names_of
 from diffattn.report.page.runs import is_number
 from diffattn.report.page.tables import Cell, Table, head_cell, number_cell, table, word_cell
 from diffattn.report.page.wording import MISSING
 from diffattn.report.paper import THROUGHPUT_SOURCE
 
-# Okabe and Ito's palette without grey, which is the baseline's.
-_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _LONG_TEXT = 40
 _GENERATION = (
     "Generation: time to read a context, and of every further token per row, with its tokens per "
@@ -92,7 +91,7 @@ def _chart(cases: Sequence[BenchCase], element_id: str) -> Chart:
     )
     # One length makes no line; what was measured there stands in the tables.
     names = [name for name, lengths in measured.items() if lengths > 1]
-    traces, colors = [], iter(_COLORS * 3)
+    traces, colors = [], cycle(PALETTE)
     by_technique: dict[str, str] = {}
     for role, name in names:
         technique = name.removeprefix("softmax_")

@@ -26,7 +26,7 @@ from diffattn.report.benchmarks.wording import (
     times,
     verdict_text,
 )
-from diffattn.report.page.wording import MISSING, count, markdown_row, mebibytes, number
+from diffattn.report.page.wording import MISSING, count, markdown_table, mebibytes, number
 from diffattn.report.paper import THROUGHPUT
 
 _MARKED = re.compile(r"(<!-- bench: (\S+)((?: \w+=\S+)*) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
@@ -139,7 +139,7 @@ def markdown(result: BenchResult, chosen: dict[str, str] | None = None) -> str:
         of_suite = [case for case in cases if case.suite in suites]
         if of_suite:
             headers, rows = make(of_suite)
-            parts.append(_markdown_table(headers, rows))
+            parts.append(markdown_table(headers, rows) + "\n")
     used = dict.fromkeys(case.run for case in cases)
     parts.append("\n".join(run_text(result, name) for name in used) + "\n")
     return "\n".join(parts)
@@ -240,11 +240,6 @@ def _paper(case: BenchCase) -> str | None:
 def _is_chosen(case: BenchCase, chosen: dict[str, str]) -> bool:
     facts = {"suite": case.suite, "dtype": case.dtype, "mode": case.mode, **case.shape}
     return all(str(facts.get(name)) in values.split(",") for name, values in chosen.items())
-
-
-def _markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [markdown_row(headers), markdown_row("---" for _ in headers), *map(markdown_row, rows)]
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

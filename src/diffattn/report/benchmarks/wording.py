@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from diffattn.records.results import BenchCase, BenchResult, BenchRow, Spread
 from diffattn.report.page.runs import is_number
-from diffattn.report.page.wording import MISSING, number
+from diffattn.report.page.wording import MISSING, number, span
 
 
 def case_title(case: BenchCase) -> str:
@@ -43,7 +43,7 @@ def times(value: Spread | None, *, spread: bool = True) -> str:
     if value is None:
         return MISSING
     text = f"{number(value.median, 2)}×"
-    return f"{text} ({number(value.low, 2)} to {number(value.high, 2)})" if spread else text
+    return f"{text} ({span(value.low, value.high, 2)})" if spread else text
 
 
 def check_text(row: BenchRow) -> str:

@@ -7,7 +7,7 @@ from diffattn.report.claims.catalog import CLAIMS, Claim
 from diffattn.report.claims.records import ClaimRecords
 from diffattn.report.claims.verdicts import judged_claims
 from diffattn.report.page.tables import Table, head_cell, number_cell, table, word_cell
-from diffattn.report.page.wording import MISSING, number
+from diffattn.report.page.wording import MISSING, number, span
 
 PROTOCOLS = {
     "lm-tasks": "lm_tasks",
@@ -64,13 +64,9 @@ def evaluation_claims(results: Sequence[EvalResult]) -> Table | None:
                 word_cell(f"{judged.claim.says} ({judged.claim.source})"),
                 word_cell(judged.claim.effect),
                 number_cell(MISSING if of is None else number(of.effect, 3, signed=True)),
-                number_cell(
-                    MISSING
-                    if of is None or of.low is None or of.high is None
-                    else f"{number(of.low, 3)} to {number(of.high, 3)}"
-                ),
+                number_cell(MISSING if of is None else span(of.low, of.high, 3)),
                 number_cell(MISSING if of is None else str(of.n)),
-                number_cell(MISSING if judged.p_holm is None else number(judged.p_holm, 3)),
+                number_cell(number(judged.p_holm, 3)),
                 word_cell(verdict),
             ]
         )

@@ -45,7 +45,7 @@ class SortedFolders:
 
 
 def committed_folders(root: Path) -> list[Path]:
-    """Every record of a checkout.
+    """Every finished record of a checkout.
 
     Args:
         root: Folder with ``published/`` and ``benchmarks/``.
@@ -54,8 +54,25 @@ def committed_folders(root: Path) -> list[Path]:
     evaluations = sorted(
         path.parent for path in (root / EVALUATIONS).glob(f"*/{EVALUATION_MARKER}")
     )
-    found = [*(path for path in studies if (path / "study.json").exists()), *evaluations]
+    found = [*(path for path in studies if (path / "results.json").exists()), *evaluations]
     return [*found, root / BENCHMARKS] if (root / BENCHMARKS).is_dir() else found
+
+
+def read_claim_records(root: Path) -> ClaimRecords:
+    """Read what lies under a checkout; what is missing is left out.
+
+    Args:
+        root: Folder with ``published/`` and ``benchmarks/``.
+
+    Raises:
+        CheckpointError: A record is damaged or foreign, or does not go with the others.
+    """
+    found = sort_folders(committed_folders(root), root)
+    if found.gaps:
+        raise CheckpointError(
+            f"{root}: committed records must be whole and go together, got: {found.gaps[0]}"
+        )
+    return found.records
 
 
 def sort_folders(folders: Sequence[Path], root: Path | None = None) -> SortedFolders:
@@ -109,9 +126,7 @@ def _take_study(folder: Path, found: SortedFolders, of_kind: dict[str, Any]) -> 
     of_kind[kind.replace("-", "_")] = of = records_of_kind(kind, folder)
     found.studies[kind] = folder
     if of is None:
-        found.gaps.append(
-            f"{found.name(folder)} holds no results yet, or those of a protocol without controls."
-        )
+        found.gaps.append(f"{found.name(folder)} holds no results yet.")
 
 
 def _bench(path: Path, found: SortedFolders) -> Iterable[BenchResult]:

@@ -2,21 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
-from diffattn.records.evaluations import (
-    EVALUATION_MARKER,
-    Comparison,
-    EvalResult,
-    evaluation_marker,
-)
-from diffattn.records.fields import AtLeast, Probability, checked, short
-from diffattn.records.io import read_json
+from diffattn.records.evaluations import Comparison, EvalResult, evaluation_marker
+from diffattn.records.fields import AtLeast, Probability, short
 from diffattn.records.results import BenchResult
-from diffattn.report.page.runs import read_checked
+from diffattn.report.page.runs import TEXT_SCHEMA, read_checked
 
 TEXT = "published/text"
 ABLATIONS = "published/ablations"
@@ -30,14 +23,6 @@ EVALUATIONS = "published/evaluations"
 """Folders of ``diffattn evaluate``; models are called ``diff-seed0`` and the like."""
 BENCHMARKS = "benchmarks/results"
 TYPES = ("softmax", "diff", "diff_v2", "shared_diff")
-
-
-class _Protocol(TypedDict):
-    version: int
-
-
-class _Dated(TypedDict):
-    protocol: _Protocol
 
 
 class _Values(TypedDict):
@@ -62,7 +47,7 @@ class _Verdict(TypedDict):
 
 
 class _Text(TypedDict):
-    """``results.json`` of a study of text, protocol version 2."""
+    """``results.json`` of a study of text."""
 
     seeds: list[int]
     variants: dict[str, _Variant]
@@ -190,7 +175,7 @@ class ClaimRecords:
     """What has been measured; ``None`` or empty where nothing has."""
 
     text: Mapping[str, Any] | None = None
-    """A study by ``matched_comparison`` version 2; older ones held no control."""
+    """A study by ``matched_comparison``."""
     ablations: Mapping[str, Any] | None = None
     rank: Mapping[str, Any] | None = None
     recall: Mapping[str, Any] | None = None
@@ -204,37 +189,8 @@ class ClaimRecords:
     benchmarks: tuple[BenchResult, ...] = ()
 
 
-def read_claim_records(root: Path) -> ClaimRecords:
-    """Read what lies under a checkout; what is missing is left out.
-
-    Args:
-        root: Folder with ``published/`` and ``benchmarks/``.
-
-    Raises:
-        CheckpointError: A file is damaged, of another kind or of another schema version.
-    """
-    root = Path(root)
-    markers = sorted((root / EVALUATIONS).glob(f"*/{EVALUATION_MARKER}"))
-    evaluations = {marker.parent: list(_evaluations([marker])) for marker in markers}
-    floors: dict[tuple[str, str], str] = {}
-    for folder, results in evaluations.items():
-        floors |= read_floors(folder, results)
-    return ClaimRecords(
-        text=_text(root / TEXT),
-        ablations=_text(root / ABLATIONS),
-        rank=_text(root / RANK),
-        recall=_recall(root / RECALL),
-        stability=_stability(root / STABILITY),
-        scaling=_scaling(root / SCALING),
-        gradient_flow=_read(root / GRADIENT_FLOW, _GradientFlow),
-        evaluations=tuple(chain.from_iterable(evaluations.values())),
-        floors=floors,
-        benchmarks=tuple(map(BenchResult.read, sorted((root / BENCHMARKS).glob("*.json")))),
-    )
-
-
 def records_of_kind(kind: str, folder: Path) -> Mapping[str, Any] | None:
-    """What claims read of one study; ``None`` if it has not finished or is too old.
+    """What claims read of one study; ``None`` if it has not finished.
 
     Args:
         kind: A key of :data:`STUDIES`.
@@ -252,7 +208,9 @@ def read_evaluations(folder: Path) -> list[EvalResult]:
     Raises:
         CheckpointError: A file is damaged, of another kind or of another schema version.
     """
-    return list(_evaluations([folder / EVALUATION_MARKER]))
+    names = evaluation_marker(folder)
+    paths = [folder / label / variant for label in names["models"] for variant in names["variants"]]
+    return [EvalResult.read(path) for path in paths if (path / "result.json").exists()]
 
 
 def read_floors(folder: Path, results: Iterable[EvalResult]) -> dict[tuple[str, str], str]:
@@ -324,14 +282,10 @@ def _scaling(folder: Path) -> dict[str, Any] | None:
 
 
 def _text(folder: Path) -> dict[str, Any] | None:
-    """``results.json`` of a study of text, whose own schema is 2; ``None`` for an older one."""
     path = folder / "results.json"
     if not path.exists():
         return None
-    value = read_json(path)
-    if checked(_Dated, value, str(path))["protocol"]["version"] < 2:
-        return None
-    text: dict[str, Any] = dict(checked(_Text, value, str(path)))
+    text = read_checked(path, _Text, TEXT_SCHEMA)
     for name, entry in text["variants"].items():
         best = entry["at"].get("best")
         lists: list[list[Any]] = []
@@ -346,15 +300,6 @@ def _text(folder: Path) -> dict[str, Any] | None:
                 f"seed, got lists of {short([len(values) for values in lists])}."
             )
     return text
-
-
-def _evaluations(markers: Iterable[Path]) -> Iterable[EvalResult]:
-    for marker in markers:
-        folder, names = marker.parent, evaluation_marker(marker.parent)
-        for label in names["models"]:
-            for variant in names["variants"]:
-                if (folder / label / variant / "result.json").exists():
-                    yield EvalResult.read(folder / label / variant)
 
 
 _READERS = {

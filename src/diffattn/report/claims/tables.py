@@ -11,12 +11,21 @@ from pathlib import Path
 
 from diffattn.records.io import write_text
 from diffattn.report.claims.catalog import Claim
+from diffattn.report.claims.folders import read_claim_records
 from diffattn.report.claims.measured import Measured
-from diffattn.report.claims.records import ClaimRecords, read_claim_records
+from diffattn.report.claims.records import ClaimRecords
 from diffattn.report.claims.verdicts import VERDICTS, JudgedClaim, judged_claims
 from diffattn.report.page.findings import Finding
 from diffattn.report.page.tables import Table, head_cell, number_cell, table, word_cell
-from diffattn.report.page.wording import MISSING, listing, markdown_row, number, plural
+from diffattn.report.page.wording import (
+    MISSING,
+    listing,
+    markdown_table,
+    number,
+    p_value,
+    plural,
+    span,
+)
 
 HEADERS = (
     "Claim", "The paper says", "Effect measured", "If it holds", "Effect", "Range or 95 % interval",
@@ -111,9 +120,7 @@ def claims_document(root: Path) -> str:
         "and of fits by the delta method, which takes their runs as independent. No verdict here "
         "is about models of the papers' sizes: it says what these records show.",
         "",
-        markdown_row(HEADERS),
-        markdown_row("---" for _ in HEADERS),
-        *(markdown_row(_cells(row)) for row in judged),
+        markdown_table(HEADERS, map(_cells, judged)),
         "",
         "## How each is tested",
         "",
@@ -152,15 +159,9 @@ def _numbers(of: Measured | None, p_holm: float | None) -> tuple[str, str, str, 
         return (MISSING,) * 5
     ends = MISSING
     if of.low is not None and of.high is not None and of.low < of.high:
-        ends = f"{number(of.low, of.digits)} to {number(of.high, of.digits)}"
+        ends = span(of.low, of.high, of.digits)
     count = f"{of.n} {of.of}" + (f" ({of.note})" if of.note else "")
-    return number(of.effect, of.digits), ends, count, _p(of.p), _p(p_holm)
-
-
-def _p(p: float | None) -> str:
-    if p is None:
-        return MISSING
-    return "below 0.001" if p < 0.001 else number(p, 3)
+    return number(of.effect, of.digits), ends, count, p_value(of.p), p_value(p_holm)
 
 
 def _commands(claim: Claim) -> list[str]:

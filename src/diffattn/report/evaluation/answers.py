@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from diffattn.report.page.render import write_page
+from diffattn.report.page.render import template_text, write_page
 
 Row = Mapping[str, Any]
 MOST_BYTES = 6_000_000
@@ -33,10 +33,9 @@ def write_answers(
         ConfigError: ``out`` is no file and cannot become one.
     """
     data = answers_data(rows, labels)
-    script = (Path(__file__).parents[1] / "templates" / "answers.js").read_text(encoding="utf-8")
     return write_page(
-        out, "answers.html.j2", script=script, title=f"Answers of {', '.join(labels)}",
-        labels=list(labels), parts=data,
+        out, "answers.html.j2", script=template_text("answers.js"),
+        title=f"Answers of {', '.join(labels)}", labels=list(labels), parts=data,
     )  # fmt: skip
 
 

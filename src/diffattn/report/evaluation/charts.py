@@ -4,12 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diffattn.records.evaluations import EvalResult, Metric
-from diffattn.report.page.charts import SEQUENTIAL, Chart, interval_bars, layout
+from diffattn.report.page.charts import SEQUENTIAL, Chart, interval_bars, layout, model_colors
 from diffattn.report.page.runs import is_number
-from diffattn.report.page.wording import number, type_color
-
-# Okabe and Ito's palette without grey, for models whose attention type has a colour already.
-_COLORS = ("#4d4d4d", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+from diffattn.report.page.wording import number
 
 Facet = tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]
 """Name of the metric, what is fixed, and which numbers vary."""
@@ -24,7 +21,8 @@ def line_charts(results: Sequence[EvalResult], prefix: str) -> tuple[Chart, ...]
         results: One per model, of one variant.
         prefix: Start of the element ids, unique in the page.
     """
-    colors = model_colors(results)
+    kinds = {str(r.model["label"]): str(r.model.get("attention_type")) for r in results}
+    colors = model_colors(kinds)
     return tuple(
         _lines(metrics, facet, dims[0], element_id, colors)
         for element_id, facet, metrics, dims in _facets(results, prefix)
@@ -39,15 +37,6 @@ def heat_maps(results: Sequence[EvalResult], prefix: str) -> tuple[tuple[Chart, 
         for element_id, facet, metrics, dims in _facets(results, prefix)
         if len(dims) == 2
     )
-
-
-def model_colors(results: Sequence[EvalResult]) -> dict[str, str]:
-    """One colour per model: that of its attention type where no other model has that type."""
-    kinds = {str(r.model["label"]): str(r.model.get("attention_type")) for r in results}
-    single = [kind for kind in kinds.values() if list(kinds.values()).count(kind) == 1]
-    taken = {type_color(kind) for kind in single}
-    free = iter([color for color in _COLORS if color not in taken] * len(kinds))
-    return {label: type_color(k) if k in single else next(free) for label, k in kinds.items()}
 
 
 def _facets(

@@ -9,7 +9,7 @@ from typing import Any
 
 from diffattn.records.evaluations import Comparison, EvalResult, Metric
 from diffattn.report.evaluation.tables import difference_rows, metric_rows
-from diffattn.report.page.wording import markdown_row
+from diffattn.report.page.wording import markdown_table, one_line
 
 _COLUMNS = (
     "kind", "protocol", "version", "variant", "name", "where", "model", "baseline", "value",
@@ -60,12 +60,11 @@ def csv_text(results: Sequence[EvalResult], comparison: Comparison | None) -> st
 
 def markdown_text(results: Sequence[EvalResult], comparison: Comparison | None) -> str:
     """Headline metrics and differences as two Markdown tables."""
-    lines: list[str] = []
-    for rows in _tables(results, comparison):
-        lines += [markdown_row(rows[0]), "|" + " --- |" * len(rows[0])]
-        lines += [markdown_row(map(_one_line, row.values())) for row in rows]
-        lines.append("")
-    return "\n".join(lines)
+    tables = (
+        markdown_table(list(rows[0]), (row.values() for row in rows)) + "\n"
+        for rows in _tables(results, comparison)
+    )
+    return "\n".join(tables)
 
 
 def latex_text(results: Sequence[EvalResult], comparison: Comparison | None) -> str:
@@ -149,9 +148,5 @@ def _tables(
     return [rows for rows in tables if rows]
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def _latex(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in _one_line(text))
+    return "".join(_LATEX.get(letter, letter) for letter in one_line(text))

@@ -8,9 +8,9 @@ from diffattn.records.evaluations import EvalResult, Metric, PairedDifference
 from diffattn.report.evaluation.charts import heat_maps, line_charts
 from diffattn.report.evaluation.files import EvaluationFolder
 from diffattn.report.evaluation.tables import value_with_interval
-from diffattn.report.evaluation.verdicts import interval_text, parts_table, verdict_section
+from diffattn.report.evaluation.verdicts import parts_table, verdict_section
 from diffattn.report.page.tables import Table, head_cell, number_cell, run_cell, table, word_cell
-from diffattn.report.page.wording import MISSING, count, listing, number, plural
+from diffattn.report.page.wording import MISSING, count, listing, number, plural, span
 
 _BETTER = {True: "higher", False: "lower", None: MISSING}
 
@@ -137,8 +137,8 @@ def _differences_table(differences: Sequence[PairedDifference]) -> Table | None:
                 + (", over seeds" if paired.over == "seeds" else "")
             ),
             number_cell(number(paired.difference, signed=True)),
-            number_cell(interval_text(paired, 4)),
-            number_cell(MISSING if paired.p_value is None else number(paired.p_value, 3)),
+            number_cell(span(paired.low, paired.high)),
+            number_cell(number(paired.p_value, 3)),
             word_cell(paired.test),
             number_cell(count(paired.n)),
             number_cell(count(paired.num_unpaired + paired.num_other_text)),
@@ -155,7 +155,7 @@ def _metrics_table(results: Sequence[EvalResult]) -> Table:
             head_cell(str(result.model["label"])),
             word_cell(f"{metric.name} {_where(metric)}".rstrip()),
             number_cell(number(metric.value)),
-            number_cell(_ends(metric.low, metric.high)),
+            number_cell(span(metric.low, metric.high)),
             word_cell(metric.unit),
             number_cell(count(metric.n)),
             word_cell(metric.method),
@@ -208,7 +208,3 @@ def _headline(result: EvalResult | None, name: str, where: str) -> Metric | None
 
 def _where(metric: Metric) -> str:
     return ", ".join(f"{key} {value}" for key, value in metric.where.items())
-
-
-def _ends(low: float | None, high: float | None) -> str:
-    return MISSING if low is None or high is None else f"{number(low)} to {number(high)}"

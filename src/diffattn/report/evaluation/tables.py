@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from diffattn.records.evaluations import Comparison, EvalResult, Metric
-from diffattn.report.page.wording import number
+from diffattn.report.page.wording import number, span
 
 
 def metric_rows(results: Sequence[EvalResult]) -> list[dict[str, str]]:
@@ -32,9 +32,7 @@ def difference_rows(comparison: Comparison) -> list[dict[str, str]]:
             "score": paired.score,
             "difference": f"{paired.model} − {paired.baseline}",
             "value": number(paired.difference, signed=True),
-            "95 % interval": "unknown"
-            if paired.low is None or paired.high is None
-            else f"{number(paired.low, signed=True)} to {number(paired.high, signed=True)}",
+            "95 % interval": span(paired.low, paired.high, signed=True, none="unknown"),
             "p": "" if paired.p_value is None else f"{paired.p_value:.3g}",
             "p, Holm": "" if paired.p_holm is None else f"{paired.p_holm:.3g}",
             "test": paired.test,

@@ -5,7 +5,7 @@ from typing import Any
 
 from diffattn.records.evaluations import PairedDifference
 from diffattn.report.page.tables import Cell, Table, head_cell, number_cell, table, word_cell
-from diffattn.report.page.wording import MISSING, count, number
+from diffattn.report.page.wording import MISSING, count, number, span
 
 ONE_SEED = (
     "One model of each kind was compared. The intervals are over items: they say whether these "
@@ -60,7 +60,7 @@ def verdict_section(
 
 
 def _sentence(one: PairedDifference) -> str:
-    ends = interval_text(one)
+    ends = span(one.low, one.high, 3)
     better = {True: "more is better", False: "less is better", None: ""}[one.higher_is_better]
     over = ", over seeds" if one.over == "seeds" else ""
     notes = ", ".join(text for text in (f"95 % {ends}" if ends != MISSING else "", better) if text)
@@ -77,8 +77,8 @@ def _row(one: PairedDifference, published: str) -> list[Cell]:
         Cell(text=f"{one.model} − {one.baseline}{over}", note=one.score),
         word_cell(one.verdict),
         number_cell(number(one.difference, 3, signed=True)),
-        number_cell(interval_text(one)),
-        number_cell(MISSING if one.p_holm is None else number(one.p_holm, 3)),
+        number_cell(span(one.low, one.high, 3)),
+        number_cell(number(one.p_holm, 3)),
         number_cell(f"{count(one.n)} seeds" if one.over == "seeds" else count(one.n)),
         number_cell(_both(one.value, one.baseline_value)),
         number_cell(_both(one.chance, one.guess_ceiling)),
@@ -89,13 +89,6 @@ def _row(one: PairedDifference, published: str) -> list[Cell]:
 def _both(first: float | None, second: float | None) -> str:
     values = (first, second)
     return MISSING if values == (None, None) else " / ".join(number(x, 3) for x in values)
-
-
-def interval_text(one: PairedDifference, digits: int = 3) -> str:
-    """``"−0.1 to 0.2"``, or a dash."""
-    if one.low is None or one.high is None:
-        return MISSING
-    return f"{number(one.low, digits)} to {number(one.high, digits)}"
 
 
 def part_text(where: Mapping[str, Any]) -> str:
@@ -115,8 +108,8 @@ def parts_table(differences: Sequence[PairedDifference]) -> Table | None:
             number_cell(number(one.value, 3)),
             number_cell(number(one.baseline_value, 3)),
             number_cell(number(one.difference, 3, signed=True)),
-            number_cell(interval_text(one)),
-            number_cell(MISSING if one.p_value is None else number(one.p_value, 3)),
+            number_cell(span(one.low, one.high, 3)),
+            number_cell(number(one.p_value, 3)),
             number_cell(count(one.n)),
             number_cell(number(one.guess_ceiling, 3)),
         ]

@@ -13,8 +13,9 @@ from diffattn.report.page.wording import (
     brief_names,
     count,
     listing,
-    markdown_row,
+    markdown_table,
     number,
+    span,
     type_name,
 )
 
@@ -107,7 +108,7 @@ def arm_table(study: Study) -> Table:
             if (e["arm"], e["type"], e["phase"]) == (arm, name, phase)
         ]  # fmt: skip
         gains = [e["norm_gain"]["mean"] for e in heads]
-        gain = f"{number(min(gains), 2)} to {number(max(gains), 2)}" if gains else MISSING
+        gain = span(min(gains), max(gains), 2) if gains else MISSING
         label = arm_name(study, arm) if name == "diff" else type_name(name)
         rows.append([head_cell(label), *(_cell(at.get(m)) for m in COLUMNS), number_cell(gain)])
     caption = (
@@ -178,15 +179,13 @@ def gradient_flow_markdown(folder: Path) -> str:
         CheckpointError: A file of the study is damaged or foreign.
     """
     study = read_gradient_flow_study(folder)
-    lines = [
-        markdown_row(["Statement", "Verdict", "Factor", "95 % interval", "If it holds", "Why"]),
-        markdown_row(["---", "---", "---:", "---:", "---:", "---"]),
-    ]
+    headers = ["Statement", "Verdict", "Factor", "95 % interval", "If it holds", "Why"]
+    rows = []
     for row in _results(study, "judgements"):
         bound = f"below {row['bound']:g}"
         cells = [row["says"], row["verdict"], number(row["mean"], 2), _ends(row), bound]
-        lines.append(markdown_row([*cells, row["why"] or MISSING]))
-    return "\n".join(lines) + "\n"
+        rows.append([*cells, row["why"] or MISSING])
+    return markdown_table(headers, rows, numeric=(2, 3, 4)) + "\n"
 
 
 def pair_name(name: str, baseline: str) -> str:
@@ -235,9 +234,8 @@ def _cell(entry: dict[str, Any] | None, digits: int = 2) -> Cell:
 
 
 def _ends(entry: dict[str, Any], digits: int = 2) -> str:
-    if entry["low"] is None or entry["high"] is None:
-        return "one seed" if len(entry["values"]) == 1 else MISSING
-    return f"{number(entry['low'], digits)} to {number(entry['high'], digits)}"
+    none = "one seed" if len(entry["values"]) == 1 else MISSING
+    return span(entry["low"], entry["high"], digits, none=none)
 
 
 def _steps(study: Study, phase: str) -> str:

@@ -4,6 +4,7 @@ import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from statistics import fmean
 from typing import Any
 
@@ -13,6 +14,8 @@ from diffattn.report.page.wording import brief_names, type_color, type_name
 _GRID = "#e6e6e6"
 # White to one dark hue.
 SEQUENTIAL = [[0.0, "#ffffff"], [0.25, "#c6dbef"], [0.6, "#4292c6"], [1.0, "#08306b"]]
+# Okabe and Ito's palette without grey, which is the baseline's.
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +60,23 @@ def _shown(value: Any, key: str = "") -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None  # JSON has neither NaN nor infinity; plotly leaves a gap
     return value
+
+
+def model_colors(kinds: Mapping[str, str]) -> dict[str, str]:
+    """One colour per model: its attention type's where no other has that type.
+
+    Args:
+        kinds: Attention type by label of the model.
+    """
+    every, grey = list(kinds.values()), type_color("")
+    single = {
+        label: type_color(kind)
+        for label, kind in kinds.items()
+        if every.count(kind) == 1 and type_color(kind) != grey
+    }
+    palette = (type_color(BASELINE), *PALETTE)
+    free = cycle(color for color in palette if color not in single.values())
+    return {label: single.get(label) or next(free) for label in kinds}
 
 
 def layout(x_title: str, y_title: str, **more: Any) -> dict[str, Any]:

@@ -8,9 +8,11 @@ from typing import Any, TypedDict
 
 from diffattn.records.fields import checked
 from diffattn.records.io import read_json, read_jsonl
-from diffattn.records.run import RunRecord, require_schema
+from diffattn.records.run import SCHEMA_VERSION, RunRecord, require_schema
 
 BASELINE = "softmax"
+TEXT_SCHEMA = 2
+"""Of ``results.json`` of a study of models on text."""
 
 
 class _ModelConfig(TypedDict):
@@ -181,14 +183,14 @@ def finite_numbers(value: Any) -> list[float]:
     return value if isinstance(value, list) and all(map(is_number, value)) else []
 
 
-def read_checked(path: Path, kind: Any) -> dict[str, Any]:
+def read_checked(path: Path, kind: Any, schema: int = SCHEMA_VERSION) -> dict[str, Any]:
     """Read one JSON object; check its schema version, and its fields against a ``TypedDict``.
 
     Raises:
         CheckpointError: The file is missing, damaged, of another kind or of another schema version.
     """
     value = read_json(path)
-    require_schema(value, path)
+    require_schema(value, path, schema)
     return dict(checked(kind, value, str(path)))
 
 

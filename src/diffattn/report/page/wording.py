@@ -1,7 +1,7 @@
 """Names, colours, number formats and verdicts, everywhere the same. Plain text throughout."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from diffattn.stats.intervals import Interval
@@ -57,6 +57,8 @@ _TYPE_COLORS = {
 }
 _OTHER_COLOR = "#999999"
 MISSING = "—"
+WHITE_SPACE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
+"""How it is shown in tokens."""
 _LONGEST_SEED = 18
 """Digits of a seed in the name of a run: more are no seed, and beyond 4,300 no number."""
 
@@ -107,12 +109,29 @@ def mebibytes(value: Any) -> str:
     return f"{number(value / 2**20, 1)} MiB" if isinstance(value, int | float) else MISSING
 
 
+def span(
+    low: float | None,
+    high: float | None,
+    digits: int = 4,
+    *,
+    signed: bool = False,
+    none: str = MISSING,
+) -> str:
+    """Both ends of an interval, e.g. ``"−0.10 to 0.20"``; ``none`` if one is missing."""
+    if low is None or high is None:
+        return none
+    return f"{number(low, digits, signed=signed)} to {number(high, digits, signed=signed)}"
+
+
 def ends(interval: Interval, *, signed: bool = False) -> str:
     """Both ends of an interval, or why there are none."""
-    if interval.low is None or interval.high is None:
-        return "none: one seed" if interval.n == 1 else "none"
-    low, high = (number(x, signed=signed) for x in (interval.low, interval.high))
-    return f"{low} to {high}"
+    none = "none: one seed" if interval.n == 1 else "none"
+    return span(interval.low, interval.high, signed=signed, none=none)
+
+
+def p_value(p: float | None) -> str:
+    """Three digits: no test of so few runs knows more."""
+    return "below 0.001" if p is not None and p < 0.001 else number(p, 3)
 
 
 def verdict(difference: Interval) -> str:
@@ -157,7 +176,25 @@ def _run_of(seeds: Sequence[int]) -> str:
     return ", ".join(str(seed) for seed in numbers)
 
 
-def markdown_row(cells: Iterable[str]) -> str:
-    """One row of a Markdown table."""
-    # A bar inside a cell would end it.
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+def one_line(text: str) -> str:
+    """The words with single blanks between them."""
+    return " ".join(text.split())
+
+
+def markdown_table(
+    headers: Sequence[str], rows: Iterable[Iterable[str]], numeric: Container[int] = ()
+) -> str:
+    """A Markdown table, without the end of its last line.
+
+    Args:
+        headers: Of the columns.
+        rows: Cells of each row, one per column.
+        numeric: Indices of the columns that are aligned to the right.
+    """
+    rule = ["---:" if column in numeric else "---" for column in range(len(headers))]
+    return "\n".join(map(_markdown_row, (headers, rule, *rows)))
+
+
+def _markdown_row(cells: Iterable[str]) -> str:
+    # A bar inside a cell would end it, and a line break the row.
+    return "| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in cells) + " |"

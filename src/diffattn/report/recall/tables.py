@@ -19,9 +19,11 @@ from diffattn.report.page.wording import (
     MISSING,
     brief_names,
     count,
-    markdown_row,
+    markdown_table,
     number,
+    p_value,
     plural,
+    span,
     type_name,
 )
 from diffattn.report.recall.files import read_recall_study
@@ -122,7 +124,7 @@ def _tests(tests: list[dict[str, Any]], caption: str) -> Table:
     rows = [
         [
             head_cell(" and ".join(map(type_name, test["types"]))),
-            *(number_cell(_p_value(test[key])) for key in _TESTS),
+            *(number_cell(p_value(test[key])) for key in _TESTS),
         ]
         for test in tests
     ]
@@ -267,16 +269,16 @@ def recall_markdown(study: Path) -> str:
         CheckpointError: A file of the study is damaged or foreign.
     """
     results = read_recall_study(study).results or {"tasks": {}}
-    lines = [
-        "| Task | Model | Learning rate | Solved | 95 % interval | Median step (range) "
-        "| Holm's p to softmax: share, steps | Test accuracy | Guess | Runs |",
-        "| --- | --- | ---: | ---: | ---: | ---: | --- | --- | ---: | --- |",
-    ]
+    headers = [
+        "Task", "Model", "Learning rate", "Solved", "95 % interval", "Median step (range)",
+        "Holm's p to softmax: share, steps", "Test accuracy", "Guess", "Runs",
+    ]  # fmt: skip
+    rows = []
     for task, entry in results["tasks"].items():
         p_values: dict[str, str] = {}
         for test in (*entry["tests"], *entry["control_tests"]):
             if BASELINE in test["types"]:
-                adjusted = ", ".join(_p_value(test[f"{name}_holm"]) for name in _BY_TEST)
+                adjusted = ", ".join(p_value(test[f"{name}_holm"]) for name in _BY_TEST)
                 p_values |= dict.fromkeys(test["types"], adjusted)
         p_values.pop(BASELINE, None)
         for name, summary in {**entry["types"], **entry["controls"]}.items():
@@ -289,13 +291,8 @@ def recall_markdown(study: Path) -> str:
                 number(entry["ceilings"].get("pairs"), 3),
                 ", ".join(brief_names(summary["runs"])),
             ]
-            lines.append(markdown_row(cells))
-    return "\n".join(lines) + "\n"
-
-
-def _p_value(p: float) -> str:
-    """Three digits: no test of so few runs knows more."""
-    return "below 0.001" if p < 0.001 else number(p, 3)
+            rows.append(cells)
+    return markdown_table(headers, rows, numeric=(2, 3, 4, 5, 8)) + "\n"
 
 
 def _spread(solved: Sequence[int | None], most: int) -> str:
@@ -311,7 +308,7 @@ def _spread(solved: Sequence[int | None], most: int) -> str:
 
 
 def _range(values: Sequence[float]) -> str:
-    return f"{number(min(values), 3)} to {number(max(values), 3)}"
+    return span(min(values), max(values), 3)
 
 
 def settings_table(study: Study) -> Table:
@@ -343,7 +340,7 @@ def _solved(summary: dict[str, Any]) -> list[str]:
     return [
         f"{summary['learning_rate']:g}",
         f"{summary['solved']} of {summary['trials']}",
-        f"{number(share['low'], 2)} to {number(share['high'], 2)}",
+        span(share["low"], share["high"], 2),
         _spread(summary["solved_steps"], max(summary["steps"])),
     ]
 

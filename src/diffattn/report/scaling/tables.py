@@ -12,7 +12,7 @@ from diffattn.report.page.tables import (
     type_cell,
     word_cell,
 )
-from diffattn.report.page.wording import MISSING, count, markdown_row, number, type_name
+from diffattn.report.page.wording import MISSING, count, markdown_table, number, span, type_name
 from diffattn.report.paper import scaling_curves
 from diffattn.report.scaling.files import AXES, read_scaling_study
 from diffattn.stats.scaling import drawn, equivalence_of, fits_of
@@ -28,7 +28,7 @@ def loss_table(of: dict[str, Any], axis: str) -> Table:
     for name, of_type in of["types"].items():
         row = [type_cell(name)]
         for point in of_type["points"]:
-            ends = _ends(point["loss"], 3)
+            ends = span(point["loss"]["low"], point["loss"]["high"], 3, none="no interval")
             note = f"{ends}; {count(point['parameters'])}" if axis == "parameters" else ends
             row.append(number_cell(number(point["loss"]["mean"], 3), point["runs"], note=note))
         rows.append(row)
@@ -47,7 +47,7 @@ def fit_table(of: dict[str, Any], axis: str) -> Table:
         fit = of_type["fit"]
         cells = [
             number_cell(_short(fit["parameters"][part]["mean"]),
-                        note=_ends(fit["parameters"][part], None))
+                        note=_ends(fit["parameters"][part]))
             if part in fit["parameters"] else number_cell(MISSING)
             for part in PARTS
         ]  # fmt: skip
@@ -97,7 +97,7 @@ def published_fits() -> Table:
             row = [type_cell(name), word_cell(curves.unit)]
             for part, printed in zip(PARTS, curves.curves[name], strict=True):
                 ends = fit["parameters"][part]
-                note = f"plotted: {printed:g}; interval {_ends(ends, None)}"
+                note = f"plotted: {printed:g}; interval {_ends(ends)}"
                 row.append(number_cell(_short(ends["mean"]), note=note))
             row += [number_cell(number(fit["r2"], 3)), number_cell(number(fit["max_error"], 3))]
             rows.append(row)
@@ -161,10 +161,10 @@ def scaling_markdown(folder: Path) -> str:
     """
     study = read_scaling_study(folder)
     headers = ["Over", "Model", "a", "b", "c", "Read at", "Share of the Transformer's", "95 %"]
-    lines = [markdown_row(headers), markdown_row(["---", "---", *["---:"] * 6])]
+    rows: list[list[str]] = []
     for axis in AXES if study.results else ():
-        lines += map(markdown_row, _markdown_rows(axes_of(study)[axis], axis))
-    return "\n".join(lines) + "\n"
+        rows += _markdown_rows(axes_of(study)[axis], axis)
+    return markdown_table(headers, rows, numeric=range(2, 8)) + "\n"
 
 
 def axes_of(study: Study) -> dict[str, Any]:
@@ -207,14 +207,11 @@ def _short(value: float) -> str:
     return f"{value:.4g}".replace("-", "−")
 
 
-def _ends(of: dict[str, Any], digits: int | None) -> str:
+def _ends(of: dict[str, Any]) -> str:
     if of["low"] is None or of["high"] is None:
         return "no interval"
-    low, high = (
-        _short(of[end]) if digits is None else number(of[end], digits) for end in ("low", "high")
-    )
-    return f"{low} to {high}"
+    return f"{_short(of['low'])} to {_short(of['high'])}"
 
 
 def _with_ends(of: dict[str, Any] | None) -> str:
-    return MISSING if of is None else f"{_short(of['mean'])} ({_ends(of, None)})"
+    return MISSING if of is None else f"{_short(of['mean'])} ({_ends(of)})"

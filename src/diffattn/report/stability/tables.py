@@ -14,7 +14,14 @@ from diffattn.report.page.tables import (
     type_cell,
     word_cell,
 )
-from diffattn.report.page.wording import MISSING, NO_ATTENTION, markdown_row, number, type_name
+from diffattn.report.page.wording import (
+    NO_ATTENTION,
+    markdown_table,
+    number,
+    p_value,
+    span,
+    type_name,
+)
 from diffattn.report.stability.files import METRICS, read_stability_study
 
 
@@ -69,8 +76,8 @@ def difference_table(study: Study, overall: bool, against_floor: bool = False) -
                 *([] if overall else [number_cell(f"{entry['learning_rate']:g}")]),
                 number_cell(number(entry["mean"], 4, signed=True)),
                 number_cell(_ends(entry, signed=True)),
-                number_cell(_p(entry["p_value"])),
-                number_cell(_p(entry["p_holm"])),
+                number_cell(p_value(entry["p_value"])),
+                number_cell(p_value(entry["p_holm"])),
             ]
         )
     headers = ["Models", "Measure", *([] if overall else ["Rate"]), "Difference", "95 % interval"]
@@ -97,7 +104,7 @@ def stability_markdown(folder: Path) -> str:
     """
     study = read_stability_study(folder)
     headers = ["Model", "Learning rate", "Diverged", *list(METRICS.values())[:4]]
-    lines = [markdown_row(headers), markdown_row(["---", *["---:"] * 6])]
+    rows = []
     for name, of_type in _types(study).items():
         for at in of_type["rates"]:
             cells = [
@@ -106,8 +113,8 @@ def stability_markdown(folder: Path) -> str:
                 f"{sum(at['diverged'])} of {len(at['runs'])}",
                 *(_with_ends(at[metric]) for metric in list(METRICS)[:4]),
             ]
-            lines.append(markdown_row(cells))
-    return "\n".join(lines) + "\n"
+            rows.append(cells)
+    return markdown_table(headers, rows, numeric=range(1, 7)) + "\n"
 
 
 def _types(study: Study) -> dict[str, Any]:
@@ -123,18 +130,9 @@ def _when(step: int | None) -> str:
 
 
 def _ends(entry: dict[str, Any], *, signed: bool = False) -> str:
-    if entry["low"] is None or entry["high"] is None:
-        return "one seed"
-    low, high = (number(entry[end], 3, signed=signed) for end in ("low", "high"))
-    return f"{low} to {high}"
+    return span(entry["low"], entry["high"], 3, signed=signed, none="one seed")
 
 
 def _with_ends(entry: dict[str, Any]) -> str:
     text = number(entry["mean"], 3)
     return text if entry["low"] is None else f"{text} ({_ends(entry)})"
-
-
-def _p(p: float | None) -> str:
-    if p is None:
-        return MISSING
-    return "below 0.001" if p < 0.001 else number(p, 3)

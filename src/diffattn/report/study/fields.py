@@ -16,8 +16,6 @@ class StudyInfo(TypedDict):
     kind: NotRequired[str]
     """``"ablations"`` or ``"rank"``; without, the matched comparison."""
     variants: NotRequired[list[str]]
-    types: NotRequired[list[str]]
-    """What version 1 has for ``variants``."""
     seeds: list[int]
     fewer_seeds: NotRequired[int]
     """How many of them ablations and other matches have; default: all."""

@@ -10,18 +10,20 @@ from diffattn.errors import CheckpointError
 from diffattn.records.fields import checked
 from diffattn.records.io import read_json
 from diffattn.records.run import require_schema
-from diffattn.report.page.runs import Study, StudyRun, is_number, read_checked, read_runs, run_gaps
+from diffattn.report.page.runs import (
+    TEXT_SCHEMA,
+    Study,
+    StudyRun,
+    is_number,
+    read_checked,
+    read_runs,
+    run_gaps,
+)
 from diffattn.report.page.wording import NO_ATTENTION, TYPE_NAMES, brief_names, listing, plural
 from diffattn.report.study.fields import Costs, Maps, StudyInfo, StudyResults
 
-RESULTS_SCHEMA = 2
-"""Of ``results.json``, and the version of the protocol behind it."""
 ROW_KINDS = {"ablations": "ablations", "rank": "rank and λ_init of Shared DIFF"}
 """Kinds of study that test rows together, besides the matched comparison, in words."""
-OLDER_PROTOCOL = (
-    "The recorded study follows version 1 of the protocol, which had no controls and one learning "
-    "rate for all models: no difference in it can be read as an effect of attention."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +38,6 @@ class TextStudy(Study):
     """Those at the common learning rate, where it is not the best."""
     sweep_runs: tuple[StudyRun, ...] = ()
     """Those that chose the learning rates."""
-    foreign_protocol: bool = False
-    """Whether the results are there, and of a protocol version that is not shown."""
 
     @property
     def types(self) -> list[str]:
@@ -75,20 +75,12 @@ def read_study(folder: Path) -> TextStudy:
     runs = read_runs(folder, shared_costs)
     _require_one_of_each(folder, runs)
     results = maps = None
-    path = folder / "results.json"
-    has_results = path.exists()
-    if has_results:
+    if (folder / "results.json").exists():
+        path = folder / "results.json"
         results = checked_results(read_json(path), path)
     if (folder / "maps.json").exists():
         maps = read_checked(folder / "maps.json", Maps)
-    study = assembled(
-        info,
-        runs,
-        results,
-        folder / "study.json",
-        maps=maps,
-        foreign_protocol=has_results and results is None,
-    )
+    study = assembled(info, runs, results, folder / "study.json", maps=maps)
     return _with_gaps(study, [run for run in runs if run not in study.all_runs])
 
 
@@ -111,8 +103,8 @@ def assembled(
     Raises:
         CheckpointError: ``info`` names no variants.
     """
-    listed = info.get("variants") or info.get("types") or ()
-    variants = tuple(dict.fromkeys([*listed, *(results["variants"] if results else ())]))
+    counted = results["variants"] if results else ()
+    variants = tuple(dict.fromkeys([*info.get("variants", ()), *counted]))
     if not variants:
         raise CheckpointError(f"{path}: must hold variants, the names of the models, got none.")
     places = {run.name: place for run in runs if (place := _place(run.name, variants, info))}
@@ -135,16 +127,14 @@ def assembled(
     )
 
 
-def checked_results(value: dict[str, Any], path: Path) -> dict[str, Any] | None:
-    """``results.json``; ``None`` if it is of version 1 of the protocol, which is not shown.
+def checked_results(value: dict[str, Any], path: Path) -> dict[str, Any]:
+    """``results.json`` with its fields checked.
 
     Raises:
         CheckpointError: It is of another kind or schema version, or does not name the run, or the
             pair of runs, of every value.
     """
-    if value.get("schema") == 1:
-        return None
-    require_schema(value, path, RESULTS_SCHEMA)
+    require_schema(value, path, TEXT_SCHEMA)
     results: dict[str, Any] = dict(checked(StudyResults, value, str(path)))
     for name, entry in results["variants"].items():
         for group in entry["at"].values():
@@ -231,10 +221,11 @@ def _file_gaps(study: TextStudy) -> list[str]:
     if study.maps is None:
         gaps.append("maps.json is missing: no attention maps are shown.")
     if study.results is None:
-        why = "results.json is missing: the study has not finished."
-        if study.foreign_protocol:
-            why = "results.json follows version 1 of the protocol and is not shown."
-        return [*gaps, f"{why} Means and intervals are computed here from the finished runs."]
+        return [
+            *gaps,
+            "results.json is missing: the study has not finished. Means and intervals are "
+            "computed here from the finished runs.",
+        ]
     if not study.results.get("complete", True):
         gaps.append("results.json says that the study is not complete.")
     measured = {run.name: run.result("validation_loss") for run in study.all_runs if has_loss(run)}

@@ -8,7 +8,7 @@ import numpy as np
 from diffattn.errors import CheckpointError
 from diffattn.report.page.charts import SEQUENTIAL, Chart, layout
 from diffattn.report.page.runs import BASELINE, Study, is_number
-from diffattn.report.page.wording import listing, number, type_name
+from diffattn.report.page.wording import WHITE_SPACE, listing, number, type_name
 
 _HEIGHT = 430
 _MAX_LABEL = 9
@@ -31,7 +31,6 @@ _COLORBAR = {
     "tickfont": {"size": 10},
     "nticks": 5,
 }
-_VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 
 
 def attention_maps(study: Study, prefix: str) -> dict[str, Any] | None:
@@ -175,7 +174,7 @@ def _lam(entry: dict[str, Any]) -> str:
 
 def _visible(token: Any, longest: int | None = None) -> str:
     """A token with its white space made visible."""
-    text = str(token).translate(_VISIBLE) or "∅"
+    text = str(token).translate(WHITE_SPACE) or "∅"
     if longest is not None and len(text) > longest:
         text = text[: longest - 1] + "…"
     return text

@@ -8,8 +8,9 @@ from diffattn.report.page.wording import (
     brief_names,
     count,
     ends,
-    markdown_row,
+    markdown_table,
     number,
+    one_line,
     type_name,
 )
 from diffattn.report.study.files import TextStudy, read_study
@@ -52,11 +53,11 @@ def study_markdown(folder: Path) -> str:
     if others:
         tables.insert(1, _others(study, others))
     sentence = (study.results or {}).get("verdict")
-    head = [_one_line(sentence["sentence"])] if sentence else []
-    return "\n\n".join([*head, *("\n".join(rows) for rows in tables)]) + "\n"
+    head = [one_line(sentence["sentence"])] if sentence else []
+    return "\n\n".join([*head, *tables]) + "\n"
 
 
-def _types(study: TextStudy, shown: list[Variant], at: str) -> list[str]:
+def _types(study: TextStudy, shown: list[Variant], at: str) -> str:
     level = f"{level_of(study)} interval"
     with_rate = any(variant.common is not None for variant in shown)
     with_none = NO_ATTENTION in study.variants
@@ -64,7 +65,6 @@ def _types(study: TextStudy, shown: list[Variant], at: str) -> list[str]:
     if with_none:
         headers += ["To no attention", level]
     headers += [f"{AT[at].capitalize()} rate"] * with_rate + ["Verdict", "Runs"]
-    align = ["---", *["---:"] * (len(headers) - 3), "---", "---"]
     rows = []
     for variant in shown:
         group = group_at(variant, at)
@@ -75,14 +75,13 @@ def _types(study: TextStudy, shown: list[Variant], at: str) -> list[str]:
         cells += [rate_name(group.learning_rate if group else None)] * with_rate
         cells += [_verdict(study, variant.name, BASELINE, at), _runs(group)]
         rows.append(cells)
-    return _lines(headers, align, rows)
+    return markdown_table(headers, rows, numeric=range(1, len(headers) - 2))
 
 
-def _others(study: TextStudy, shown: list[Variant]) -> list[str]:
+def _others(study: TextStudy, shown: list[Variant]) -> str:
     level = f"{level_of(study)} interval"
     headers = ["Control, ablation or match", "Parameters", "Validation loss", level]
     headers += ["Compared with", "Difference", level, "Verdict", "Runs"]
-    align = ["---", "---:", "---:", "---:", "---", "---:", "---:", "---", "---"]
     rows = []
     for variant in shown:
         baseline = baseline_of(study, variant.name)
@@ -91,15 +90,7 @@ def _others(study: TextStudy, shown: list[Variant]) -> list[str]:
         cells += _change(study, variant.name, baseline, "best")
         cells += [_verdict(study, variant.name, baseline, "best"), _runs(variant.best)]
         rows.append(cells)
-    return _lines(headers, align, rows)
-
-
-def _lines(headers: list[str], align: list[str], rows: list[list[str]]) -> list[str]:
-    return [
-        markdown_row(map(_one_line, headers)),
-        markdown_row(align),
-        *(markdown_row(map(_one_line, cells)) for cells in rows),
-    ]
+    return markdown_table(headers, rows, numeric=(1, 2, 3, 5, 6))
 
 
 def _loss(group: Group | None) -> list[str]:
@@ -124,8 +115,3 @@ def _verdict(study: TextStudy, name: str, baseline: str | None, at: str) -> str:
 
 def _runs(group: Group | None) -> str:
     return ", ".join(brief_names(group.loss.runs)) if group else "no finished run"
-
-
-def _one_line(text: str) -> str:
-    """A line break would end a row of a table."""
-    return " ".join(text.split())

@@ -18,7 +18,7 @@ from diffattn.report.page.wording import (
     type_name,
 )
 from diffattn.report.study.charts import budget_chart, difference_chart, lambda_chart, loss_chart
-from diffattn.report.study.files import OLDER_PROTOCOL, TextStudy
+from diffattn.report.study.files import TextStudy
 from diffattn.report.study.map_charts import attention_maps
 from diffattn.report.study.parts import parts_section
 from diffattn.report.study.rates import rates_section
@@ -87,7 +87,7 @@ def study_page(study: TextStudy, prefix: str = "") -> dict[str, Any]:
         "prefix": prefix,
         "verdict": _verdict(study),
         "lead": _lead(study),
-        "statement": "" if study.foreign_protocol else statement(study),
+        "statement": statement(study),
         "gaps": study.gaps,
         "results": results_table(study),
         "rows": rows_table(study),
@@ -115,16 +115,13 @@ def study_page(study: TextStudy, prefix: str = "") -> dict[str, Any]:
     }
 
 
-def published_study(study: TextStudy, published: TextStudy | None) -> dict[str, Any]:
+def published_study(study: TextStudy, published: TextStudy) -> dict[str, Any]:
     """Another study beside the user's, with its own provenance.
 
     Args:
         study: The user's.
-        published: The other; ``None`` if it is of a protocol version that is not shown.
+        published: The other.
     """
-    if published is None:
-        lead = f"{OLDER_PROTOCOL} It is not shown beside this one."
-        return {"lead": lead, "together": None, "study": None}
     first = published.runs[0].record if published.runs else None
     where = (first.hardware.get("processor") if first else None) or "an unrecorded machine"
     commit = ((first.commit if first else None) or "not recorded")[:12]
@@ -145,9 +142,6 @@ def published_study(study: TextStudy, published: TextStudy | None) -> dict[str, 
 
 def _verdict(study: TextStudy) -> dict[str, Any]:
     """The sentence that a page starts with, whether it says something, and why not."""
-    if study.foreign_protocol:
-        sentence = f"No verdict. {OLDER_PROTOCOL}"
-        return {"sentence": sentence, "informative": False, "reasons": []}
     if study.results is None:
         sentence = "No verdict yet: the study has not finished."
         return {"sentence": sentence, "informative": False, "reasons": []}

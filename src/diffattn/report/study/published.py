@@ -49,14 +49,11 @@ def study_summary(folder: Path) -> dict[str, Any]:
         Contents of a JSON file that :func:`read_published` reads.
 
     Raises:
-        CheckpointError: The study has not finished, or is of a protocol version that is not shown.
+        CheckpointError: The study has not finished, or is of another schema version.
     """
     study = read_study(folder)
     if study.results is None:
-        raise CheckpointError(
-            f"{folder}: must hold the results of a finished study, of the protocol version that "
-            "is shown, got none."
-        )
+        raise CheckpointError(f"{folder}: must hold the results of a finished study, got none.")
     runs = []
     for name in shown_in_charts(study):
         for run in study.runs_of(name):
@@ -79,25 +76,19 @@ def study_summary(folder: Path) -> dict[str, Any]:
     }
 
 
-def read_published(path: Path) -> TextStudy | None:
+def read_published(path: Path) -> TextStudy:
     """Read a study that is shown beside another.
 
     Args:
         path: A study folder, or the file of a :func:`study_summary`.
 
-    Returns:
-        The study; ``None`` if it is of a protocol version that is not shown.
-
     Raises:
         CheckpointError: A file is damaged, of another kind or of another schema version.
     """
     if not path.is_file():
-        whole = read_study(path)
-        return None if whole.foreign_protocol else whole
+        return read_study(path)
     value = read_checked(path, _Published)
     results = checked_results(value["results"], path)
-    if results is None:
-        return None
     runs = [StudyRun(**entry) for entry in value["runs"]]
     for run in runs:
         require_attention_type(run.record, path)

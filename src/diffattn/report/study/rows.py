@@ -9,8 +9,8 @@ from diffattn.report.page.tables import (
     type_cell,
     word_cell,
 )
-from diffattn.report.page.wording import MISSING, count, number, ratio, type_name
-from diffattn.report.paper import TABLE_6
+from diffattn.report.page.wording import MISSING, count, number, p_value, ratio, type_name
+from diffattn.report.paper import table_6
 from diffattn.report.study.charts import difference_bars
 from diffattn.report.study.files import TextStudy
 from diffattn.report.study.summary import Variant, difference, in_words, rows_of, variants_of
@@ -39,7 +39,7 @@ def rows_table(study: TextStudy) -> Table | None:
             loss_cell(variant.best),
             word_cell(type_name(row["baseline"])),
             difference_cell(study, variant, row["baseline"], "best"),
-            number_cell(_p(row["p_holm"]), note=f"{_p(row['p'])} alone"),
+            number_cell(p_value(row["p_holm"]), note=f"{p_value(row['p'])} alone"),
         ]
         if printed:
             of_paper = _printed(variant.name, row["baseline"])
@@ -76,9 +76,8 @@ def rows_chart(study: TextStudy, element_id: str) -> Chart | None:
 
 def _printed(variant: str, baseline: str) -> float | None:
     """The difference of two losses of Table 6."""
-    if variant not in TABLE_6 or baseline not in TABLE_6:
-        return None
-    return TABLE_6[variant] - TABLE_6[baseline]
+    losses = table_6()
+    return losses[variant] - losses[baseline] if {variant, baseline} <= losses.keys() else None
 
 
 def _attention_cell(variant: Variant, v1: Variant | None) -> Cell:
@@ -88,9 +87,3 @@ def _attention_cell(variant: Variant, v1: Variant | None) -> Cell:
     if variant.name.startswith("shared_diff") and own is not None and other is not None:
         note += ": above break-even" if own > other else ""
     return number_cell(count(own), note=note)
-
-
-def _p(p: float | None) -> str:
-    if p is None:
-        return MISSING
-    return "< 0.001" if p < 0.001 else number(p, 3)

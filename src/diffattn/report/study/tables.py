@@ -24,6 +24,7 @@ from diffattn.report.page.wording import (
     number,
     plural,
     ratio,
+    span,
     type_name,
     verdict,
 )
@@ -222,7 +223,7 @@ def lambda_table(study: TextStudy) -> Table | None:
             values = [_lam(run)[layer] for run in runs if layer < len(_lam(run))]
             text, spread = number(fmean(values), 3) if values else MISSING, ""
             if len(values) > 1:
-                spread = f"{number(min(values), 3)} to {number(max(values), 3)}"
+                spread = span(min(values), max(values), 3)
             row.append(number_cell(text, [run.name for run in runs], note=spread))
         rows.append(row)
     used = [run_cell(brief_names(run.name for run in runs)) for runs in columns.values()]

@@ -2,7 +2,8 @@
 
 import unicodedata
 
-_WHITE_SPACE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
+from diffattn.report.page.wording import WHITE_SPACE
+
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"}
 _COMBINING = {"Mn", "Mc", "Me"}
 _CARRIER = "◌"
@@ -32,9 +33,9 @@ def ends_line(piece: str | bytes) -> bool:
 
 
 def _shown_character(character: str) -> str:
-    if character in _WHITE_SPACE:
-        return _WHITE_SPACE[character]
     code = ord(character)
+    if code in WHITE_SPACE:
+        return WHITE_SPACE[code]
     if code < 0x20:
         return chr(0x2400 + code)  # its picture
     if code == 0x7F:
