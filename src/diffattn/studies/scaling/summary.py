@@ -1,7 +1,6 @@
 """From finished runs to the scaling study's fits, and where one type does what another needs."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from diffattn.models.accounting import parameter_count
@@ -107,15 +106,14 @@ def _point(
     budget: float,
 ) -> dict[str, Any]:
     runs = [config.run_name(name, width, budget, seed) for seed in config.seeds]
-    loss = asdict(mean_interval([losses[run] for run in runs]))
+    values = [losses[run] for run in runs]
     parameters, tokens = parameter_count(models[name, width]), config.tokens_at(budget)
     return {
         "x": parameters if axis == "parameters" else tokens,
         "parameters": parameters,
         "tokens": tokens,
         "runs": runs,
-        "loss": {"values": [losses[run] for run in runs]}
-        | {key: loss[key] for key in ("mean", "low", "high", "level")},
+        "loss": {"values": values, **mean_interval(values).recorded()},
     }
 
 

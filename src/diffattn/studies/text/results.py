@@ -1,7 +1,6 @@
 """From the records of finished runs to the comparison's results: pure functions."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from diffattn.models.accounting import (
@@ -190,6 +189,4 @@ def _mean(values: list[float]) -> dict[str, Any]:
 
 
 def _ends(interval: Interval) -> dict[str, Any]:
-    values = asdict(interval)
-    values.pop("method")
-    return values
+    return interval.recorded() | {"n": interval.n}
