@@ -12,9 +12,10 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.recipes.gradient_flow import GRADIENT_FLOW
 from diffattn.records.io import read_json
-from diffattn.studies.gradient_flow.config import BASE, OF_ARMS, OF_BASE
+from diffattn.report.gradient_flow.files import BASE, NULL
+from diffattn.studies.gradient_flow.config import OF_ARMS, OF_BASE
 from diffattn.studies.gradient_flow.reproduce import gradient_flow_study, reproduce_gradient_flow
-from diffattn.studies.gradient_flow.summary import MATRICES, NULL, gradient_flow_results
+from diffattn.studies.gradient_flow.summary import MATRICES, gradient_flow_results
 from diffattn.studies.gradient_flow.verdict import DRIFT, LEVEL, judged
 
 

@@ -8,8 +8,9 @@ from diffattn.records.fields import AtLeast, short
 from diffattn.report.page.runs import Study, read_checked, runs_by_name, study_of_runs
 
 BASE = "base"
+"""The arm that changes nothing."""
 NULL = "other seed"
-"""Instead of a type: the baseline itself with the next seed."""
+"""In place of a type: the baseline itself with the next seed."""
 
 
 class _Settings(TypedDict):

@@ -5,10 +5,11 @@ from typing import Any
 
 from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.report.page.wording import BLIND_SECOND
 from diffattn.stats.intervals import mean_interval
 from diffattn.stats.scaling import equivalence_of, fits_of
 from diffattn.studies.limits import heads_below, spread
-from diffattn.studies.scaling.config import BLIND_SECOND, FORM, SECOND_FORM, ScalingStudyConfig
+from diffattn.studies.scaling.config import FORM, SECOND_FORM, ScalingStudyConfig
 from diffattn.studies.scaling.verdict import verdict
 from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS
 

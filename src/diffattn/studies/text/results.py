@@ -8,6 +8,7 @@ from diffattn.models.accounting import (
     flops_per_token,
     parameter_count,
 )
+from diffattn.report.page.wording import IMITATIONS
 from diffattn.stats.intervals import Interval, mean_interval
 from diffattn.stats.paired import paired_difference
 from diffattn.studies.text.comparison import (
@@ -18,7 +19,7 @@ from diffattn.studies.text.comparison import (
     trial_name,
 )
 from diffattn.studies.text.rows import compared_rows
-from diffattn.studies.variants import BASELINE, FLOOR, IMITATIONS, VARIANTS
+from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS
 from diffattn.studies.workers import Member
 from diffattn.training.config import RunConfig
 
