@@ -25,6 +25,7 @@ class _Plan(NamedTuple):
 
     config: Any
     run: Callable[..., Path]
+    """Wants ``out``, the study folder, and how it is to be run."""
     folder: Path
     """Where it lies unless said otherwise."""
     total: int
@@ -153,7 +154,7 @@ def reproduce(
             out or Path("runs") / f"all-{scale}",
             () if only is None else tuple(name.strip() for name in only.split(",")),
             plan=partial(_plan, seeds=numbers, match=match, settings=settings),
-            run=partial(run_study, seeds=numbers, match=match, workers=workers),
+            run=partial(run_study, workers=workers),
             first_seed=numbers is None,
             dry_run=dry_run,
             json_=json_,
@@ -168,9 +169,7 @@ def reproduce(
     from diffattn.report.build import markdown_results
 
     folder = out or plan.folder
-    report = run_study(
-        plan, scale, folder, seeds=numbers, match=match, workers=workers, reuse=reuse or ()
-    )
+    report = run_study(plan, folder, workers=workers, reuse=reuse or ())
     if json_:
         typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
     else:
@@ -178,14 +177,7 @@ def reproduce(
 
 
 def run_study(
-    plan: _Plan,
-    scale: str,
-    folder: Path,
-    *,
-    seeds: tuple[int, ...] | None,
-    match: str,
-    workers: int | None,
-    reuse: Sequence[Path] = (),
+    plan: _Plan, folder: Path, *, workers: int | None, reuse: Sequence[Path] = ()
 ) -> Path:
     """Run one study, with its progress; the path of its page."""
     from diffattn.cli.screen.progress import RunsProgress
@@ -195,7 +187,7 @@ def run_study(
     of_comparisons = {"reuse": reuse} if reuse else {}
     with RunsProgress(plan.total, done, plan.steps_of) as progress:
         return plan.run(
-            scale, out=folder, seeds=seeds, match=match, workers=workers,
+            out=folder, workers=workers,
             on_message=progress.on_message, on_progress=progress.on_progress, **of_comparisons,
         )  # fmt: skip
 
@@ -211,11 +203,14 @@ def _plan(
 ) -> _Plan:
     runs = Path("runs")
     config: Any
+    run: Callable[..., Path]
     if _CONFIGS[study] == "ComparisonConfig":
         from diffattn.studies.text import reproduce as text
 
         config = text.comparison(scale, kind=study, seeds=seeds, settings=settings, match=match)
-        run = partial(text.reproduce, kind=study, settings=settings)
+        run = partial(
+            text.reproduce, scale, kind=study, seeds=seeds, settings=settings, match=match
+        )
         folder = runs / text.study_name(scale, study)
         return _Plan(config, run, folder, config.total_steps(), config.steps_of)
     folder = runs / f"{study}-{scale}"
@@ -223,27 +218,25 @@ def _plan(
         from diffattn.studies.recall import reproduce as recall
 
         config = recall.recall_study(scale, seeds=seeds, match=match)
+        run = partial(recall.reproduce_recall, scale, seeds=seeds, match=match)
         # A run that solves its task ends early, so the time left is an upper bound.
         steps = max(task.train.num_steps for task in config.tasks)
-        total = config.num_runs() * steps
-        return _Plan(config, recall.reproduce_recall, folder, total, lambda run: steps)
+        return _Plan(config, run, folder, config.num_runs() * steps, lambda name: steps)
     if study == "scaling":
         from diffattn.studies.scaling import reproduce as scaling
 
         config = scaling.scaling_study(scale, seeds=seeds, settings=settings, match=match)
-        run = partial(scaling.reproduce_scaling, settings=settings, extrapolate=extrapolate)
-        steps_by_run = {m.config.name: m.config.train.num_steps for m in config.members()}
-        total = sum(steps_by_run.values())
-        return _Plan(config, run, folder, total, lambda run: steps_by_run.get(run, 0))
-    if study == "stability":
+        run = partial(scaling.reproduce_scaling, config, extrapolate=extrapolate)
+    elif study == "stability":
         from diffattn.studies.stability import reproduce as stability
 
         config = stability.stability_study(scale, seeds=seeds, settings=settings, match=match)
-        run = partial(stability.reproduce_stability, settings=settings)
+        run = partial(stability.reproduce_stability, config)
     else:
         from diffattn.studies.gradient_flow import reproduce as gradients
 
         config = gradients.gradient_flow_study(scale, seeds=seeds, settings=settings, match=match)
-        run = partial(gradients.reproduce_gradient_flow, settings=settings)
-    steps = config.base.train.num_steps
-    return _Plan(config, run, folder, len(config.members()) * steps, lambda run: steps)
+        run = partial(gradients.reproduce_gradient_flow, config)
+    steps_by_run = {m.config.name: m.config.train.num_steps for m in config.members()}
+    total = sum(steps_by_run.values())
+    return _Plan(config, run, folder, total, lambda name: steps_by_run.get(name, 0))

@@ -26,7 +26,7 @@ def reproduce_all(
         folder: Holds one folder per stage, ``results.json`` and ``report.html``.
         only: Names of stages. Default: all.
         plan: Of a study and its scale, with its seeds.
-        run: Runs a plan at a scale in a folder, with its seeds.
+        run: Runs a plan in a folder.
         first_seed: Whether no seeds were asked for, so that few-minute scales take the first alone.
         dry_run: Print the resolved configurations and stop.
         json_: Print ``results.json`` at the end.
@@ -53,7 +53,7 @@ def reproduce_all(
         if name in plans:
             others = [folder / x for x in MEMBERS if name in MEMBERS and x != name]
             reuse = [other for other in others if (other / "study.json").exists()]
-            run(plans[name], scale_of(name, scale), folder / name, reuse=reuse, **seeds)
+            run(plans[name], folder / name, reuse=reuse)
         elif name == ANALYSIS:
             with ItemProgress(4) as items:
                 analyse_models(

@@ -22,6 +22,10 @@ class Interval:
     n: int
     method: str
 
+    def recorded(self) -> dict[str, float | None]:
+        """What every record says of it."""
+        return {"mean": self.mean, "low": self.low, "high": self.high, "level": self.level}
+
 
 def mean_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> Interval:
     r"""Two-sided Student-t interval of the mean of independent values.

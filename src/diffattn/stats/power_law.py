@@ -60,17 +60,10 @@ class PowerLaw:
 
     def interval(self, name: str, level: float = 0.95) -> Interval:
         """Student-t interval of one parameter, by the delta method."""
-        which = np.array([float(other == name) for other in FORMS[self.form]])
-        return self._interval(self.parameters[name], self.spread(which), level)
-
-    def interval_at(self, x: float, level: float = 0.95) -> Interval:
-        """Student-t interval of the law at one ``x``, by the delta method."""
-        return self._interval(float(self.predict(x)), self.spread_at(x), level)
-
-    def _interval(self, value: float, spread: float | None, level: float) -> Interval:
         if not 0 < level < 1:
             raise ConfigError(f"PowerLaw: level must be in (0, 1), got {level}.")
-        n = len(self.y)
+        which = np.array([float(other == name) for other in FORMS[self.form]])
+        value, spread, n = self.parameters[name], self.spread(which), len(self.y)
         if spread is None:
             return Interval(value, None, None, level, n, "none: no more points than parameters")
         half = t_quantile((1 + level) / 2, self.degrees_of_freedom) * spread

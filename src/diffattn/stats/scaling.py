@@ -1,7 +1,6 @@
 """Laws through the losses of several models, and where one does what another needs more for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -59,7 +58,7 @@ def fits_of(
             continue
         laws[name] = law
         entries[name] = entry | {
-            "parameters": {part: _ends(law.interval(part)) for part in FORMS[form]},
+            "parameters": {part: law.interval(part).recorded() for part in FORMS[form]},
             "r2": law.r2,
             "max_error": law.max_error,
         }
@@ -109,7 +108,7 @@ def equivalence_of(
         found = equivalent(x, laws[name], laws[baseline], extrapolate=extrapolate)
     except ConfigError as error:
         return entry | {"refused": _reason(error)}
-    ends = _ends(found.ratio)
+    ends = found.ratio.recorded()
     return entry | {
         "other_x": found.other_x,
         "loss": found.loss,
@@ -117,11 +116,6 @@ def equivalence_of(
         **ends,
         "extrapolated": found.extrapolated,
     }
-
-
-def _ends(interval: Any) -> dict[str, Any]:
-    fields = asdict(interval)
-    return {name: fields[name] for name in ("mean", "low", "high", "level")}
 
 
 def _reason(error: ConfigError) -> str:

@@ -1,10 +1,13 @@
-"""Train a study whose runs are known before the first of them, all on the same text."""
+"""Reproduce a study whose runs are known before the first of them, all on the same text."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from diffattn.records.io import read_json, write_json
+from diffattn.records.lock import sole_writer
+from diffattn.report.build import build_report
 from diffattn.studies.study_folder import begin_study, recorded_study, require_same_data
 from diffattn.studies.workers import (
     Member,
@@ -33,56 +36,74 @@ class StudyOfMembers(Protocol):
         """All settings as plain values, for records."""
 
 
-def train_members(
+def reproduce_members(
     config: StudyOfMembers,
     kind: str,
-    folder: Path,
+    out: Path,
     train: Callable[..., Any],
+    results: Callable[[dict[str, Any]], dict[str, Any]],
     *,
     workers: int | None,
     on_message: OnMessage,
     on_progress: OnProgress,
     facts: dict[str, Any] | None = None,
     short: bool = False,
-) -> None:
-    """Begin or continue a study, and train what is left of it. Its folder is locked by the caller.
+) -> Path:
+    """Begin or continue a study: train what is left of it, sum it up and write its page.
 
     Args:
         config: The study.
         kind: Of the study, for ``study.json``.
-        folder: Study folder.
+        out: Study folder.
         train: Trains one run in this process, where there is one worker.
-        workers: One-thread processes side by side; with 1 the runs are made in this process.
-            Default: CPU cores, at most 2; 1 on a GPU.
+        results: From ``results.json`` of every run, by name, makes that of the study.
+        workers: One-thread processes side by side; with 1 the runs are made in this process, which
+            saves the start-up of one per run. Default: CPU cores, at most 2; 1 on a GPU.
         on_message: Given one line per stage.
         on_progress: Given progress of each run: its name, and ``step`` and ``loss``.
         facts: More that ``study.json`` says.
         short: A worker makes one run after another; see :func:`run_members`.
 
+    Returns:
+        The path of ``report.html``; beside it lie ``study.json``, ``results.json``,
+        ``costs.json``, ``data/`` and ``runs/``.
+
     Raises:
-        ConfigError: ``folder`` holds another configuration.
-        CheckpointError: ``folder`` holds foreign or damaged files.
+        ConfigError: ``out`` holds another configuration.
+        CheckpointError: ``out`` holds foreign or damaged files.
         DiffAttnError: A run failed.
     """
     from diffattn.training.trainer import require_enough
 
-    workers = worker_count(workers)
-    recorded = recorded_study(folder, config.resolved(), besides="data")
-    data = prepare_data(config.base.data, folder / "data", on_message=on_message)
-    require_enough(config.base, data)
-    if recorded is None:
-        of_data = {"source": config.base.data.source, **data.facts()}
-        begin_study(folder, config.resolved(), {"kind": kind, "data": of_data, **(facts or {})})
-    else:
-        require_same_data(folder, recorded, data.facts())
-    members = config.members()
-    waiting = unfinished(members, folder / "runs")
-    if waiting:
-        on_message(f"training {len(waiting)} of {len(members)} models")
-    if workers == 1:
-        run_here(waiting, folder / "runs", partial(train, data=data), on_progress=on_progress)
-    else:
-        run_members(
-            waiting, data.folder, folder / "runs",
-            workers=workers, on_progress=on_progress, short=short,
-        )  # fmt: skip
+    members, runs = config.members(), out / "runs"
+    with sole_writer(out):
+        workers = worker_count(workers)
+        recorded = recorded_study(out, config.resolved(), besides="data")
+        data = prepare_data(config.base.data, out / "data", on_message=on_message)
+        require_enough(config.base, data)
+        if recorded is None:
+            of_data = {"source": config.base.data.source, **data.facts()}
+            begin_study(out, config.resolved(), {"kind": kind, "data": of_data, **(facts or {})})
+        else:
+            require_same_data(out, recorded, data.facts())
+        waiting = unfinished(members, runs)
+        if waiting:
+            on_message(f"training {len(waiting)} of {len(members)} models")
+        if workers == 1:
+            run_here(waiting, runs, partial(train, data=data), on_progress=on_progress)
+        else:
+            run_members(
+                waiting, data.folder, runs, workers=workers, on_progress=on_progress, short=short
+            )
+        names = [member.config.name for member in members]
+        made = {name: read_json(runs / name / "results.json") for name in names}
+        found = results(made)
+        costs = {
+            name: read_json(runs / name / "costs.json")
+            for name in names
+            # A run that diverged before its first checkpoint has none.
+            if made[name].get("diverged_step") is None or (runs / name / "costs.json").exists()
+        }
+        write_json(out / "results.json", found)
+        write_json(out / "costs.json", {"schema": 1, "runs": costs})
+        return build_report(out)

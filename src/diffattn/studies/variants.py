@@ -16,9 +16,6 @@ FLOOR = "none"
 """The control without attention: what a model has to beat before anything is said of attention."""
 BLIND = (FLOOR, "none_ffn")
 """They never see another token: above a guess they show that a recall task leaks its answers."""
-IMITATIONS = ("softmax_half", "softmax_minus_mean")
-"""Softmax attention with a side effect of the difference, and without a second map that learns: a
-lead over softmax that one of them has too is no effect of that map."""
 WIDE, MORE_HEADS = "softmax_wide", "softmax_more_heads"
 NORM_ALONE = "softmax_norm"
 """Softmax attention with what V1 has beside the difference."""

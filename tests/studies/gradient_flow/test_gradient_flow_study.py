@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 import pytest
@@ -11,9 +12,10 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.recipes.gradient_flow import GRADIENT_FLOW
 from diffattn.records.io import read_json
-from diffattn.studies.gradient_flow.config import BASE, OF_ARMS, OF_BASE
+from diffattn.report.gradient_flow.files import BASE, NULL
+from diffattn.studies.gradient_flow.config import OF_ARMS, OF_BASE
 from diffattn.studies.gradient_flow.reproduce import gradient_flow_study, reproduce_gradient_flow
-from diffattn.studies.gradient_flow.summary import MATRICES, NULL, gradient_flow_results
+from diffattn.studies.gradient_flow.summary import MATRICES, gradient_flow_results
 from diffattn.studies.gradient_flow.verdict import DRIFT, LEVEL, judged
 
 
@@ -212,19 +214,20 @@ def test_a_gradient_study_goes_on_in_other_processes_as_if_it_had_not_stopped(
     plan = replace(plan, arms=MappingProxyType(kept))
     monkeypatch.setitem(GRADIENT_FLOW, "smoke", lambda: plan)
     settings = (f"data.source={corpus}", "data.vocab_size=300", "data.validation_fraction=0.2")
-    options = {"settings": settings, "on_message": lambda line: None}
+    config = gradient_flow_study("smoke", settings=settings)
+    make = partial(reproduce_gradient_flow, config, on_message=lambda line: None)
     whole, again = tmp_path / "whole", tmp_path / "again"
-    assert reproduce_gradient_flow("smoke", out=whole, workers=1, **options).parent == whole
+    assert make(whole, workers=1).parent == whole
     shutil.copytree(whole, again)
     for name in ("base-diff-seed0", "depth-1-softmax_wide-seed0"):
         shutil.rmtree(again / "runs" / name)
     (again / "results.json").unlink()
-    page = reproduce_gradient_flow("smoke", out=again, workers=2, **options)
+    page = make(again, workers=2)
     results = read_json(again / "results.json")
     assert results == read_json(whole / "results.json")
     assert not list(tmp_path.glob("*/runs/*/model"))
     before = page.read_bytes()
-    assert reproduce_gradient_flow("smoke", out=again, workers=2, **options).read_bytes() == before
+    assert make(again, workers=2).read_bytes() == before
     halved = [
         row["mean"] for row in results["ratios"]
         if (row["type"], row["phase"], row["measure"]) == ("softmax_half", "start", "gradient")

@@ -1,7 +1,7 @@
 """The scaling study: its runs, its fits by known laws, its verdict, and two processes."""
 
 import json
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
@@ -172,15 +172,16 @@ def test_outside_the_points_nothing_is_said_unless_asked():
 @pytest.mark.scheduled
 def test_two_processes_and_one_give_the_same_results(corpus, tmp_path):
     settings = (f"data.source={corpus}", "data.vocab_size=300", "data.validation_fraction=0.2")
-    options = {"settings": settings, "on_message": lambda line: None}
+    config = scaling_study("smoke", settings=settings)
+    make = partial(reproduce_scaling, config, on_message=lambda line: None)
     made = []
     for workers in (1, 2):
         out = tmp_path / str(workers)
-        page = reproduce_scaling("smoke", out=out, workers=workers, **options)
+        page = make(out, workers=workers)
         assert page == out / "report.html"
         made.append(read_json(out / "results.json"))
     assert made[0] == made[1]
     before = page.read_bytes()
-    assert reproduce_scaling("smoke", out=out, workers=2, **options).read_bytes() == before
-    reproduce_scaling("smoke", out=out, workers=2, extrapolate=True, **options)
+    assert make(out, workers=2).read_bytes() == before
+    make(out, workers=2, extrapolate=True)
     assert read_json(out / "results.json")["extrapolate"]

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -134,16 +135,17 @@ def test_two_processes_and_one_give_the_same_results(corpus, tmp_path, monkeypat
     plan = replace(STABILITY["smoke"](), learning_rates=(2e-3, 1e30))
     monkeypatch.setitem(STABILITY, "smoke", lambda: plan)
     settings = (f"data.source={corpus}", "data.vocab_size=300", "data.validation_fraction=0.2")
-    options = {"settings": settings, "on_message": lambda line: None}
+    config = stability_study("smoke", settings=settings)
+    make = partial(reproduce_stability, config, on_message=lambda line: None)
     made = []
     for workers in (1, 2):
         out = tmp_path / str(workers)
-        page = reproduce_stability("smoke", out=out, workers=workers, **options)
+        page = make(out, workers=workers)
         assert page == out / "report.html"
         made.append(read_json(out / "results.json"))
     assert made[0] == made[1]
     before = page.read_bytes()
-    assert reproduce_stability("smoke", out=out, workers=2, **options).read_bytes() == before
+    assert make(out, workers=2).read_bytes() == before
     for of_type in made[0]["types"].values():
         usual, absurd = of_type["rates"]
         assert usual["diverged"] == [False]

@@ -13,7 +13,7 @@ from diffattn.report.claims.from_studies import (
     scaling_ratio,
     stability_difference,
 )
-from diffattn.report.claims.from_text import CONTROLS, loss_difference
+from diffattn.report.claims.from_text import loss_difference
 from diffattn.report.claims.measured import Measure
 from diffattn.report.claims.records import (
     ABLATIONS,
@@ -65,7 +65,7 @@ _TABLE3 = commands.evaluation(
     whole=("attention_segments.haystack=BOOKS",),
 )  # fmt: skip
 _TABLE5 = commands.evaluation(
-    "table5", "outliers", controls=CONTROLS,
+    "table5", "outliers", imitations=True,
     small=("outliers.window_tokens=256",), whole=("outliers.texts=BOOKS",),
 )  # fmt: skip
 _LOSS = "validation loss minus the Transformer's, equal parameters, nats per token"

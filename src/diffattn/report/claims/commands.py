@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from diffattn.report.page.wording import IMITATIONS
+
 
 class Commands(NamedTuple):
     """One command line per scale; ``None`` where there is none yet."""
@@ -70,7 +72,7 @@ def evaluation(
     name: str,
     *,
     variants: Sequence[str] = ("softmax", "diff"),
-    controls: Sequence[str] = (),
+    imitations: bool = False,
     small: Sequence[str] = (),
     whole: Sequence[str] = (),
     then: str = "",
@@ -81,12 +83,13 @@ def evaluation(
         gpu_parts: Preset or protocol of the paper's sizes.
         name: Of the evaluation folder.
         variants: Whose models are compared.
-        controls: Also, with the fewer seeds that a study gives them.
+        imitations: Also :data:`IMITATIONS`, with the fewer seeds that a study gives controls.
         small: Settings at which models of short contexts can be asked.
         whole: Settings of the paper's sizes, for example where data lies.
         then: A second command, on the evaluation folder ``{out}``.
     """
     protocol = small[0].split(".")[0] if small else gpu_parts
+    controls = IMITATIONS if imitations else ()
 
     def line(parts: str, runs: str, seeds: int, out: str, options: Sequence[str]) -> str:
         models = " ".join(

@@ -6,7 +6,6 @@ from statistics import fmean, median
 from typing import Any, Literal
 
 from diffattn.records.results import BenchCase
-from diffattn.report.claims.from_text import CONTROLS
 from diffattn.report.claims.measured import (
     Measure,
     Measured,
@@ -15,6 +14,7 @@ from diffattn.report.claims.measured import (
     paired,
 )
 from diffattn.report.claims.records import ClaimRecords
+from diffattn.report.page.wording import IMITATIONS
 from diffattn.stats.intervals import mean_interval
 
 
@@ -122,7 +122,7 @@ def _explained(
         return ""
     lows = {
         control: mean_interval([sign * value for value in beyond]).low
-        for control in CONTROLS
+        for control in IMITATIONS
         if (beyond := _differences(scores, variant, control))
     }
     return explained_by(control for control, low in lows.items() if low is None or low <= 0)

@@ -6,12 +6,10 @@ from typing import Any
 
 from diffattn.report.claims.measured import Measure, Measured, explained_by, paired
 from diffattn.report.claims.records import ClaimRecords
-from diffattn.report.page.wording import plural
+from diffattn.report.page.wording import BLIND_SECOND, plural
 from diffattn.stats.intervals import Interval, mean_interval
 from diffattn.stats.proportions import wilson_interval
 
-BLIND_SECOND = "softmax_minus_mean"
-"""Softmax attention minus a second map that sees nothing."""
 _NO_USE = "not both models are shown to end below one without attention"
 
 

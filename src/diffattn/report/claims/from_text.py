@@ -5,10 +5,10 @@ from statistics import fmean
 from typing import Any
 
 from diffattn.report.claims.measured import Measure, Measured, explained_by, paired
-from diffattn.report.claims.records import TYPES, ClaimRecords
+from diffattn.report.claims.records import ClaimRecords
+from diffattn.report.page.wording import IMITATIONS, TYPE_NAMES
 from diffattn.stats.intervals import mean_interval
 
-CONTROLS = ("softmax_half", "softmax_minus_mean")
 """Softmax attention with the scale of its output changed: what they gain, no second map gained."""
 
 
@@ -64,11 +64,11 @@ def _why_not(
     """Why a difference says nothing: the study's verdict, or a control that gains as much."""
     if not text["verdict"]["informative"]:
         return str(text["verdict"]["sentence"])
-    if variant not in TYPES or baseline != "softmax" or fmean(values) >= 0:
+    if variant not in TYPE_NAMES or baseline != "softmax" or fmean(values) >= 0:
         return ""
     return explained_by(
         control
-        for control in CONTROLS
+        for control in IMITATIONS
         if control in losses
         and ((high := mean_interval(_differences(losses, variant, control)).high) is None
              or high >= 0)

@@ -22,7 +22,6 @@ GRADIENT_FLOW = "published/gradient_flow"
 EVALUATIONS = "published/evaluations"
 """Folders of ``diffattn evaluate``; models are called ``diff-seed0`` and the like."""
 BENCHMARKS = "benchmarks/results"
-TYPES = ("softmax", "diff", "diff_v2", "shared_diff")
 
 
 class _Values(TypedDict):

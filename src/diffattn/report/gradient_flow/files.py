@@ -5,11 +5,12 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
 from diffattn.records.fields import AtLeast, short
-from diffattn.report.page.runs import Study, read_checked, runs_by_name
+from diffattn.report.page.runs import Study, read_checked, runs_by_name, study_of_runs
 
 BASE = "base"
+"""The arm that changes nothing."""
 NULL = "other seed"
-"""Instead of a type: the baseline itself with the next seed."""
+"""In place of a type: the baseline itself with the next seed."""
 
 
 class _Settings(TypedDict):
@@ -112,20 +113,11 @@ def read_gradient_flow_study(folder: Path) -> Study:
             f"{folder / 'study.json'}: must have phases and an arm {BASE!r}, "
             f"got {short(list(info['phases']))} and {short(list(info['arms']))}."
         )
-    wanted = run_names(info)
-    runs, gaps = runs_by_name(folder, wanted)
-    results = None
+    runs, results = runs_by_name(folder), None
     if (folder / "results.json").exists():
         results = read_checked(folder / "results.json", _Results)
         _require_known(folder / "results.json", results, info)
-    if results is None:
-        gaps.append("results.json is missing: the study has not finished, so nothing is judged.")
-    return Study(
-        info=info,
-        runs=tuple(runs[name] for name in wanted if name in runs),
-        results=results,
-        gaps=tuple(gaps),
-    )
+    return study_of_runs(info, runs, run_names(info), results, lacks="nothing is judged")
 
 
 def run_names(info: dict[str, Any]) -> list[str]:

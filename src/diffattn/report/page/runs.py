@@ -1,7 +1,7 @@
 """Runs of a study in memory, and how they are read; every kind of study shares them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
@@ -194,17 +194,30 @@ def read_checked(path: Path, kind: Any, schema: int = SCHEMA_VERSION) -> dict[st
     return dict(checked(kind, value, str(path)))
 
 
-def runs_by_name(folder: Path, wanted: Sequence[str]) -> tuple[dict[str, StudyRun], list[str]]:
-    """Runs of a study folder by name, and a sentence for each that is missing, foreign or damaged.
+def runs_by_name(folder: Path) -> dict[str, StudyRun]:
+    """Every run of a study folder, as :func:`read_runs`, by its name."""
+    return {run.name: run for run in read_runs(folder, {})}
+
+
+def study_of_runs(
+    info: dict[str, Any],
+    runs: dict[str, StudyRun],
+    wanted: Sequence[str],
+    results: dict[str, Any] | None,
+    *,
+    lacks: str,
+    contradictions: Callable[[dict[str, Any], dict[str, StudyRun]], list[str]] | None = None,
+) -> Study:
+    """A study and its gaps: runs that are missing, foreign or unfinished, and false results.
 
     Args:
-        folder: Study folder.
-        wanted: Names of the runs that belong to it.
-
-    Raises:
-        CheckpointError: A file is damaged, of another kind or of another schema version.
+        info: ``study.json``.
+        runs: From :func:`runs_by_name`.
+        wanted: Names of the runs that belong to the study, in the order shown.
+        results: ``results.json``; ``None`` if it is missing.
+        lacks: What is missing with it, as in ``"nothing is counted"``.
+        contradictions: From results and runs, a sentence for every contradiction.
     """
-    runs = {run.name: run for run in read_runs(folder, {})}
     gaps = [
         f"Run {name} is in the folder but not part of this study."
         for name in runs
@@ -212,4 +225,13 @@ def runs_by_name(folder: Path, wanted: Sequence[str]) -> tuple[dict[str, StudyRu
     ]
     for name in wanted:
         gaps += run_gaps(runs[name]) if name in runs else [f"Run {name} was not found."]
-    return runs, gaps
+    if results is None:
+        gaps.append(f"results.json is missing: the study has not finished, so {lacks}.")
+    elif contradictions is not None:
+        gaps += contradictions(results, runs)
+    return Study(
+        info=info,
+        runs=tuple(runs[name] for name in wanted if name in runs),
+        results=results,
+        gaps=tuple(gaps),
+    )

@@ -13,6 +13,11 @@ TYPE_NAMES = {
     "shared_diff": "Shared DIFF",
 }
 NO_ATTENTION = "none"
+BLIND_SECOND = "softmax_minus_mean"
+"""Softmax attention minus a second map that sees nothing."""
+IMITATIONS = ("softmax_half", BLIND_SECOND)
+"""Softmax attention with a side effect of the difference, and without a second map that learns: a
+lead over softmax that one of them has too is no effect of that map."""
 VARIANT_NAMES = {
     NO_ATTENTION: "No attention",
     "none_ffn": "No attention, wider FFN",

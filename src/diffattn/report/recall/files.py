@@ -7,13 +7,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
 from diffattn.records.fields import AtLeast, Probability
-from diffattn.report.page.runs import (
-    Study,
-    StudyRun,
-    read_checked,
-    read_runs,
-    run_gaps,
-)
+from diffattn.report.page.runs import Study, StudyRun, read_checked, runs_by_name, study_of_runs
 
 VERSION = 2
 """Of the protocol ``recall_study`` whose records are shown."""
@@ -154,26 +148,12 @@ def read_recall_study(folder: Path) -> Study:
     info = read_checked(folder / "study.json", _Info)
     if results is not None:
         _require_whole(folder / "results.json", results, info)
-    runs = {run.name: run for run in read_runs(folder, {})}
+    runs = runs_by_name(folder)
     info["swept"] = _swept(info, results, runs)
-    wanted = [*trial_names(info), *info["swept"]]
-    foreign = [name for name in runs if name not in wanted]
-    gaps = [f"Run {name} is in the folder but not part of this study." for name in foreign]
-    for name in wanted:
-        if name not in runs:
-            gaps.append(f"Run {name} was not found.")
-        else:
-            gaps += run_gaps(runs[name])
-    if results is None:
-        gaps.append("results.json is missing: the study has not finished, so nothing is counted.")
-    else:
-        gaps += _contradictions(results, runs)
-    return Study(
-        info=info | {"config": info["tasks"]},
-        runs=tuple(runs[name] for name in wanted if name in runs),
-        results=results,
-        gaps=tuple(gaps),
-    )
+    return study_of_runs(
+        info | {"config": info["tasks"]}, runs, [*trial_names(info), *info["swept"]], results,
+        lacks="nothing is counted", contradictions=_contradictions,
+    )  # fmt: skip
 
 
 def members(info: dict[str, Any]) -> list[str]:

@@ -5,7 +5,14 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
 from diffattn.records.fields import AtLeast, short
-from diffattn.report.page.runs import Study, StudyRun, is_number, read_checked, runs_by_name
+from diffattn.report.page.runs import (
+    Study,
+    StudyRun,
+    is_number,
+    read_checked,
+    runs_by_name,
+    study_of_runs,
+)
 
 AXES = {"parameters": "Parameters", "tokens": "Training tokens"}
 """Along which models grow, and their names."""
@@ -115,22 +122,14 @@ def read_scaling_study(folder: Path) -> Study:
     """
     folder = Path(folder)
     info = read_checked(folder / "study.json", _Info)
-    wanted = list(dict.fromkeys(info["runs"]))
-    runs, gaps = runs_by_name(folder, wanted)
-    results = None
+    runs, results = runs_by_name(folder), None
     if (folder / "results.json").exists():
         results = read_scaling_results(folder / "results.json")
         _require_whole(folder / "results.json", results, info)
-    if results is None:
-        gaps.append("results.json is missing: the study has not finished, so nothing is fitted.")
-    else:
-        gaps += _contradictions(results, runs)
-    return Study(
-        info=info,
-        runs=tuple(runs[name] for name in wanted if name in runs),
-        results=results,
-        gaps=tuple(gaps),
-    )
+    return study_of_runs(
+        info, runs, list(dict.fromkeys(info["runs"])), results,
+        lacks="nothing is fitted", contradictions=_contradictions,
+    )  # fmt: skip
 
 
 def read_scaling_results(path: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError
 from diffattn.records.fields import AtLeast, Probability, short
-from diffattn.report.page.runs import Study, StudyRun, read_checked, runs_by_name
+from diffattn.report.page.runs import Study, StudyRun, read_checked, runs_by_name, study_of_runs
 
 METRICS = {
     "loss": "Final validation loss",
@@ -104,22 +104,14 @@ def read_stability_study(folder: Path) -> Study:
     """
     folder = Path(folder)
     info = read_checked(folder / "study.json", _Info)
-    wanted = run_names(info)
-    runs, gaps = runs_by_name(folder, wanted)
-    results = None
+    runs, results = runs_by_name(folder), None
     if (folder / "results.json").exists():
         results = read_checked(folder / "results.json", _Results)
         _require_whole(folder / "results.json", results, info)
-    if results is None:
-        gaps.append("results.json is missing: the study has not finished, so nothing is counted.")
-    else:
-        gaps += _contradictions(results, runs)
-    return Study(
-        info=info,
-        runs=tuple(runs[name] for name in wanted if name in runs),
-        results=results,
-        gaps=tuple(gaps),
-    )
+    return study_of_runs(
+        info, runs, run_names(info), results,
+        lacks="nothing is counted", contradictions=_contradictions,
+    )  # fmt: skip
 
 
 def run_names(info: dict[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 from diffattn.report.page.charts import Chart, interval_bars, layout, line, mean_curve, names_of
 from diffattn.report.page.runs import BASELINE, StudyRun, finite_numbers, is_number
 from diffattn.report.page.wording import (
+    IMITATIONS,
     brief_names,
     count,
     ends,
@@ -19,7 +20,6 @@ from diffattn.report.study.files import TextStudy
 from diffattn.report.study.names import AT, COUNT_MODELS, GREYS
 from diffattn.report.study.summary import (
     COMPARED,
-    IMITATIONS,
     LOSS,
     Difference,
     differences,

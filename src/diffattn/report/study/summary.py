@@ -15,8 +15,6 @@ LOSS = "validation_loss"
 ROLES = {"softmax": "baseline", "diff": "type", "diff_v2": "type", "shared_diff": "type"}
 """Of a study that has not finished, and so has not recorded them."""
 COMPARED = ("baseline", "type")
-IMITATIONS = ("softmax_half", "softmax_minus_mean")
-"""Controls with a side effect of the difference, drawn beside the types."""
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,11 @@ from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.known_names import check_known
 from diffattn.models.twins import MATCHES
+from diffattn.report.gradient_flow.files import BASE
 from diffattn.studies.variants import BASELINE, VARIANTS, WIDE, WITHOUT_NORM
 from diffattn.studies.workers import Member
 from diffattn.training.config import RunConfig
 
-BASE = "base"
-"""The arm that changes nothing."""
 LARGE_VALUES = "large-values"
 """The arm whose values have size 1 at the start, as 0.02 gives them at a width of 2,500."""
 HALVED = "softmax_half"

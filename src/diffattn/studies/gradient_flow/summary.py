@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from diffattn.report.gradient_flow.files import BASE, NULL
 from diffattn.stats.intervals import mean_interval
 from diffattn.studies.gradient_flow.config import (
-    BASE,
     HALVED,
     LARGE_LAMBDA,
     LARGE_VALUES,
@@ -28,8 +28,6 @@ PARTS = {"q1": "q", "q2": "q", "k1": "k", "k2": "k"}
 SLOPE = "slope"
 """Of all matrices of attention together."""
 MEASURES = ("gradient", "update")
-NULL = "other seed"
-"""In place of a type: the baseline itself with the next seed."""
 WITH_NORM = ("diff", "shared_diff", SMALL_LAMBDA, LARGE_LAMBDA)
 _AT_START = (
     "drift-depth", "drift-width", "drift-lambda-init", "head-rms", "norm-gain",

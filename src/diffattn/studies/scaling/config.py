@@ -19,8 +19,6 @@ SECOND_FORM = "kaplan"
 the paper's."""
 LEAST = len(FORMS[FORM]) + 1
 """Sizes or budgets that a fit with an interval needs, be there one seed."""
-BLIND_SECOND = "softmax_minus_mean"
-"""The control that led its comparison of text: a second map that sees nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,15 +1,15 @@
 """From finished runs to the scaling study's fits, and where one type does what another needs."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.report.page.wording import BLIND_SECOND
 from diffattn.stats.intervals import mean_interval
 from diffattn.stats.scaling import equivalence_of, fits_of
 from diffattn.studies.limits import heads_below, spread
-from diffattn.studies.scaling.config import BLIND_SECOND, FORM, SECOND_FORM, ScalingStudyConfig
+from diffattn.studies.scaling.config import FORM, SECOND_FORM, ScalingStudyConfig
 from diffattn.studies.scaling.verdict import verdict
 from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS
 
@@ -107,15 +107,14 @@ def _point(
     budget: float,
 ) -> dict[str, Any]:
     runs = [config.run_name(name, width, budget, seed) for seed in config.seeds]
-    loss = asdict(mean_interval([losses[run] for run in runs]))
+    values = [losses[run] for run in runs]
     parameters, tokens = parameter_count(models[name, width]), config.tokens_at(budget)
     return {
         "x": parameters if axis == "parameters" else tokens,
         "parameters": parameters,
         "tokens": tokens,
         "runs": runs,
-        "loss": {"values": [losses[run] for run in runs]}
-        | {key: loss[key] for key in ("mean", "low", "high", "level")},
+        "loss": {"values": values, **mean_interval(values).recorded()},
     }
 
 

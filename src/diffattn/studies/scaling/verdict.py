@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from diffattn.report.page.wording import listing, number, type_name
-from diffattn.studies.scaling.config import BLIND_SECOND
+from diffattn.report.page.wording import BLIND_SECOND, listing, number, type_name
 from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS
 
 _NEEDS = {"parameters": "parameters", "tokens": "training tokens"}

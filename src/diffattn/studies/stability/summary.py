@@ -1,7 +1,6 @@
 """From finished runs to the stability study's results and plain words."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
@@ -212,15 +211,15 @@ def _difference(
     baseline: Sequence[float],
 ) -> dict[str, Any]:
     differences = [a - b for a, b in zip(values, baseline, strict=True)]
-    interval = asdict(paired_difference(values, baseline))
-    del interval["method"]
+    interval = paired_difference(values, baseline)
     return {
         "type": pair[0],
         "baseline": pair[1],
         "metric": metric,
         "learning_rate": rate,
         "values": differences,
-        **interval,
+        **interval.recorded(),
+        "n": interval.n,
         "p_value": paired_t_test(differences),
     }
 
@@ -237,9 +236,8 @@ def _adjusted(family: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _summary(values: list[float]) -> dict[str, Any]:
-    interval = asdict(mean_interval(values))
-    del interval["method"]
-    return {"values": values, **interval}
+    interval = mean_interval(values)
+    return {"values": values, **interval.recorded(), "n": interval.n}
 
 
 def statement(config: StabilityStudyConfig) -> str:

@@ -1,7 +1,6 @@
 """From the records of finished runs to the comparison's results: pure functions."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from diffattn.models.accounting import (
@@ -9,6 +8,7 @@ from diffattn.models.accounting import (
     flops_per_token,
     parameter_count,
 )
+from diffattn.report.page.wording import IMITATIONS
 from diffattn.stats.intervals import Interval, mean_interval
 from diffattn.stats.paired import paired_difference
 from diffattn.studies.text.comparison import (
@@ -20,7 +20,7 @@ from diffattn.studies.text.comparison import (
     whole_name,
 )
 from diffattn.studies.text.rows import compared_rows
-from diffattn.studies.variants import BASELINE, FLOOR, IMITATIONS, VARIANTS
+from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS
 from diffattn.studies.workers import Member
 from diffattn.training.config import RunConfig
 
@@ -210,6 +210,4 @@ def _mean(values: list[float]) -> dict[str, Any]:
 
 
 def _ends(interval: Interval) -> dict[str, Any]:
-    values = asdict(interval)
-    values.pop("method")
-    return values
+    return interval.recorded() | {"n": interval.n}

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
 
-from diffattn.report.page.wording import listing, type_name
+from diffattn.report.page.wording import IMITATIONS, listing, type_name
 from diffattn.studies.text.rows import LEVEL, rows_said
-from diffattn.studies.variants import BASELINE, FLOOR, IMITATIONS, VARIANTS
+from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS
 
 MARGIN = 0.1
 """Nats per token by which softmax attention must beat no attention before types are compared."""
