@@ -32,6 +32,11 @@ def shown(value: object) -> str:
     return f"an object of type {type(value).__name__}"
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of another package says, for a message of ours: one line, no full stop."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(" .:")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: the nearest known one, or nothing.
 

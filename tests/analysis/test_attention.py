@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DiffLlamaConfig, DiffLlamaForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from diffattn.analysis.attention import DISTANCES, LayerAttention, uniform_masses
@@ -13,6 +12,7 @@ from diffattn.analysis.redundancy import HeadCka
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.layer_reader import AttentionInputs, logit_rows, read_layers
+from tensor_sizes import Sizes
 
 KINDS = ["softmax", "diff", "diff_v2", "shared_diff", "llama", "diffllama"]
 LENGTHS = (11, 5, 2, 1)
@@ -322,19 +322,6 @@ def test_a_text_of_one_token_says_nothing_of_maps(network):
         assert layer["cka"] is None
 
 
-class Largest(TorchDispatchMode):
-    """Size of the largest tensor that any operation made."""
-
-    numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for x in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(x, torch.Tensor):
-                self.numel = max(self.numel, x.numel())
-        return out
-
-
 def test_memory_is_bounded_by_a_block_of_rows():
     """All maps of one layer would be 2 x 2 x 200 x 200 numbers."""
     n, block = 200, 10_000
@@ -343,7 +330,7 @@ def test_memory_is_bounded_by_a_block_of_rows():
         lam=torch.full((n, 2), 0.4), scale=0.5,
     )  # fmt: skip
     layer = LayerAttention(2, 2)
-    with Largest() as made:
+    with Sizes() as sizes:
         layer.add(inputs, logit_rows(inputs, layer.block(block)))
-    assert made.numel <= block
+    assert max(sizes.made) <= block
     assert layer.result()["queries"] == n - 1

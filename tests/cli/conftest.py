@@ -3,15 +3,15 @@
 import contextlib
 import gc
 import io
-import random
 import sys
 from dataclasses import dataclass
 
 import pytest
 
 from diffattn.cli.app import main
+from small_corpus import corpus
 
-WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog", "by", "sea"]
+__all__ = ["corpus"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -66,16 +66,6 @@ def fails(cli):
         return lines[-1]
 
     return run
-
-
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory):
-    """One text file; its tail is held out."""
-    rng = random.Random(0)
-    lines = [" ".join(rng.choice(WORDS) for _ in range(12)) for _ in range(300)]
-    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,8 @@ def check_one_scan(model, corpus, tmp_path):
     result = run(model, tmp_path / "out", **settings, windows_per_item=2)
     assert (result.num_items, result.num_failed) == (3, 0)
     protocol, scan = Outliers(**settings), OutlierScan()
-    for number, (_, ids) in enumerate(protocol._windows(model)):
+    windows = [ids for (item,) in protocol.batches(model) for ids in item.payload[1]]
+    for number, ids in enumerate(windows):
         assert len(ids) == 24
         assert ids[0] == model.bos
         scan_window(scan, model, ids, number)

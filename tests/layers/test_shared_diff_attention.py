@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from diffattn.errors import ConfigError
 from diffattn.layers.diff_attention import DiffAttention
@@ -10,6 +9,7 @@ from diffattn.layers.shared_diff_attention import SharedDiffAttention, folded_we
 from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
 from diffattn.ops.lambda_param import lambda_init
 from diffattn.ops.rotary import rotary_embedding
+from tensor_sizes import Sizes
 
 HIDDEN, LENGTH, DIM, RANK = 12, 6, 4, 3
 
@@ -138,21 +138,6 @@ def test_folded_layer_stands_alone():
             p.add_(1.0)
     for name, x in folded.state_dict().items():
         assert torch.equal(x, before[name])
-
-
-class Sizes(TorchDispatchMode):
-    """Number of elements of every tensor that an operation makes."""
-
-    def __init__(self):
-        super().__init__()
-        self.made = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for x in out if isinstance(out, tuple | list) else (out,):
-            if isinstance(x, torch.Tensor):
-                self.made.add(x.numel())
-        return out
 
 
 def test_training_never_forms_the_folded_weight():

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     DiffLlamaConfig,
     DiffLlamaForCausalLM,
@@ -15,6 +14,7 @@ from transformers import (
 
 from diffattn.errors import ConfigError, ShapeError
 from diffattn.probes.attention_rows import LayerRows, attention_rows, segment_shares, segment_sums
+from tensor_sizes import Sizes
 
 SIZES = {
     "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
@@ -114,25 +114,12 @@ def test_rows_sum_to_one_and_to_one_minus_lambda(network, ids):
             assert lam.abs().min() > 1e-3
 
 
-class Largest(TorchDispatchMode):
-    """Size of the largest tensor that any operation made."""
-
-    numel = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        for x in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(x, torch.Tensor):
-                self.numel = max(self.numel, x.numel())
-        return out
-
-
 def test_memory_grows_with_rows_times_keys(network):
     ids = torch.randint(50, (1, 600), generator=torch.Generator().manual_seed(3))
     cache = cached(network, ids[:, :-2])
-    with Largest() as largest:
+    with Sizes() as sizes:
         attention_rows(network, ids[:, -2:], cache)
-    assert largest.numel < 600 * 600 / 4
+    assert max(sizes.made) < 600 * 600 / 4
 
 
 def test_the_attention_implementation_is_restored(network, ids):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
@@ -22,6 +21,7 @@ from diffattn.errors import ConfigError, ShapeError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.attention_rows import attention_rows
 from diffattn.probes.layer_reader import logit_rows, read_layers, require_readable
+from tensor_sizes import Sizes
 
 SIZES = {
     "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
@@ -88,32 +88,19 @@ def test_hidden_states_are_those_after_each_block(network, input_ids):
     assert found[2].shape == (12, 32)
 
 
-class Largest(TorchDispatchMode):
-    """Size of the largest tensor that any operation made."""
-
-    numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for x in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(x, torch.Tensor):
-                self.numel = max(self.numel, x.numel())
-        return out
-
-
 def test_no_tensor_is_as_large_as_all_maps(make_model):
     """512 tokens, 2 heads, 2 maps: 1M logits a layer, read 16K at a time."""
     model = make_model("diff").eval()
     ids = torch.randint(50, (1, 512), generator=torch.Generator().manual_seed(0))
-    largest = Largest()
+    sizes = Sizes()
 
     def read(layer, inputs):
-        with largest:
+        with sizes:
             for rows in logit_rows(inputs, 2**14):
                 assert rows.logits.numel() <= 2**14
 
     read_layers(model, ids, read)
-    assert largest.numel == 2**14  # also the size of the queries
+    assert max(sizes.made) == 2**14  # also the size of the queries
 
 
 def refuse(network, tokens, message):

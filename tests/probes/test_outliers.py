@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from diffattn.errors import DiffAttnError
 from diffattn.probes.layer_reader import logit_rows, read_layers
@@ -22,6 +21,7 @@ from diffattn.probes.outlier_tables import (
     pooled,
 )
 from diffattn.probes.outliers import MEDIAN_ERROR, OutlierScan, Tally, merged
+from tensor_sizes import Sizes
 
 
 def places(index):
@@ -202,19 +202,6 @@ def test_a_broken_model_is_refused(make_model):
         scan_of(model, [torch.tensor([[3, 4]])])
 
 
-class Held(TorchDispatchMode):
-    """Size of the largest tensor that any operation made."""
-
-    numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for x in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(x, torch.Tensor):
-                self.numel = max(self.numel, x.numel())
-        return out
-
-
 def test_memory_does_not_grow_with_tokens(make_model):
     """What is held after 4 windows and after 6, and the largest tensor made on the way."""
     model = make_model("diff").eval()
@@ -222,14 +209,14 @@ def test_memory_does_not_grow_with_tokens(make_model):
     windows = [torch.randint(50, (1, 26), generator=generator) for _ in range(6)]
     held, largest = [], []
     for number in (4, 6):
-        with Held() as made:
+        with Sizes() as sizes:
             scan = scan_of(model, windows[:number], entries=10_000)
         parts = [*scan.logits.values(), *scan.hidden.values()]
         tallies = [tally for part in parts for tally in part.values()]
         held.append(
             [sum(x.nbytes for x in vars(t).values() if hasattr(x, "nbytes")) for t in tallies]
         )
-        largest.append(made.numel)
+        largest.append(max(sizes.made))
     assert held[0] == held[1]
     assert max(held[0]) < 300_000
     assert largest[0] == largest[1]

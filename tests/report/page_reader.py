@@ -49,6 +49,12 @@ def build(study, **options):
     return own_part(path.read_text(encoding="utf-8"))
 
 
+def shown(study):
+    """The text of the page, with its characters escaped as in the file."""
+    body = re.sub(r"<script.*?</script>|<style.*?</style>", "", build(study), flags=re.DOTALL)
+    return " ".join(re.sub(r"<[^>]+>", " ", body).split())
+
+
 def outline_of(page):
     outline = Outline()
     outline.feed(page)

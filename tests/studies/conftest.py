@@ -1,6 +1,5 @@
 """A comparison small enough to be trained by a test, through the recipe that users start from."""
 
-import random
 import shutil
 from functools import partial
 
@@ -10,18 +9,9 @@ import diffattn
 from diffattn.studies import workers as workers_module
 from diffattn.training.prepare import open_data
 from diffattn.training.trainer import train
+from small_corpus import corpus
 
-WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog", "by", "sea"]
-
-
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory):
-    """One text file; its tail is held out."""
-    rng = random.Random(0)
-    lines = [" ".join(rng.choice(WORDS) for _ in range(12)) for _ in range(300)]
-    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
+__all__ = ["corpus"]
 
 
 @pytest.fixture(scope="session")

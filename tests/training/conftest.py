@@ -11,8 +11,7 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.training.config import DataConfig, RunConfig, TrainConfig
 from diffattn.training.prepare import prepare_data
 from diffattn.training.trainer import train
-
-WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog", "by", "sea"]
+from small_corpus import random_text
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,8 +29,7 @@ def corpus(tmp_path_factory):
     rng = random.Random(0)
     folder = tmp_path_factory.mktemp("corpus")
     for number in range(20):
-        lines = [" ".join(rng.choice(WORDS) for _ in range(12)) for _ in range(20)]
-        (folder / f"{number:02d}.txt").write_text("\n".join(lines), encoding="utf-8")
+        (folder / f"{number:02d}.txt").write_text(random_text(rng, 20), encoding="utf-8")
     return folder
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from test_distributed import assert_same_losses
-from test_resume import Interruption, assert_same_run, interrupt_at
 
 from children import launched, values
+from continued_runs import assert_same_run, interrupt_at, stop
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.io import read_json, read_jsonl
@@ -63,8 +63,7 @@ def test_a_run_continues_to_the_bit_without_reading_the_weights_again(
     second, make_run, data, finished, tmp_path, monkeypatch
 ):
     config, folder = extended(make_run, finished / "diff"), tmp_path / "run"
-    with pytest.raises(Interruption):
-        train(config, data, folder, on_progress=interrupt_at(7))
+    stop(config, data, folder, 7)
 
     def refuse(*args):
         raise AssertionError("read again")

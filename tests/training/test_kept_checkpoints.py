@@ -5,25 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from continued_runs import assert_same_run, stop
 from diffattn.errors import ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.training.engine import EngineConfig
 from diffattn.training.trainer import train
-
-SAME = ("metrics.jsonl", "results.json", "model/model.safetensors")
-
-
-class Interruption(BaseException):
-    """As a kill."""
-
-
-def stop(config, data, folder, step):
-    def on_progress(now, loss):
-        if now == step:
-            raise Interruption
-
-    with pytest.raises(Interruption):
-        train(config, data, folder, on_progress=on_progress)
 
 
 def with_engine(config, **settings):
@@ -32,11 +18,6 @@ def with_engine(config, **settings):
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
-
-
-def assert_same_run(folder, expected):
-    for name in SAME:
-        assert (folder / name).read_bytes() == (expected / name).read_bytes(), name
 
 
 @pytest.mark.parametrize(

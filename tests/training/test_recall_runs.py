@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from continued_runs import Interruption, assert_same_files, interrupt_at
 from diffattn.data.recall_tasks import (
     MqarConfig,
     MultiNeedleConfig,
@@ -180,30 +181,19 @@ def test_a_mistake_of_shapes_is_no_divergence(tmp_path, monkeypatch):
         train_recall(make_config("noisy_recall"), tmp_path / "run")
 
 
-class Interruption(BaseException):
-    """As a Ctrl-C."""
-
-
 @pytest.mark.parametrize("attention_type", ["softmax", "shared_diff"])
 def test_an_interrupted_run_ends_as_an_unbroken_one(attention_type, tmp_path):
     config = make_config("noisy_recall", attention_type, num_steps=20)
-
-    def interrupt(step, loss):
-        if step == 15:
-            raise Interruption
-
     train_recall(config, tmp_path / "whole")
     with pytest.raises(Interruption):
-        train_recall(config, tmp_path / "run", on_progress=interrupt)
+        train_recall(config, tmp_path / "run", on_progress=interrupt_at(15))
     assert not (tmp_path / "run" / "results.json").exists()
     steps = []
     train_recall(config, tmp_path / "run", on_progress=lambda step, loss: steps.append(step))
     assert steps == list(range(9, 21))  # from the checkpoint at step 8
     launches = read_jsonl(tmp_path / "run" / "launches.jsonl")
     assert [launch["step"] for launch in launches] == [0, 8]
-    for name in ("metrics.jsonl", "results.json"):
-        expected = (tmp_path / "whole" / name).read_bytes()
-        assert (tmp_path / "run" / name).read_bytes() == expected
+    assert_same_files(tmp_path / "run", tmp_path / "whole", ("metrics.jsonl", "results.json"))
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from transformers import Trainer
 
+from continued_runs import assert_same_run, stop, stop_and_continue
 from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.records.io import read_json, read_jsonl
@@ -19,40 +20,6 @@ from diffattn.training.guard import GuardConfig
 from diffattn.training.prepare import prepare_data
 from diffattn.training.trainer import train
 from record_files import write_record
-
-SAME = ("metrics.jsonl", "results.json", "model/model.safetensors")
-
-
-class Interruption(BaseException):
-    """As a Ctrl-C."""
-
-
-def interrupt_at(last):
-    def on_progress(step, loss):
-        if step == last:
-            raise Interruption
-
-    return on_progress
-
-
-def assert_same_run(folder, expected):
-    for name in SAME:
-        assert (folder / name).read_bytes() == (expected / name).read_bytes(), name
-    assert not (folder / "checkpoints").exists()
-
-
-def stop_and_continue(config, data, folder, step, between=lambda checkpoints: None):
-    """Interrupt a run at a step, do something to its checkpoints, and continue it.
-
-    Returns the steps of the second call.
-    """
-    with pytest.raises(Interruption):
-        train(config, data, folder, on_progress=interrupt_at(step))
-    assert not (folder / "results.json").exists()
-    between(folder / "checkpoints")
-    steps = []
-    train(config, data, folder, on_progress=lambda step, loss: steps.append(step))
-    return steps
 
 
 @pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
@@ -71,8 +38,7 @@ def test_at_every_kind_of_step(step, first, finished, make_run, data, tmp_path):
 
 def test_twice_in_different_places(finished, make_run, data, tmp_path):
     folder = tmp_path / "run"
-    with pytest.raises(Interruption):
-        train(make_run("diff"), data, folder, on_progress=interrupt_at(6))
+    stop(make_run("diff"), data, folder, 6)
     assert stop_and_continue(make_run("diff"), data, folder, 11)[0] == 9
     assert_same_run(folder, finished / "diff")
 
@@ -90,11 +56,9 @@ def test_with_accumulation_and_with_autocast(settings, make_run, data, tmp_path)
 def test_every_launch_is_recorded(make_run, data, tmp_path):
     """When, from where, by what and how; a row that a killed process left half is written anew."""
     folder, config = tmp_path / "run", make_run("diff")
-    with pytest.raises(Interruption):
-        train(config, data, folder, on_progress=interrupt_at(2))
+    stop(config, data, folder, 2)
     engine = EngineConfig(keep_checkpoints=3, loss_chunk_tokens=512)
-    with pytest.raises(Interruption):
-        train(replace(config, engine=engine), data, folder, on_progress=interrupt_at(6))
+    stop(replace(config, engine=engine), data, folder, 6)
     with (folder / LAUNCHES).open("a", encoding="utf-8") as file:
         file.write('{"started": "2')
     train(config, data, folder)
@@ -203,8 +167,7 @@ def test_a_checkpoint_that_does_not_fit_is_one_line_and_loses_nothing(
     size, finished, make_run, data, tmp_path, small_files
 ):
     folder, config = tmp_path / "run", make_run("diff")
-    with pytest.raises(Interruption):
-        train(config, data, folder, on_progress=interrupt_at(7))
+    stop(config, data, folder, 7)
     saved = sorted(path.name for path in (folder / "checkpoints").iterdir())
     small_files(size)
     with pytest.raises(DiffAttnError, match=r"checkpoint-8: must be written whole, got: ") as error:
@@ -243,8 +206,7 @@ def test_a_model_that_does_not_fit_is_written_by_the_next_call(
 def test_what_changed_under_an_interrupted_run_is_named(make_run, data, corpus, tmp_path):
     """Its settings, its policies, its text; the folder stays as it was."""
     folder, config = tmp_path / "run", make_run("diff")
-    with pytest.raises(Interruption):
-        train(config, data, folder, on_progress=interrupt_at(7))
+    stop(config, data, folder, 7)
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     shutil.copytree(corpus, tmp_path / "text")
     (tmp_path / "text" / "00.txt").write_text("the cat sat on another mat", encoding="utf-8")

@@ -10,6 +10,7 @@ from torch.distributed.tensor import Shard, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from children import launched, values
+from continued_runs import interrupt_at
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.layers.feed_forward import SwiGLU
 from diffattn.models.attention_types import ATTENTION_TYPES
@@ -22,18 +23,6 @@ from diffattn.training.sharding import require_shardable, require_sharded
 from diffattn.training.trainer import train
 
 PARALLEL = ("ddp", "fsdp")
-
-
-class Interruption(BaseException):
-    """As a Ctrl-C."""
-
-
-def interrupt_at(last):
-    def on_progress(step, loss):
-        if step == last:
-            raise Interruption
-
-    return on_progress
 
 
 def sharded(config, **changes):

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_resume import assert_same_run, stop_and_continue
 from transformers import set_seed
 
+from continued_runs import assert_same_run, stop_and_continue
 from diffattn.data.tokens import TokenDataset
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.attention_types import ATTENTION_TYPES

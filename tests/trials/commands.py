@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from small_corpus import WORDS, random_text
 from trials.disk import Recorder, State, digest, held, restore
 from trials.tracing import recording
 
-WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog", "by", "sea"]
 TIMES = frozenset(
     {
         "created",
@@ -147,8 +147,7 @@ def corpus(folder: Path, files: int = 1) -> Path:
     rng = random.Random(0)
     folder.mkdir(parents=True)
     for number in range(files):
-        lines = [" ".join(rng.choice(WORDS) for _ in range(12)) for _ in range(60)]
-        (folder / f"{number}.txt").write_text("\n".join(lines), encoding="utf-8")
+        (folder / f"{number}.txt").write_text(random_text(rng, 60), encoding="utf-8")
     return folder
 
 

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from small_corpus import WORDS
 from tally import trial
 from trials.command_server import commands
 from trials.wrong_calls import SMALL, TRAIN, calls, changed
@@ -13,7 +14,6 @@ from trials.wrong_calls import SMALL, TRAIN, calls, changed
 NO_TEXT = "arguments must be valid UTF-8 without zero bytes"
 # What may stand before the line: a stage that needed work before the fault could show.
 PROGRESS = re.compile(r"\d+ of \d+: |\d+/\d+ steps |training (a |\d)|packing |checking |warning: ")
-WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog", "by", "sea"]
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def pack(
 
     The same command again goes on where it was interrupted, with any number of workers.
     """
-    from diffattn.cli.screen.progress import PackProgress
+    from diffattn.cli.screen.progress import ByteProgress
     from diffattn.errors import ConfigError
     from diffattn.records.destination import require_folder_destination
     from diffattn.training.config import DataConfig
@@ -49,7 +49,7 @@ def pack(
     )
     from diffattn.training.prepare import prepare_data
 
-    with PackProgress() as progress:
+    with ByteProgress("packing") as progress:
         data = prepare_data(
             config,
             out,

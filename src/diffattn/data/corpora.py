@@ -20,7 +20,7 @@ from diffattn.data.source_files import (
     standard_library_files,
     stdlib_folder,
 )
-from diffattn.errors import ConfigError, did_you_mean
+from diffattn.errors import ConfigError, did_you_mean, first_line
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -221,9 +221,9 @@ def hub_dataset(
             )
         # Some at the first row only; StopIteration for files without rows.
         except (OSError, ValueError, RuntimeError, StopIteration) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             raise ConfigError(
-                f"hub_dataset: {origin!r} must be a dataset that can be opened, got: {reason}."
+                f"hub_dataset: {origin!r} must be a dataset that can be opened, "
+                f"got: {first_line(error)}."
             ) from error
 
     named = ((f"{origin}:{row_idx}", row) for row_idx, row in enumerate(rows()))
@@ -339,23 +339,14 @@ def _jsonl(
     path: Path, name: str, text_field: str, on_read: files.OnRead, keep_empty: bool = False
 ) -> Iterator[Document]:
     """Documents of a JSON-lines file, which may be empty."""
-    for number, line in enumerate(files.read_lines(path, on_read), start=1):
-        where = f"{path}:{number}"
-        if not line.strip():
-            continue
-        try:
-            row = files.parse_json(line)
-        except ValueError as error:
-            raise ConfigError(f"{where}: must be a JSON object, got {line[:40]!r}.") from error
-        text = _text_of(row, text_field, where)
+    for number, row in files.json_objects(files.read_lines(path, on_read), str(path)):
+        text = _text_of(row, text_field, f"{path}:{number}")
         if keep_empty or text.strip():
             yield Document(name=f"{name}:{number}", text=text)
 
 
-def _text_of(row: Any, text_field: str, where: str) -> str:
+def _text_of(row: Mapping[str, Any], text_field: str, where: str) -> str:
     """Text of one row, or an error that names the fields there are."""
-    if not isinstance(row, Mapping):
-        raise ConfigError(f"{where}: must be a JSON object, got {type(row).__name__}.")
     if text_field not in row:
         hint = did_you_mean(text_field, map(str, row))
         raise ConfigError(f"{where}: must have field {text_field!r}, got {sorted(row)}.{hint}")

@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,16 @@ def read_text(path: Path, encoding: str = "utf-8") -> str | None:
         return None
 
 
+def require_text(path: Path, encoding: str = "utf-8") -> str:
+    """As :func:`read_text`, but raise for another encoding or no text."""
+    text = read_text(path, encoding)
+    if text is None:
+        raise ConfigError(
+            f"{path}: must be {encoding.upper()} text, got binary data or another encoding."
+        )
+    return text
+
+
 def read_lines(path: Path, on_read: OnRead = lambda size: None) -> Iterator[str]:
     r"""Lines of a UTF-8 file that may be larger than memory, without their ends.
 
@@ -110,6 +120,29 @@ def parse_json(text: str) -> Any:
         return normalise_line_ends(json.loads(text))
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def json_objects(lines: Iterable[str], name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of JSON lines and the numbers of their lines, from 1; blank lines are skipped.
+
+    Args:
+        lines: Without their ends.
+        name: Of the file, for messages.
+
+    Raises:
+        ConfigError: A line holds anything else.
+    """
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{name}:{number}"
+        try:
+            row = parse_json(line)
+        except ValueError as error:
+            raise ConfigError(f"{where}: must be a JSON object, got {line[:40]!r}.") from error
+        if not isinstance(row, dict):
+            raise ConfigError(f"{where}: must be a JSON object, got {type(row).__name__}.")
+        yield number, row
 
 
 def relative_files(root: Path, excluded: Callable[[str], bool]) -> list[str]:

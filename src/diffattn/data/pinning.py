@@ -8,7 +8,7 @@ from typing import Any
 
 from diffattn.data import files
 from diffattn.data.source_files import hub_parts, source_files
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, first_line
 
 Pin = dict[str, Any]
 """``{"files": {name: {"bytes": ..., "sha256": ...}}}`` or ``{"revision": commit}``."""
@@ -62,8 +62,7 @@ def _commit(source: str) -> str:
         return str(HfApi().dataset_info(name, revision=revision).sha)
     # A wrong name or revision, no access, no connection: the library has an error for each.
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ConfigError(
             f"hub_dataset: {source.removeprefix('hub:')!r} must be a dataset that the hub knows, "
-            f"got: {reason}."
+            f"got: {first_line(error)}."
         ) from error

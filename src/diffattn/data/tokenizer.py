@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from diffattn.data import files
 from diffattn.data.corpora import Document
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, first_line
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -117,10 +117,9 @@ def load_tokenizer(name_or_path: str) -> Any:
         )
     # The Rust parser raises bare Exception for a tokenizer.json that is not a tokenizer.
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(" .:")
         raise ConfigError(
             f"load_tokenizer: {str(name_or_path)!r} must be a folder with a tokenizer or a name "
-            f"on the hub, got: {reason}.{'' if path.is_dir() else files.near_path(path)}"
+            f"on the hub, got: {first_line(error)}.{'' if path.is_dir() else files.near_path(path)}"
         ) from error
 
 

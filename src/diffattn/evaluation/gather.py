@@ -8,6 +8,7 @@ from typing import Any
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.evaluation.compare import compare_answers
 from diffattn.evaluation.pairing import Answers
+from diffattn.evaluation.setting_values import tuples
 from diffattn.evaluation.shards import shard_folders
 from diffattn.records.evaluations import Comparison, EvalResult, evaluation_marker
 
@@ -163,7 +164,7 @@ def _put_together(
     from diffattn.evaluation.registry import protocol_class  # PyTorch loads with it
 
     kind = protocol_class(first.protocol)
-    known = {key: _tuples(x) for key, x in first.parameters.items() if hasattr(kind, key)}
+    known = {key: tuples(x) for key, x in first.parameters.items() if hasattr(kind, key)}
     summary = kind(**known).summarise(scored)
     limit = {key: value for key, value in first.selection.items() if key != "shard"}
     result = replace(
@@ -171,8 +172,3 @@ def _put_together(
         num_failed=len(rows) - len(scored), selection=limit,
     )  # fmt: skip
     _add(found, name, variant, result, rows, parts[0][0])
-
-
-def _tuples(value: Any) -> Any:
-    """Settings as a protocol is given them: JSON has lists alone."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value

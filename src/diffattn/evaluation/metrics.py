@@ -59,9 +59,8 @@ def score_metric(
     if not rows:
         return []
     values = [row["scores"][name] for row in rows]
-    clusters = [str(row["cluster"] if "cluster" in row else row["id"]) for row in rows]
     in_nats = name.endswith("per_token")
-    interval = (cluster_mean if in_nats else share_interval)(values, clusters)
+    interval = (cluster_mean if in_nats else share_interval)(values, row_clusters(rows))
     unit = "nats per token" if in_nats else "share"
     return [
         metric(
@@ -69,6 +68,11 @@ def score_metric(
             higher_is_better=higher_is_better,
         )
     ]  # fmt: skip
+
+
+def row_clusters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What each row belongs to; a row without a cluster is its own."""
+    return [str(row["cluster"] if "cluster" in row else row["id"]) for row in rows]
 
 
 def loss_metric(

@@ -1,14 +1,12 @@
 """The largest attention logits and hidden states over many tokens."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from diffattn.data.corpora import load_corpus
-from diffattn.data.gutenberg import strip_gutenberg
-from diffattn.errors import ConfigError
+from diffattn.evaluation.perplexity.documents import first_windows
 from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.probes.layer_reader import (
@@ -79,16 +77,21 @@ class Outliers(Protocol):
         """Items of some windows each, in the order of the corpus."""
         self.require_fit(model, "window_tokens", self.window_tokens)
         require_readable(model.network, self.window_tokens)
-        windows = list(self._windows(model))
+        start = model.start()
+        texts = first_windows(
+            self.name, model, self.texts, start=start, size=self.window_tokens - len(start),
+            windows=self.num_windows, per_document=self.windows_per_document,
+        )  # fmt: skip
+        windows = [ids for _, ids in texts]
         size = self.windows_per_item
         return [
             [
                 Item(
-                    id=f"windows-{start}-to-{start + len(windows[start : start + size]) - 1}",
-                    payload=(start, tuple(ids for _, ids in windows[start : start + size])),
+                    id=f"windows-{first}-to-{first + len(windows[first : first + size]) - 1}",
+                    payload=(first, tuple(windows[first : first + size])),
                 )
             ]
-            for start in range(0, len(windows), size)
+            for first in range(0, len(windows), size)
         ]
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
@@ -138,24 +141,6 @@ class Outliers(Protocol):
             metrics=_metrics(table, sum(row["tokens"] for row in rows)),
             tables={"outliers": table, "layers": _layers(rows)},
         )
-
-    def _windows(self, model: LanguageModel) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Windows of ``window_tokens``, BOS included; a short rest of a document is left out."""
-        start = model.start()
-        size, left = self.window_tokens - len(start), self.num_windows
-        for document in load_corpus(self.texts):
-            wanted = min(left, self.windows_per_document)
-            # Long books are cut before they are encoded: a token has rarely 16 characters.
-            ids = model.encode(strip_gutenberg(document.text)[: 16 * size * wanted])
-            for i in range(min(wanted, len(ids) // size)):
-                yield document.name, (*start, *ids[i * size : (i + 1) * size])
-                left -= 1
-            if not left:
-                return
-        if left == self.num_windows:
-            raise ConfigError(
-                f"outliers: {self.texts!r} must hold a document of {size} tokens, got none."
-            )
 
 
 def scan_window(scan: OutlierScan, model: LanguageModel, ids: Sequence[int], number: int) -> None:

@@ -49,6 +49,8 @@ class Protocol(ABC):
     """What the source leaves open, and what is done here. Stands in every record."""
     quick: ClassVar[Mapping[str, Any]] = {}
     """Parameters of the reduced size that ``--quick`` runs."""
+    quick_context: ClassVar[str | None] = None
+    """The one of them, if any, that is cut to the model's context."""
 
     @classmethod
     def quick_for(cls, longest: int | None) -> dict[str, Any]:
@@ -58,7 +60,10 @@ class Protocol(ABC):
             longest: Tokens that the model of a run with the shortest context is made for. Default:
                 enough.
         """
-        return dict(cls.quick)
+        values = dict(cls.quick)
+        if cls.quick_context is not None and longest is not None:
+            values[cls.quick_context] = min(values[cls.quick_context], longest)
+        return values
 
     @property
     def version(self) -> int:

@@ -2,15 +2,14 @@
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from diffattn.data.corpora import load_corpus
-from diffattn.data.gutenberg import strip_gutenberg
 from diffattn.errors import ConfigError
 from diffattn.evaluation.catalog import PROTOCOLS
-from diffattn.evaluation.metrics import loss_metric, metric, perplexity_metric
+from diffattn.evaluation.metrics import loss_metric, metric, perplexity_metric, row_clusters
+from diffattn.evaluation.perplexity.documents import first_windows
 from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.evaluation.registry import parts
 from diffattn.inference.language_model import LanguageModel
@@ -114,12 +113,12 @@ class QuantizedLogits(Protocol):
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """All items under the first width, then under the next."""
         require_quantizable(model.network)
-        windows = list(self._windows(model)) if self.text is not None else []
+        windows = self._windows(model)
         inner = self.wrapped().batches(model)
         batches: list[list[Item]] = []
         for bits in self.bits:
             batches += [[_item(_Asked(bits, item), item) for item in batch] for batch in inner]
-            batches += [[_item(_Asked(bits, None, ids), item)] for item, ids in windows]
+            batches += [[_item(_Asked(bits, None, item.payload), item)] for item in windows]
         return batches
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
@@ -158,7 +157,7 @@ class QuantizedLogits(Protocol):
                 ]
             text = [row for row in of_width if _LOSS in row["scores"]]
             if text:
-                interval = cluster_mean([row["scores"][_LOSS] for row in text], _clusters(text))
+                interval = cluster_mean([row["scores"][_LOSS] for row in text], row_clusters(text))
                 where = {"bits": bits}
                 metrics.append(loss_metric(_LOSS, interval, where))
                 metrics.append(perplexity_metric("perplexity", interval, where, headline=False))
@@ -167,27 +166,20 @@ class QuantizedLogits(Protocol):
                 metrics += _changes(by_bits[bits], by_bits[UNQUANTIZED_BITS], bits)
         return Summary(metrics=metrics, tables=tables)
 
-    def _windows(self, model: LanguageModel) -> Iterator[tuple[Item, tuple[int, ...]]]:
+    def _windows(self, model: LanguageModel) -> list[Item]:
         """Windows of text, BOS or EOS first; a document is a cluster."""
-        assert self.text is not None
+        if self.text is None:
+            return []
         start, size = model.start(required=True), self.window_tokens
         self.require_fit(model, "window_tokens", size)
-        left = self.num_windows
-        for document in load_corpus(self.text, text_field=self.text_field):
-            wanted = min(left, self.windows_per_document)
-            # Long books are cut before they are encoded: a token has rarely 16 characters.
-            ids = model.encode(strip_gutenberg(document.text)[: 16 * size * wanted])
-            for i in range(min(wanted, len(ids) // size)):
-                name = f"text-window-{self.num_windows - left}"
-                item = Item(id=name, payload=i, cluster=document.name)
-                yield item, (*start, *ids[i * size : (i + 1) * size])
-                left -= 1
-            if not left:
-                return
-        if left == self.num_windows:
-            raise ConfigError(
-                f"quantized_logits: {self.text!r} must hold a document of {size} tokens, got none."
-            )
+        windows = first_windows(
+            self.name, model, self.text, self.text_field, start=start, size=size,
+            windows=self.num_windows, per_document=self.windows_per_document,
+        )  # fmt: skip
+        return [
+            Item(id=f"text-window-{i}", payload=ids, cluster=document)
+            for i, (document, ids) in enumerate(windows)
+        ]
 
 
 def _item(asked: _Asked, item: Item) -> Item:
@@ -224,10 +216,6 @@ def _unwrapped(rows: Sequence[Mapping[str, Any]], bits: int) -> list[dict[str, A
     ]
 
 
-def _clusters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [str(row.get("cluster", row["id"])) for row in rows]
-
-
 def _changes(
     rows: Sequence[Mapping[str, Any]], exact: Sequence[Mapping[str, Any]], bits: int
 ) -> list[Metric]:
@@ -239,7 +227,7 @@ def _changes(
         if both:
             values = [row["scores"][name] for row in both]
             others = [before[row["id"]][name] for row in both]
-            contrast = paired_contrast(values, others, clusters=_clusters(both))
+            contrast = paired_contrast(values, others, clusters=row_clusters(both))
             changes.append(
                 metric(
                     f"change of {name}", contrast.interval,

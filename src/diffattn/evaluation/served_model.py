@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from transformers import AutoTokenizer
 
-from diffattn.errors import CheckpointError, ConfigError, DiffAttnError, did_you_mean
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError, did_you_mean, first_line
 from diffattn.evaluation.judge.endpoint import EndpointJudge
 from diffattn.evaluation.judge.interface import (
     JudgeFailure,
@@ -115,8 +115,8 @@ class ServedModel(LanguageModel):
         try:
             tokenizer: Any = AutoTokenizer.from_pretrained(settings.tokenizer)
         except (OSError, ValueError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-            raise CheckpointError(f"{label}: must have a tokenizer, got: {reason}.") from error
+            got = first_line(error)
+            raise CheckpointError(f"{label}: must have a tokenizer, got: {got}.") from error
         self.settings, self._endpoint = settings, _Completions(settings)
         self.tokenizer, self.label, self.path = tokenizer, label, str(settings.endpoint)
         self.max_length, self.limits, self.rows_alone = settings.max_length, STANDARD_LIMITS, True

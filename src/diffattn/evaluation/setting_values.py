@@ -32,7 +32,7 @@ def setting_value(owner: type, name: str, key: str, text: str) -> Any:
             number beyond :data:`LARGEST_NUMBER` (a seed: :data:`LARGEST_SEED`).
     """
     wanted = get_type_hints(owner)[name]
-    value = _tuples(parse_value(key, text))
+    value = tuples(parse_value(key, text))
     if text == "" and str in _choices(wanted):
         raise ConfigError(f"--set: {key} must not be empty.")
     if not isinstance(value, str) and value is not None and str in _choices(wanted):
@@ -57,8 +57,9 @@ def _check_ranges(key: str, name: str, value: Any) -> None:
             raise ConfigError(f"--set: {key} must be from 0 to {most}, got {value}.")
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+def tuples(value: Any) -> Any:
+    """Settings as a protocol is given them: JSON has lists alone."""
+    return tuple(map(tuples, value)) if isinstance(value, list) else value
 
 
 def _choices(wanted: Any) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import cached_file, logging
 
-from diffattn.errors import CheckpointError, ConfigError
+from diffattn.errors import CheckpointError, ConfigError, first_line
 from diffattn.models.checkpoint_folder import checkpoint_folder
 from diffattn.models.folder_check import check_folder
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
@@ -125,8 +125,7 @@ def _damage(must: str) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(" .:")
-        raise CheckpointError(f"{must}, got: {reason}.") from error
+        raise CheckpointError(f"{must}, got: {first_line(error)}.") from error
 
 
 def _require_all_weights(name_or_path: str, model: Any, report: Any) -> None:

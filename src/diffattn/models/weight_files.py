@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import CheckpointError
+from diffattn.errors import CheckpointError, first_line
 from diffattn.records.fields import short
 
 _MOST_HEADER = 100_000_000
@@ -157,8 +157,8 @@ def _object(where: str, text: bytes) -> dict[str, Any]:
     try:
         content = json.loads(text, object_pairs_hook=_once_each)
     except (ValueError, RecursionError) as error:
-        reason = (str(error).splitlines() or ["no text"])[0].rstrip(".")
-        raise CheckpointError(f"{where}: must have a header of JSON, got: {reason}.") from error
+        got = first_line(error)
+        raise CheckpointError(f"{where}: must have a header of JSON, got: {got}.") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{where}: must have a header of JSON, got {short(content)}.")
     return content

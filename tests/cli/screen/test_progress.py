@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from diffattn.cli.screen import progress
-from diffattn.cli.screen.progress import ItemProgress, PackProgress, RunsProgress, duration
+from diffattn.cli.screen.progress import ByteProgress, ItemProgress, RunsProgress, duration
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_durations(seconds, text):
 def test_a_packing_shows_tokens_and_the_time_left_where_the_size_is_known(capsys, monkeypatch):
     now = iter([0.0, 10.0, 20.0, 25.0, 50.0, 75.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    with PackProgress() as shown:
+    with ByteProgress("packing") as shown:
         shown.on_progress(400, 1_000, 5)  # an interrupted call had packed so much
         shown.on_progress(500, 1_000, 1_500)
         shown.on_progress(550, 1_000, 2_000)
@@ -162,3 +162,12 @@ def test_a_packing_shows_tokens_and_the_time_left_where_the_size_is_known(capsys
         "packing: 2,500 tokens, 80% read, about 20 s left",
         "packing: 3,000 tokens",
     ]
+
+
+def test_writing_shows_bytes_and_the_time_left(capsys, monkeypatch):
+    now = iter([0.0, 10.0, 20.0, 30.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    with ByteProgress("writing") as shown:
+        for done in (0, 500, 1_000):
+            shown.on_progress(done, 2_000)
+    assert capsys.readouterr().err == "writing: 500/2,000 bytes, about 30 s left\n"

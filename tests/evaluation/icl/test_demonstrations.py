@@ -18,16 +18,10 @@ from diffattn.evaluation.icl.demonstrations import (
     random_order,
     skipped_classes,
 )
-from icl_files import write_all
 from scripted_model import LoggedModel
 
 SIZES = {"a": 2, "b": 5, "c": 4}
 EXAMPLES = [Example(f"{label}{i}", label) for label, n in SIZES.items() for i in range(n)]
-
-
-@pytest.fixture
-def files(tmp_path):
-    return str(write_all(tmp_path / "icl"))
 
 
 def test_rounds_hold_every_class_once_until_it_is_used_up():

@@ -14,12 +14,6 @@ from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import evaluate
 from diffattn.inference.scoring import Continuation
 from diffattn.records.io import read_jsonl
-from icl_files import write_all
-
-
-@pytest.fixture
-def files(tmp_path):
-    return str(write_all(tmp_path / "icl"))
 
 
 def run(model, protocol, folder):

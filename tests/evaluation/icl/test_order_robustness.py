@@ -8,12 +8,6 @@ from diffattn.evaluation.icl.order_robustness import OrderRobustness, _ranges
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.runner import evaluate
 from diffattn.records.io import read_jsonl
-from icl_files import write_all
-
-
-@pytest.fixture
-def files(tmp_path):
-    return str(write_all(tmp_path / "icl"))
 
 
 @pytest.mark.parametrize("format", ["random", "alternating"])

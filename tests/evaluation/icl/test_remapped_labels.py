@@ -8,12 +8,6 @@ from diffattn.evaluation.icl.remapped_labels import RemappedLabels
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.runner import evaluate
 from diffattn.records.io import read_jsonl
-from icl_files import write_all
-
-
-@pytest.fixture
-def files(tmp_path):
-    return str(write_all(tmp_path / "icl"))
 
 
 def test_a_prompt_names_classes_by_numbers_that_change_with_the_question(files):

@@ -18,11 +18,9 @@ ROUNDING = 600 * torch.finfo(torch.float32).eps
 
 
 @pytest.fixture(scope="module")
-def protocol(text, tmp_path_factory):
-    path = tmp_path_factory.mktemp("hay") / "prose.txt"
-    path.write_text(text)
+def protocol(haystack):
     return AttentionSegments(
-        haystack=str(path), length=420, num_needles=3, depths=(0, 50, 100), samples=1, per_head=True
+        haystack=haystack, length=420, num_needles=3, depths=(0, 50, 100), samples=1, per_head=True
     )
 
 

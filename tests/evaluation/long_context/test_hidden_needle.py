@@ -22,13 +22,6 @@ FUNCTION_WORDS = frozenset(
 ) - {"beside", "past", "second", "three", "two"}
 
 
-@pytest.fixture(scope="module")
-def haystack(tmp_path_factory, text):
-    path = tmp_path_factory.mktemp("haystack") / "book.txt"
-    path.write_text(text)
-    return str(path)
-
-
 def overlap(a, b):
     """Words that two sentences share, cut to their stems' first five letters."""
     first, second = (

@@ -16,11 +16,6 @@ from scripted_model import ScriptedModel
 EXAMPLE = re.compile(r"Key: (\S+)\nCorresponding value: (\S+)\n\n")
 
 
-@pytest.fixture(scope="module")
-def long_model(build):
-    return build("diff", max_length=4096)
-
-
 def entries(context):
     return json.loads(context[context.index("{") : context.index("}") + 1])
 

@@ -18,17 +18,10 @@ from diffattn.stats.proportions import wilson_interval
 from scripted_model import ScriptedModel
 
 
-@pytest.fixture(scope="module")
-def hay(text, tmp_path_factory):
-    path = tmp_path_factory.mktemp("hay") / "prose.txt"
-    path.write_text(text)
-    return str(path)
-
-
-def protocol(hay, **changes):
+def protocol(haystack, **changes):
     values = {
         "tasks": ((1, 1), (3, 2)), "lengths": (600, 700), "depths": (0, 50, 100), "samples": 2,
-        "haystack": hay,
+        "haystack": haystack,
     }  # fmt: skip
     return Needle(**(values | changes))
 
@@ -37,8 +30,8 @@ def run(model, one, folder):
     return evaluate(model, Part(variant="needle", protocol=one), folder)
 
 
-def test_every_kind_of_model(model, hay, tmp_path):
-    one = protocol(hay, lengths=(600,), samples=1)
+def test_every_kind_of_model(model, haystack, tmp_path):
+    one = protocol(haystack, lengths=(600,), samples=1)
     result = run(model, one, tmp_path / "out")
     assert (result.num_items, result.num_failed) == (6, 0)
     for row in read_jsonl(tmp_path / "out" / "items.jsonl"):
@@ -52,9 +45,9 @@ def test_every_kind_of_model(model, hay, tmp_path):
     }  # fmt: skip
 
 
-def test_the_shared_reading_equals_whole_prompts(model, hay):
+def test_the_shared_reading_equals_whole_prompts(model, haystack):
     """Scores of the row: the same as from a plain pass over the whole text."""
-    one = protocol(hay, lengths=(600,))
+    one = protocol(haystack, lengths=(600,))
     batch = one.batches(model)[-1]
     rows = one.ask(model, batch)
     task = one._task(model, 3, 2, 600, 1)
@@ -73,9 +66,9 @@ def test_the_shared_reading_equals_whole_prompts(model, hay):
         assert row["scores"]["logprob_per_token"] == pytest.approx(expected, abs=1e-5)
 
 
-def test_recall_and_cells(models, hay, tmp_path):
+def test_recall_and_cells(models, haystack, tmp_path):
     """A model that knows the first number asked for, and the second at depth 50 alone."""
-    one = protocol(hay)
+    one = protocol(haystack)
     answers = iter(
         [
             " ".join(prompt.numbers[: task.num_asked if prompt.depth == 50 else 1])
@@ -102,8 +95,8 @@ def test_recall_and_cells(models, hay, tmp_path):
     assert grid["n"] == [[2, 2], [2, 2], [2, 2]]
 
 
-def test_a_cell_without_items_is_empty(models, hay):
-    one = protocol(hay)
+def test_a_cell_without_items_is_empty(models, haystack):
+    one = protocol(haystack)
     scores = {"recall": 1.0, "all_correct": 1.0, "digits_greedy": 0.0, "logprob_per_token": -1.0}
     row = {"needles": 1, "asked": 1, "length": 700, "depth": 0, "cluster": "a", "scores": scores}
     summary = one.summarise([row])
@@ -112,8 +105,8 @@ def test_a_cell_without_items_is_empty(models, hay):
     assert json.dumps(summary.tables)
 
 
-def test_items_are_the_same_for_every_model(models, hay):
-    first, second = (protocol(hay).batches(models[kind]) for kind in ("softmax", "llama"))
+def test_items_are_the_same_for_every_model(models, haystack):
+    first, second = (protocol(haystack).batches(models[kind]) for kind in ("softmax", "llama"))
     assert first == second
     ids = [item.id for batch in first for item in batch]
     assert len(set(ids)) == 2 * 2 * 2 * 3
@@ -154,12 +147,12 @@ def test_wrong_settings(changes, message):
         Needle(**changes)
 
 
-def test_what_a_model_or_text_cannot_do_is_told_before_the_first_item(models, hay, tmp_path):
+def test_what_a_model_or_text_cannot_do_is_told_before_the_first_item(models, haystack, tmp_path):
     model = models["diff"]
     with pytest.raises(ConfigError, match=r"at most the 1024 tokens of diff, got 2000"):
-        protocol(hay, lengths=(2000,)).batches(model)
+        protocol(haystack, lengths=(2000,)).batches(model)
     with pytest.raises(ConfigError, match="Choose a greater length"):
-        protocol(hay, lengths=(150, 600)).batches(model)
+        protocol(haystack, lengths=(150, 600)).batches(model)
     (tmp_path / "a.txt").write_text("Too short. To hide in.")
     with pytest.raises(ConfigError, match=r"must hold \d+ tokens of diff's tokenizer, got 21"):
         protocol(str(tmp_path / "a.txt")).batches(model)

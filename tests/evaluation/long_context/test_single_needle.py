@@ -15,15 +15,8 @@ from scripted_model import ScriptedModel
 SENTENCE = f"The best thing to do in San Francisco is {PHRASE}."
 
 
-@pytest.fixture(scope="module")
-def hay(text, tmp_path_factory):
-    path = tmp_path_factory.mktemp("hay") / "prose.txt"
-    path.write_text(text)
-    return str(path)
-
-
-def protocol(hay, **changes):
-    values = {"lengths": (700, 900), "depths": (0, 50, 100), "samples": 1, "haystack": hay}
+def protocol(haystack, **changes):
+    values = {"lengths": (700, 900), "depths": (0, 50, 100), "samples": 1, "haystack": haystack}
     return SingleNeedle(**(values | changes))
 
 
@@ -37,9 +30,9 @@ def test_the_grid():
     assert (len(one.depths), one.depths[0], one.depths[-1]) == (15, 0, 100)
 
 
-def test_prompts(models, hay):
+def test_prompts(models, haystack):
     model = models["diff"]
-    prompts = protocol(hay)._prompts(model, 900, 0, [0, 30, 100, None])
+    prompts = protocol(haystack)._prompts(model, 900, 0, [0, 30, 100, None])
     texts = [model.decode(prompt.ids) for prompt in prompts]
     assert len({len(prompt.ids) for prompt in prompts}) == 1
     for prompt, text in zip(prompts, texts, strict=True):
@@ -54,8 +47,8 @@ def test_prompts(models, hay):
     assert texts[3].startswith((before + after).split("\n\nQuestion")[0])
 
 
-def test_every_kind_of_model(model, hay, tmp_path):
-    result = run(model, protocol(hay, lengths=(700,)), tmp_path / "out")
+def test_every_kind_of_model(model, haystack, tmp_path):
+    result = run(model, protocol(haystack, lengths=(700,)), tmp_path / "out")
     assert (result.num_items, result.num_failed) == (4, 0)
     assert [m.name for m in result.headline()] == ["accuracy", "false_refusal", "refusal"]
     rows = {row["id"]: row for row in read_jsonl(tmp_path / "out" / "items.jsonl")}
@@ -63,7 +56,7 @@ def test_every_kind_of_model(model, hay, tmp_path):
     assert set(rows["700/0/control"]["scores"]) == {"refusal", "control_logprob_per_token"}
 
 
-def test_rates(models, hay, tmp_path):
+def test_rates(models, haystack, tmp_path):
     """A model that finds the needle at depth 50, refuses at 100 and refuses the long control."""
     answers = iter(
         [
@@ -77,7 +70,7 @@ def test_rates(models, hay, tmp_path):
         generate=lambda *a, **k: [Generation((), next(answers), "stop")],
         score=lambda *a, **k: [Score((-5.0,), (1,), False)],
     )
-    result = run(model, protocol(hay), tmp_path / "out")
+    result = run(model, protocol(haystack), tmp_path / "out")
     found = {(m.name, *m.where.values()): m for m in result.metrics}
     assert found["accuracy",].value == pytest.approx(2 / 6)
     assert found["accuracy",].n == 2  # texts
@@ -88,8 +81,8 @@ def test_rates(models, hay, tmp_path):
     assert result.tables["grid"]["accuracy"] == [[0, 0], [1, 1], [0, 0]]
 
 
-def test_a_phrase_with_a_refusal_is_not_found(models, hay):
-    one = protocol(hay, lengths=(700,))
+def test_a_phrase_with_a_refusal_is_not_found(models, haystack):
+    one = protocol(haystack, lengths=(700,))
     model = ScriptedModel(
         models["diff"],
         generate=lambda *a, **k: [Generation((), f"UNANSWERABLE. {PHRASE}", "stop")],
@@ -101,18 +94,18 @@ def test_a_phrase_with_a_refusal_is_not_found(models, hay):
     assert row["scores"]["false_refusal"] == 1
 
 
-def test_items_are_the_same_for_every_model(models, hay):
-    first, second = (protocol(hay).batches(models[kind]) for kind in ("softmax", "diffllama"))
+def test_items_are_the_same_for_every_model(models, haystack):
+    first, second = (protocol(haystack).batches(models[kind]) for kind in ("softmax", "diffllama"))
     assert first == second
     assert [len(batch) for batch in first] == [4, 4]
 
 
-def test_what_cannot_run_is_told_before_the_first_item(models, hay, tmp_path):
+def test_what_cannot_run_is_told_before_the_first_item(models, haystack, tmp_path):
     model = models["diff"]
     with pytest.raises(ConfigError, match=r"at most the 1024 tokens of diff, got 16384"):
-        SingleNeedle(haystack=hay).batches(model)
+        SingleNeedle(haystack=haystack).batches(model)
     with pytest.raises(ConfigError, match=r"lengths must hold .* \d+ tokens or more, got 100"):
-        protocol(hay, lengths=(100, 700)).batches(model)
+        protocol(haystack, lengths=(100, 700)).batches(model)
     (tmp_path / "a.txt").write_text("Much too short.")
     with pytest.raises(ConfigError, match=r"must hold \d+ tokens"):
         protocol(str(tmp_path / "a.txt")).batches(model)

@@ -1,11 +1,9 @@
 """The report of a gradient-flow study, from a made-up folder."""
 
-import re
 import shutil
 
 import plotly.graph_objects as go
 import pytest
-from plotly.offline import get_plotlyjs
 
 from diffattn.errors import CheckpointError
 from diffattn.report.build import build_report, markdown_results
@@ -13,17 +11,12 @@ from diffattn.report.gradient_flow.files import read_gradient_flow_study
 from diffattn.report.gradient_flow.page import over_training, over_width
 from record_files import change_record, read_record, write_record
 from report.made_up_gradient_flow import write_gradient_flow
+from report.page_reader import shown
 
 
 @pytest.fixture
 def study(tmp_path):
     return write_gradient_flow(tmp_path / "study")
-
-
-def shown(folder):
-    page = build_report(folder).read_text(encoding="utf-8").replace(get_plotlyjs(), "")
-    body = re.sub(r"<script.*?</script>|<style.*?</style>", "", page, flags=re.DOTALL)
-    return " ".join(re.sub(r"<[^>]+>", " ", body).split())
 
 
 def test_the_page_shows_judgements_ratios_and_heads(study):

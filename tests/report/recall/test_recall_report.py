@@ -1,18 +1,16 @@
 """The report of a recall study, from a made-up folder."""
 
-import json
 import re
 import shutil
-from html.parser import HTMLParser
 
 import plotly.graph_objects as go
 import pytest
-from plotly.offline import get_plotlyjs
 
 from diffattn.errors import CheckpointError
 from diffattn.report.build import build_report, markdown_results
 from recall_records import CONTROL, TYPES, WHAT, write_recall_study
 from record_files import read_record, replace_in_record, write_record
+from report.page_reader import build, figures, outline_of
 
 
 @pytest.fixture
@@ -22,43 +20,16 @@ def study(tmp_path):
     return tmp_path / "study"
 
 
-class Balance(HTMLParser):
-    """Ids and balance of the tags of a page."""
-
-    def __init__(self):
-        super().__init__()
-        self.ids, self.open, self.text = [], [], []
-
-    def handle_starttag(self, tag, attrs):
-        self.ids += [value for key, value in attrs if key == "id"]
-        if tag not in {"meta", "link", "br", "hr", "img"}:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if "script" not in self.open and "style" not in self.open:
-            self.text.append(data)
-
-
-def build(folder):
-    page = build_report(folder).read_text(encoding="utf-8").replace(get_plotlyjs(), "")
-    reader = Balance()
-    reader.feed(page)
-    reader.close()
-    assert reader.open == []
-    assert len(set(reader.ids)) == len(reader.ids)
-    return page, " ".join(" ".join(reader.text).split())
-
-
-def charts(page):
-    specs = re.findall(r'<script type="application/json" data-chart="(.*?)">(.*?)</script>', page)
-    return {name: json.loads(spec) for name, spec in specs}
+def read(folder):
+    """The page and its text."""
+    page = build(folder)
+    outline = outline_of(page)
+    assert len(set(outline.ids)) == len(outline.ids)
+    return page, " ".join(" ".join(outline.text).split())
 
 
 def test_the_page_shows_every_run_and_number(study):
-    page, text = build(study)
+    page, text = read(study)
     assert "What is missing" not in text
     assert "Made-up <i>statement</i>." in text  # escaped: it reached the text
     assert "Made-up <b>processor</b>" in text
@@ -95,7 +66,7 @@ def test_the_page_shows_every_run_and_number(study):
 
 
 def test_charts_hold_every_trial_and_the_ceilings(study):
-    shown = charts(build(study)[0])
+    shown = figures(read(study)[0])
     assert set(shown) == {
         f"chart-{part}{task}"
         for part in ("", "controls-", "sweep-")
@@ -144,7 +115,7 @@ def test_a_single_rate_is_said_to_be_no_choice(study):
         write_record(path, record)
     for path in study.glob("runs/*-lr*"):
         shutil.rmtree(path)
-    text = build(study)[1]
+    text = read(study)[1]
     assert "All members use the learning rate 0.003; none was chosen." in text
     assert "all at one learning rate" in text
     assert "What is missing" not in text
@@ -152,7 +123,7 @@ def test_a_single_rate_is_said_to_be_no_choice(study):
 
 def test_a_leak_is_named(study):
     replace_in_record(study / "results.json", '"leaks": false', '"leaks": true')
-    assert "The task leaks: without attention" in build(study)[1]
+    assert "The task leaks: without attention" in read(study)[1]
 
 
 def test_records_of_another_version_of_the_protocol_are_refused(study):
@@ -172,13 +143,13 @@ def test_what_is_missing_is_named(study):
     shutil.rmtree(study / "runs" / "noisy_recall-diff-seed1")
     (study / "runs" / "noisy_recall-diff-seed0" / "results.json").unlink()
     (study / "results.json").unlink()
-    text = build(study)[1]
+    text = read(study)[1]
     assert "Run noisy_recall-diff-seed1 was not found." in text
     assert "Run noisy_recall-diff-seed0 has not finished: it stopped at step 200." in text
     assert "results.json is missing" in text
     assert "The study has not finished, so it makes no statement." in text
     shutil.rmtree(study / "runs")
-    assert "No run recorded an accuracy." in build(study)[1]
+    assert "No run recorded an accuracy." in read(study)[1]
 
 
 def test_contradictions_are_named(study):
@@ -187,7 +158,7 @@ def test_contradictions_are_named(study):
     shutil.copytree(study / "runs" / "multi_needle-softmax-seed1", study / "runs" / "other")
     record = study / "runs" / "other" / "run.json"
     replace_in_record(record, "multi_needle-softmax-seed1", "other")
-    text = build(study)[1]
+    text = read(study)[1]
     assert "contradicts the run's own file on multi_needle-softmax-seed0." in text
     assert "Run other is in the folder but not part of this study." in text
 

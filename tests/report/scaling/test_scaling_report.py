@@ -1,11 +1,9 @@
 """The report of a scaling study, from a made-up folder."""
 
-import re
 import shutil
 
 import plotly.graph_objects as go
 import pytest
-from plotly.offline import get_plotlyjs
 
 from diffattn.errors import CheckpointError
 from diffattn.report.build import build_report, markdown_results
@@ -13,17 +11,12 @@ from diffattn.report.scaling.files import read_scaling_study
 from diffattn.report.scaling.page import over
 from record_files import read_record, write_record
 from report.made_up_scaling import write_scaling
+from report.page_reader import shown
 
 
 @pytest.fixture
 def study(tmp_path):
     return write_scaling(tmp_path / "study")
-
-
-def shown(folder):
-    page = build_report(folder).read_text(encoding="utf-8").replace(get_plotlyjs(), "")
-    body = re.sub(r"<script.*?</script>|<style.*?</style>", "", page, flags=re.DOTALL)
-    return " ".join(re.sub(r"<[^>]+>", " ", body).split())
 
 
 def test_the_page_begins_with_the_verdict_and_shows_fits_and_refusals(study):

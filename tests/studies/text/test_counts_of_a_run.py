@@ -13,8 +13,8 @@ from diffattn.errors import ConfigError
 from diffattn.studies.text.count_models import count_model_results
 from diffattn.training.config import DataConfig, TrainConfig
 from diffattn.training.prepare import prepare_data
+from small_corpus import WORDS
 
-WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog", "by", "sea"]
 CONFIG = TrainConfig(num_steps=5, batch_tokens=128, seq_len=32, warmup_steps=2)
 
 

@@ -5,30 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
+from continued_runs import stop
 from diffattn.data.tokens import TokenDataset
 from diffattn.training.engine import EngineConfig
 from diffattn.training.guard import GuardConfig
 from diffattn.training.ordered_trainer import OrderedTrainer, training_order
-from diffattn.training.trainer import train
-
-
-class Interruption(BaseException):
-    """As a kill."""
 
 
 @pytest.fixture
 def stopped(data):
     """``stopped(config, folder, step)``: a run that was killed in a step."""
 
-    def run(config, folder, step):
-        def on_progress(now, loss):
-            if now == step:
-                raise Interruption
-
-        with pytest.raises(Interruption):
-            train(config, data, folder, on_progress=on_progress)
-
-    return run
+    return lambda config, folder, step: stop(config, data, folder, step)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from continued_runs import assert_same_files
 from diffattn.data.tokens import TokenDataset
 from diffattn.errors import ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
@@ -21,11 +22,6 @@ SAME = ("metrics.jsonl", "guard.jsonl", "results.json", "model/model.safetensors
 
 def broken(model, loss):
     return loss * math.nan
-
-
-def assert_same_run(folder, expected, names=SAME):
-    for name in names:
-        assert (folder / name).read_bytes() == (expected / name).read_bytes(), name
 
 
 def weights_of(folder):
@@ -72,7 +68,7 @@ def test_a_batch_without_a_finite_loss_is_left_out(guarded, stopped, bad_batches
         assert torch.allclose(x, expected.state_dict()[name], atol=1e-6), name
     stopped(config, tmp_path / "again", 7)  # known after a restart from before the batch
     train(config, data, tmp_path / "again")
-    assert_same_run(tmp_path / "again", tmp_path / "whole")
+    assert_same_files(tmp_path / "again", tmp_path / "whole", SAME)
 
 
 @pytest.mark.scheduled
@@ -90,7 +86,7 @@ def test_rolling_back_leaves_out_what_led_there(guarded, stopped, bad_batches, d
     often = guarded(guard={"not_finite": "roll_back"}, engine={"save_every": 1})
     stopped(often, tmp_path / "again", 7)
     train(config, data, tmp_path / "again")
-    assert_same_run(tmp_path / "again", tmp_path / "whole")
+    assert_same_files(tmp_path / "again", tmp_path / "whole", SAME)
 
 
 @pytest.mark.scheduled
@@ -140,7 +136,7 @@ def test_a_spike_is_found_by_the_definition_of_the_studies(
     if policy == "skip":  # a run without spikes is not touched
         train(guarded(**steps), data, tmp_path / "plain")
         train(config, data, tmp_path / "guarded")
-        assert_same_run(tmp_path / "guarded", tmp_path / "plain", SAME[::3])
+        assert_same_files(tmp_path / "guarded", tmp_path / "plain", SAME[::3])
         assert not (tmp_path / "guarded" / "guard.jsonl").exists()
     bad_batches(config, {34: lambda model, loss: 3 * loss})
     if policy == "stop":

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from continued_runs import assert_same_files
 from diffattn.errors import ConfigError
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.training.trainer import train
@@ -29,9 +30,7 @@ def test_measuring_changes_nothing(make_run, finished, stopped, data, tmp_path):
     stopped(config, tmp_path / "again", 8)
     for name in ("again", "whole"):
         train(config, data, tmp_path / name)
-        for file in SAME:
-            expected = (finished / "diff" / file).read_bytes()
-            assert (tmp_path / name / file).read_bytes() == expected, file
+        assert_same_files(tmp_path / name, finished / "diff", SAME)
     results = read_json(tmp_path / "whole" / "results.json")
     rows = read_jsonl(tmp_path / "whole" / "gradients.jsonl", recorded=results["gradients"])
     assert rows == read_jsonl(tmp_path / "again" / "gradients.jsonl")

@@ -7,11 +7,10 @@ import threading
 import pytest
 
 from children import in_child
+from continued_runs import assert_same_files
 from diffattn.training.monitoring.signals import StopSignals
 from diffattn.training.monitoring.termination import STATUS, Terminated, ended_by_sigterm
 from diffattn.training.trainer import train
-
-SAME = ("metrics.jsonl", "results.json", "model/model.safetensors")
 
 
 @pytest.fixture(autouse=True)
@@ -51,9 +50,7 @@ def test_a_signal_saves_the_step_in_work(number, ending, finished, make_run, dat
     steps = []
     train(make_run("diff"), data, tmp_path / "run", on_progress=lambda s, loss: steps.append(s))
     assert steps == list(range(8, 13))
-    for name in SAME:
-        expected = (finished / "diff" / name).read_bytes()
-        assert (tmp_path / "run" / name).read_bytes() == expected, name
+    assert_same_files(tmp_path / "run", finished / "diff")
 
 
 @pytest.mark.scheduled
@@ -61,9 +58,7 @@ def test_at_the_last_step_only_the_end_is_left(finished, make_run, data, tmp_pat
     with pytest.raises(Terminated, match="143"):
         train(make_run("diff"), data, tmp_path / "run", on_progress=signalled(12, signal.SIGTERM))
     train(make_run("diff"), data, tmp_path / "run", on_progress=signalled(12, signal.SIGKILL))
-    for name in SAME:
-        expected = (finished / "diff" / name).read_bytes()
-        assert (tmp_path / "run" / name).read_bytes() == expected, name
+    assert_same_files(tmp_path / "run", finished / "diff")
 
 
 def test_a_second_signal_ends_at_once(make_run, data, tmp_path):

@@ -4,10 +4,9 @@ import math
 
 import pytest
 
+from continued_runs import assert_same_files
 from diffattn.records.io import read_json, read_jsonl, recover_jsonl
 from diffattn.training.trainer import train
-
-SAME = ("metrics.jsonl", "results.json", "model/model.safetensors")
 
 
 def rows_of(folder):
@@ -25,9 +24,7 @@ def test_watching_changes_nothing(attention_type, finished, guarded, stopped, da
     assert [row["step"] for row in recover_jsonl(tmp_path / "again" / "watch.jsonl")[0]] == [3, 6]
     for name in ("again", "whole"):
         train(config, data, tmp_path / name)
-        for file in SAME:
-            expected = (finished / attention_type / file).read_bytes()
-            assert (tmp_path / name / file).read_bytes() == expected, file
+        assert_same_files(tmp_path / name, finished / attention_type)
     rows = read_jsonl(tmp_path / "whole" / "watch.jsonl")
     assert rows_of(tmp_path / "whole") == rows_of(tmp_path / "again")
     assert [row["step"] for row in rows] == [3, 6, 9, 12]

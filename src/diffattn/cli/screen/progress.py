@@ -214,41 +214,8 @@ class ItemProgress(StderrBars):
         return f"{number} of {self.parts}: {name}"
 
 
-class PackProgress(StderrBars):
-    """Tokens written, and the time until all of the source is packed where its size is known."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.task: TaskID | None = None
-        self.began: tuple[float, int] | None = None
-
-    def __enter__(self) -> "PackProgress":
-        self._start(TextColumn("{task.fields[note]}"))
-        self.last_line = time.monotonic()  # a short packing needs no line
-        return self
-
-    def on_progress(self, done: int, total: int | None, num_tokens: int) -> None:
-        """Show that ``done`` of ``total`` bytes are read and so many tokens are written."""
-        now, note = time.monotonic(), f"{num_tokens:,} tokens"
-        if self.bars is not None:
-            if self.task is None:
-                self.task = self.bars.add_task("packing", total=total, note=note)
-            self.bars.update(self.task, completed=done, note=note)
-            return
-        # What an interrupted call had packed is read before the first batch, and not timed.
-        began, before = self.began = self.began or (now, done)
-        if now - self.last_line < _SECONDS_BETWEEN_LINES:
-            return
-        self.last_line = now
-        left = ""
-        if total and before < done <= total:
-            rest = (now - began) / (done - before) * (total - done)
-            left = f", {done / total:.0%} read, about {duration(rest)} left"
-        self.on_message(f"packing: {note}{left}")
-
-
 class ByteProgress(StderrBars):
-    """Bytes done of bytes in all, and the time left.
+    """Bytes done, and the time until all are where their number is known.
 
     Args:
         title: What is done, as in ``"writing"``.
@@ -258,24 +225,31 @@ class ByteProgress(StderrBars):
         super().__init__()
         self.title = title
         self.task: TaskID | None = None
-        self.began = time.monotonic()
+        self.began: tuple[float, int] | None = None
 
     def __enter__(self) -> "ByteProgress":
         self._start(TextColumn("{task.fields[note]}"))
-        self.last_line = self.began
+        self.last_line = time.monotonic()  # what is soon done needs no line
         return self
 
-    def on_progress(self, done: int, total: int) -> None:
-        """Show that ``done`` of ``total`` bytes are done."""
-        now, note = time.monotonic(), f"{done:,}/{total:,} bytes"
+    def on_progress(self, done: int, total: int | None, num_tokens: int | None = None) -> None:
+        """Show that ``done`` of ``total`` bytes are done, or read and made so many tokens."""
+        now, read = time.monotonic(), num_tokens is not None
+        note = f"{num_tokens:,} tokens" if read else f"{done:,}/{total:,} bytes"
         if self.bars is not None:
             if self.task is None:
                 self.task = self.bars.add_task(self.title, total=total, note=note)
             self.bars.update(self.task, completed=done, note=note)
-        elif now - self.last_line >= _SECONDS_BETWEEN_LINES:
-            self.last_line = now
-            rest = (now - self.began) / done * (total - done)
-            self.on_message(f"{self.title}: {note}, about {duration(rest)} left")
+            return
+        # What an interrupted call had packed is read before the first batch, and not timed.
+        began, before = self.began = self.began or (now, done)
+        if now - self.last_line < _SECONDS_BETWEEN_LINES:
+            return
+        self.last_line = now
+        if total and before < done <= total:
+            note += f", {done / total:.0%} read" if read else ""
+            note += f", about {duration((now - began) / (done - before) * (total - done))} left"
+        self.on_message(f"{self.title}: {note}")
 
 
 def duration(seconds: float) -> str:

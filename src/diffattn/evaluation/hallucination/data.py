@@ -5,13 +5,13 @@ import itertools
 import os
 import random
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from diffattn.data import files
-from diffattn.errors import ConfigError, did_you_mean
+from diffattn.errors import ConfigError, did_you_mean, first_line
 from diffattn.evaluation.hallucination.tasks import Columns, Task
 
 _LONG_BENCH = "zai-org/LongBench"
@@ -75,29 +75,11 @@ def _rows(
     if path.is_dir():
         path = path / f"{task.name}.jsonl"
         files.require_path(path)
-    return str(path), _file_rows(path)
+    return str(path), _json_rows(files.require_text(path), str(path))
 
 
-def _file_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    text = files.read_text(path)
-    if text is None:
-        raise ConfigError(f"{path}: must be UTF-8 text, got binary data or another encoding.")
-    return _json_lines(text.split("\n"), str(path))
-
-
-def _json_lines(lines: Iterable[str], name: str) -> Iterator[Mapping[str, Any]]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = files.parse_json(line)
-        except ValueError as error:
-            raise ConfigError(
-                f"{name}:{number}: must be a JSON object, got {line[:40]!r}."
-            ) from error
-        if not isinstance(row, dict):
-            raise ConfigError(f"{name}:{number}: must be a JSON object, got {type(row).__name__}.")
-        yield row
+def _json_rows(text: str, name: str) -> Iterator[Mapping[str, Any]]:
+    return (row for _, row in files.json_objects(text.split("\n"), name))
 
 
 def _hub_rows(name: str, config: str | None, split: str) -> Iterator[Mapping[str, Any]]:
@@ -124,13 +106,11 @@ def _archive_rows(task: Task) -> Iterator[Mapping[str, Any]]:
             text = archive.read(f"data/{task.name}.jsonl").decode()
     except (OSError, ValueError, RuntimeError, KeyError, zipfile.BadZipFile) as error:
         raise _unreadable(_LONG_BENCH, error) from error
-    lines = files.normalise_line_ends(text).split("\n")
-    yield from _json_lines(lines, f"{_LONG_BENCH}/{task.name}.jsonl")
+    yield from _json_rows(files.normalise_line_ends(text), f"{_LONG_BENCH}/{task.name}.jsonl")
 
 
 def _unreadable(name: str, error: Exception) -> ConfigError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    return ConfigError(f"{name}: must be a data set that can be opened, got: {reason}.")
+    return ConfigError(f"{name}: must be a data set that can be opened, got: {first_line(error)}.")
 
 
 def _example(

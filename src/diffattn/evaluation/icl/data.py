@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.data import files
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, first_line
 from diffattn.models.known_names import check_known
 
 _WORDS = {
@@ -158,31 +158,17 @@ def _local(source: str, known: IclDataset, columns: Mapping[str, str]) -> IclDat
 
 def _json_lines(paths: list[Path], columns: Mapping[str, str]) -> IclData:
     """One object per line with ``text`` and ``label``, or what ``columns`` calls them."""
+    named = {"text": "text", "label": "label", **columns}
     parts = []
     for path in paths:
         examples = []
-        for number, line in enumerate(_text(path, "utf-8").split("\n"), start=1):
-            if not line.strip():
-                continue
+        lines = files.require_text(path).split("\n")
+        for number, record in files.json_objects(lines, str(path)):
             where = f"{path}:{number}"
-            try:
-                row = files.parse_json(line)
-            except ValueError as error:
-                raise ConfigError(f"{where}: must be a JSON object, got {line[:40]!r}.") from error
-            if not isinstance(row, Mapping):
-                raise ConfigError(f"{where}: must be a JSON object, got {type(row).__name__}.")
-            named = {"text": "text", "label": "label", **columns}
-            row = files.with_known_names(row, named, where)
+            row = files.with_known_names(record, named, where)
             examples.append(_example(row["text"], row["label"], where))
         parts.append(tuple(examples))
     return IclData(train=parts[0], test=parts[1])
-
-
-def _text(path: Path, encoding: str) -> str:
-    text = files.read_text(path, encoding)
-    if text is None:
-        raise ConfigError(f"{path}: must be {encoding} text, got binary data or another encoding.")
-    return text
 
 
 def _example(text: Any, label: Any, where: str) -> Example:
@@ -206,7 +192,7 @@ def _trec(paths: list[Path], *, fine: bool) -> IclData:
     parts = []
     for path in paths:
         examples = []
-        for number, line in enumerate(_text(path, "latin-1").split("\n"), start=1):
+        for number, line in enumerate(files.require_text(path, "latin-1").split("\n"), start=1):
             if line.strip():
                 code, _, question = line.strip().partition(" ")
                 where = f"{path}:{number}"
@@ -220,7 +206,7 @@ def _banking(paths: list[Path], columns: Mapping[str, str] = {}) -> IclData:
     parts = []
     text, label = columns.get("text", "text"), columns.get("label", "category")
     for path in paths:
-        reader = csv.DictReader(io.StringIO(_text(path, "utf-8"), newline=""))
+        reader = csv.DictReader(io.StringIO(files.require_text(path), newline=""))
         names = list(reader.fieldnames or [])
         if not {text, label} <= set(names):
             raise ConfigError(f"{path}: columns must be {text} and {label}, got {names}.")
@@ -233,7 +219,7 @@ def _clinic(paths: list[Path], *, out_of_scope: bool) -> IclData:
     """JSON with ``train`` and ``test``, lists of pairs; with ``oos_*`` it has 151 classes."""
     (path,) = paths
     try:
-        value = files.parse_json(_text(path, "utf-8"))
+        value = files.parse_json(files.require_text(path))
     except ValueError as error:
         raise ConfigError(f"{path}: must be JSON, got: {error}.") from error
     parts = []
@@ -268,10 +254,9 @@ def _from_hub(name: str, known: IclDataset) -> IclData:
         try:
             rows = datasets.load_dataset(repository, config or None, split=split)
         except (OSError, ValueError, RuntimeError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             raise ConfigError(
-                f"{name}: {known.hub!r} must be a data set that can be opened, got: {reason}. "
-                f"Or give a folder with {', '.join(known.files)}."
+                f"{name}: {known.hub!r} must be a data set that can be opened, "
+                f"got: {first_line(error)}. Or give a folder with {', '.join(known.files)}."
             ) from error
         parts.append(tuple(_hub_examples(name, rows)))
     return IclData(train=parts[0], test=parts[1])

@@ -98,20 +98,10 @@ def _only(folder: Path, task: str, pattern: str) -> Path | None:
 
 
 def _read(path: Path, task: str, columns: Mapping[str, str]) -> list[Document]:
-    text = files.read_text(path)
-    if text is None:
-        raise ConfigError(f"{path}: must be UTF-8 text, got binary data or another encoding.")
     documents: list[Document] = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
+    lines = files.require_text(path).split("\n")
+    for number, record in files.json_objects(lines, str(path)):
         where = f"{path}:{number}"
-        try:
-            record = files.parse_json(line)
-        except ValueError as error:
-            raise ConfigError(f"{where}: must be a JSON object, got {line[:40]!r}.") from error
-        if not isinstance(record, Mapping):
-            raise ConfigError(f"{where}: must be a JSON object, got {type(record).__name__}.")
         try:
             document = read_document(task, files.with_known_names(record, columns, where))
         except KeyError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.data.files import normalise_line_ends
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, first_line
 from diffattn.evaluation.lm_tasks.documents import LocalDocuments
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
@@ -103,10 +103,9 @@ def harness_task(
     except (OSError, ValueError, RuntimeError) as error:
         if documents is not None:
             raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ConfigError(
-            f"{task}: its dataset must be on the hub or in the hub's cache, got: {reason}. "
-            "Name a folder of local files: data=FOLDER."
+            f"{task}: its dataset must be on the hub or in the hub's cache, "
+            f"got: {first_line(error)}. Name a folder of local files: data=FOLDER."
         ) from error
     built.set_fewshot_seed(seed=seed)
     return built

@@ -54,6 +54,7 @@ class ArHits(Protocol):
         "interval": "Student t over sequences",
     }
     quick = {"length": 512, "sequences": 16}
+    quick_context = "length"
 
     data: str = "stdlib"
     """Training tokens and held-out text: a run directory, a folder of packed tokens, or a corpus
@@ -69,11 +70,6 @@ class ArHits(Protocol):
     """Of the n-grams; the first is the headline."""
     threshold: int | None = None
     """Highest training count of a hit. Default: in proportion to the training tokens."""
-
-    @classmethod
-    def quick_for(cls, longest: int | None) -> dict[str, Any]:
-        """See :meth:`Protocol.quick_for`."""
-        return cls.quick | {"length": min(cls.quick["length"], longest or cls.quick["length"])}
 
     def __post_init__(self) -> None:
         if not self.n or min(self.n) < 2 or len(set(self.n)) < len(self.n):

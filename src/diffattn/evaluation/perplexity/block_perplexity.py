@@ -42,6 +42,7 @@ class BlockPerplexity(Protocol):
         "interval": "Student t over blocks, of the loss, as if blocks were independent",
     }
     quick = {"block": 512, "blocks": 4}
+    quick_context = "block"
 
     block: int | None = None
     """Tokens of a block. Default: the longest the model takes. Papers on quantisation: 2,048."""
@@ -54,11 +55,6 @@ class BlockPerplexity(Protocol):
     """Of a data set on the hub."""
     layout: str = "documents"
     """``"documents"``, or ``"wikitext"`` for the rows of that data set."""
-
-    @classmethod
-    def quick_for(cls, longest: int | None) -> dict[str, Any]:
-        """See :meth:`Protocol.quick_for`."""
-        return cls.quick | {"block": min(cls.quick["block"], longest or cls.quick["block"])}
 
     def __post_init__(self) -> None:
         self.require_at_least(2, "block")

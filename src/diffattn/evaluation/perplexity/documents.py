@@ -1,6 +1,6 @@
 """Texts for perplexities: documents without boilerplate."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,47 @@ def long_texts(
             f"{source!r}; the longest, {longest.name!r}, has {size}."
         )
     return texts
+
+
+def first_windows(
+    protocol: str,
+    model: LanguageModel,
+    source: str,
+    text_field: str = "text",
+    *,
+    start: Sequence[int],
+    size: int,
+    windows: int,
+    per_document: int,
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The first windows of a corpus, one after the other; a document's short rest is left out.
+
+    Args:
+        protocol, model, source, text_field: As of :func:`long_texts`.
+        start: Tokens that every window begins with.
+        size: Tokens of the text in a window.
+        windows, per_document: At most so many, of all documents and of one.
+
+    Returns:
+        Name of the document and ``len(start) + size`` tokens.
+
+    Raises:
+        ConfigError: The corpus cannot be read, or no document is long enough.
+    """
+    left = windows
+    for document in open_texts(source, text_field):
+        wanted = min(left, per_document)
+        # Long books are cut before they are encoded: a token has rarely 16 characters.
+        ids = model.encode(document.text[: 16 * size * wanted])
+        for i in range(min(wanted, len(ids) // size)):
+            yield document.name, (*start, *ids[i * size : (i + 1) * size])
+            left -= 1
+        if not left:
+            return
+    if left == windows:
+        raise ConfigError(
+            f"{protocol}: {source!r} must hold a document of {size} tokens, got none."
+        )
 
 
 def first_tokens(model: LanguageModel, text: str, count: int) -> list[int]:

@@ -47,6 +47,7 @@ class NllByPosition(Protocol):
         "interval": "Student t over documents; of the power law, bootstrap",
     }
     quick = {"length": 1_024, "documents": 4}
+    quick_context = "length"
 
     length: int = 65_536
     """Tokens of a window, all of them predicted."""
@@ -57,11 +58,6 @@ class NllByPosition(Protocol):
     """How many are taken, in the order of the corpus. None: all that are long enough."""
     windows: int = 1
     """Windows per document, one after the other; they count as one cluster."""
-
-    @classmethod
-    def quick_for(cls, longest: int | None) -> dict[str, Any]:
-        """See :meth:`Protocol.quick_for`."""
-        return cls.quick | {"length": min(cls.quick["length"], longest or cls.quick["length"])}
 
     def __post_init__(self) -> None:
         self.require_at_least(2, "length")

@@ -76,6 +76,7 @@ def write_weights(
         max_shard_size=shard_bytes,
     )
     done = 0
+    on_progress(done)  # the first file takes its time
     for file, names in split.filename_to_tensors.items():
         loaded = {name: tensors[name].load().contiguous() for name in names}
         save_file(loaded, folder / file, metadata={"format": "pt"})

@@ -14,6 +14,7 @@ from diffattn.report.claims.measured import (
     paired,
 )
 from diffattn.report.claims.records import ClaimRecords
+from diffattn.report.page.runs import BASELINE
 from diffattn.report.page.wording import IMITATIONS
 from diffattn.stats.intervals import mean_interval
 
@@ -22,7 +23,6 @@ def evaluated(
     protocol: str,
     metric: str,
     variant: str,
-    baseline: str = "softmax",
     *,
     better: Literal["above", "below"] = "above",
     parts: Sequence[str] = (),
@@ -33,8 +33,7 @@ def evaluated(
     Args:
         protocol: Its name.
         metric: Its name, or how it begins; where there are several, their mean.
-        variant: Its models are called ``diff-seed0`` and the like.
-        baseline: The same; models of one seed are paired.
+        variant: Its models are called ``diff-seed0`` and the like; models of one seed are paired.
         better: On which side of 0 the paper sees the difference.
         parts: How names of variants of the protocol begin. Default: all.
         where: What the metric's place must say. Default: headline metrics.
@@ -42,7 +41,7 @@ def evaluated(
 
     def measure(records: ClaimRecords) -> Measured | None:
         scores = _scores(records, protocol, metric, parts, where)
-        values = _differences(scores, variant, baseline)
+        values = _differences(scores, variant, BASELINE)
         if not values:
             return None
         sign = 1 if better == "above" else -1
@@ -52,7 +51,7 @@ def evaluated(
     return measure
 
 
-def evaluated_ratio(protocol: str, metric: str, variant: str, baseline: str = "softmax") -> Measure:
+def evaluated_ratio(protocol: str, metric: str, variant: str) -> Measure:
     """A headline metric over the baseline's, by seed of the models: their geometric mean.
 
     The paper sees it below 1.
@@ -60,14 +59,13 @@ def evaluated_ratio(protocol: str, metric: str, variant: str, baseline: str = "s
     Args:
         protocol: Its name.
         metric: Its name, or how it begins; positive.
-        variant: Its models are called ``diff-seed0`` and the like.
-        baseline: The same; models of one seed are paired.
+        variant: Its models are called ``diff-seed0`` and the like; models of one seed are paired.
     """
 
     def measure(records: ClaimRecords) -> Measured | None:
         scores = _scores(records, protocol, metric, (), None)
         logs = {label: math.log(score) for label, score in scores.items() if score > 0}
-        values = _differences(logs, variant, baseline)
+        values = _differences(logs, variant, BASELINE)
         if not values:
             return None
         return exponential(

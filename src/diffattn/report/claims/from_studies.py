@@ -6,6 +6,7 @@ from typing import Any
 
 from diffattn.report.claims.measured import Measure, Measured, explained_by, paired
 from diffattn.report.claims.records import ClaimRecords
+from diffattn.report.page.runs import BASELINE
 from diffattn.report.page.wording import BLIND_SECOND, plural
 from diffattn.stats.intervals import Interval, mean_interval
 from diffattn.stats.proportions import wilson_interval
@@ -13,15 +14,15 @@ from diffattn.stats.proportions import wilson_interval
 _NO_USE = "not both models are shown to end below one without attention"
 
 
-def recall_share(task: str, variant: str, baseline: str = "softmax") -> Measure:
+def recall_share(task: str, variant: str) -> Measure:
     """Share of seeds that learn a recall task, minus the baseline's; Fisher's exact test."""
 
     def measure(records: ClaimRecords) -> Measured | None:
-        found = _recall(records, task, variant, baseline)
+        found = _recall(records, task, variant)
         if found is None:
             return None
         entry, test = found
-        a, b = (entry["types"][name] for name in (variant, baseline))
+        a, b = (entry["types"][name] for name in (variant, BASELINE))
         p, q = (wilson_interval(side["solved"], side["trials"]) for side in (a, b))
         effect = p.mean - q.mean
         low, high = _newcombe(p, q)
@@ -47,19 +48,19 @@ def _newcombe(p: Interval, q: Interval) -> tuple[float, float]:
     )
 
 
-def recall_steps(task: str, variant: str, baseline: str = "softmax") -> Measure:
+def recall_steps(task: str, variant: str) -> Measure:
     """Steps until a recall task is learned, minus the baseline's; log-rank test.
 
     A run that did not learn it counts with all its steps.
     """
 
     def measure(records: ClaimRecords) -> Measured | None:
-        found = _recall(records, task, variant, baseline)
+        found = _recall(records, task, variant)
         if found is None:
             return None
         entry, test = found
         last = entry["num_steps"]
-        sides = (entry["types"][name]["solved_steps"] for name in (variant, baseline))
+        sides = (entry["types"][name]["solved_steps"] for name in (variant, BASELINE))
         values = [
             float((last if a is None else a) - (last if b is None else b))
             for a, b in zip(*sides, strict=True)
@@ -75,12 +76,12 @@ def recall_steps(task: str, variant: str, baseline: str = "softmax") -> Measure:
 
 
 def _recall(
-    records: ClaimRecords, task: str, variant: str, baseline: str
+    records: ClaimRecords, task: str, variant: str
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
     entry = None if records.recall is None else records.recall["tasks"].get(task)
     if entry is None:
         return None
-    test = next((t for t in entry["tests"] if set(t["types"]) == {variant, baseline}), None)
+    test = next((t for t in entry["tests"] if set(t["types"]) == {variant, BASELINE}), None)
     return None if test is None else (entry, test)
 
 
@@ -114,7 +115,7 @@ def stability_difference(metric: str, variant: str, baseline: str) -> Measure:
     return measure
 
 
-def scaling_ratio(axis: str, variant: str, baseline: str = "softmax") -> Measure:
+def scaling_ratio(axis: str, variant: str) -> Measure:
     """Parameters or tokens over those of the baseline with which it has the same loss, by fits.
 
     Read where the study reads them. A saving counts only if the control whose second map sees
@@ -123,18 +124,17 @@ def scaling_ratio(axis: str, variant: str, baseline: str = "softmax") -> Measure
     Args:
         axis: ``"parameters"`` or ``"tokens"``.
         variant: Of the study of scaling.
-        baseline: Another.
     """
 
     def measure(records: ClaimRecords) -> Measured | None:
         if records.scaling is None:
             return None
         of, said = records.scaling["axes"][axis], records.scaling["verdict"]["axes"][axis]
-        row = _equivalent(of, variant, baseline)
+        row = _equivalent(of, variant, BASELINE)
         if row is None:
             return None
-        fits = [of["types"][name]["fit"] for name in (variant, baseline)]
-        points = [point for name in (variant, baseline) for point in of["types"][name]["points"]]
+        fits = [of["types"][name]["fit"] for name in (variant, BASELINE)]
+        points = [point for name in (variant, BASELINE) for point in of["types"][name]["points"]]
         seeds = min(len(point["loss"]["values"]) for point in points)
         count = len(of["types"][variant]["points"])
         unit = f"{'sizes' if axis == 'parameters' else 'budgets'} of {plural(seeds, 'seed')}"

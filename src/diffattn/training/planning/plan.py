@@ -152,15 +152,11 @@ def make_plan(
     )
 
 
-def kv_cache_bytes_per_token(model: DiffTransformerConfig, element_bytes: int = 2) -> int:
-    """Bytes that a dynamic or static cache holds of every token, in all layers.
-
-    Args:
-        model: The model.
-        element_bytes: Of one number; 2 in bfloat16.
-    """
+def kv_cache_bytes_per_token(model: DiffTransformerConfig) -> int:
+    """Bytes that a dynamic or static cache in bfloat16 holds of every token, in all layers."""
     heads, width = model.cached_kv_shape
-    return 2 * model.num_hidden_layers * heads * width * element_bytes
+    keys_and_values, element_bytes = 2, 2
+    return keys_and_values * model.num_hidden_layers * heads * width * element_bytes
 
 
 def share_of_batch(train: TrainConfig, devices: int) -> int:

@@ -13,18 +13,6 @@ from diffattn.records.io import read_jsonl
 from scripted_model import ScriptedModel
 
 
-@pytest.fixture(scope="module")
-def haystack(tmp_path_factory, text):
-    path = tmp_path_factory.mktemp("haystack") / "book.txt"
-    path.write_text(text)
-    return str(path)
-
-
-@pytest.fixture(scope="module")
-def long_model(build):
-    return build("diff", max_length=4096)
-
-
 def test_every_kind_of_model(model, haystack, tmp_path):
     protocol = BabiLong(lengths=(0, 1000), tasks=("qa1", "qa4"), samples=1, haystack=haystack)
     result = evaluate(model, Part(variant="babilong", protocol=protocol), tmp_path / "out")

@@ -20,13 +20,6 @@ SYNTHETIC = [name for name in TASKS if not name.startswith("qa")]
 
 
 @pytest.fixture(scope="module")
-def haystack(tmp_path_factory, text):
-    path = tmp_path_factory.mktemp("haystack") / "book.txt"
-    path.write_text(text)
-    return str(path)
-
-
-@pytest.fixture(scope="module")
 def questions(tmp_path_factory):
     """Two files in the original formats, some hundred documents each."""
     folder = tmp_path_factory.mktemp("questions")
@@ -55,11 +48,6 @@ def questions(tmp_path_factory):
     for name, value in (("squad.json", squad), ("hotpotqa.json", hotpot)):
         (folder / name).write_text(json.dumps(value))
     return {"squad": str(folder / "squad.json"), "hotpotqa": str(folder / "hotpotqa.json")}
-
-
-@pytest.fixture(scope="module")
-def long_model(build):
-    return build("diff", max_length=8192)
 
 
 class Remembering(Ruler):

@@ -9,18 +9,6 @@ from diffattn.evaluation.long_context.ruler.ruler import TASKS, Ruler
 from diffattn.evaluation.registry import parts
 
 
-@pytest.fixture(scope="module")
-def haystack(tmp_path_factory, text):
-    path = tmp_path_factory.mktemp("haystack") / "book.txt"
-    path.write_text(text)
-    return str(path)
-
-
-@pytest.fixture(scope="module")
-def long_model(build):
-    return build("diff", max_length=8192)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -1,0 +1,10 @@
+"""Small copies of the classification data sets."""
+
+import pytest
+
+from icl_files import write_all
+
+
+@pytest.fixture
+def files(tmp_path):
+    return str(write_all(tmp_path / "icl"))
