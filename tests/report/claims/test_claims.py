@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from scipy.special import stdtr
 
 from diffattn.errors import CheckpointError
 from diffattn.records.evaluations import EvalResult, Metric
@@ -19,7 +18,6 @@ from diffattn.report.claims.from_models import evaluated, evaluated_ratio, time_
 from diffattn.report.claims.from_studies import (
     recall_share,
     recall_steps,
-    scaling_ratio,
     stability_difference,
 )
 from diffattn.report.claims.from_text import loss_difference
@@ -29,6 +27,7 @@ from diffattn.report.claims.tables import claims_document, claims_table, committ
 from diffattn.report.claims.verdicts import VERDICTS, judged_claims
 from diffattn.stats.paired import paired_t_test
 from record_files import write_record
+from report.made_up_scaling import scaling
 
 ROOT = Path(__file__).parents[3]
 BY_ID = {claim.id: claim for claim in CLAIMS}
@@ -172,65 +171,6 @@ def test_loss_of_a_part():
     found = loss_difference("diff", "softmax", part="quarter_4")(ClaimRecords(text=study))
     assert found.effect == -0.375
     assert loss_difference("diff", "softmax", part="other")(ClaimRecords(text=study)) is None
-
-
-def scaling(
-    ratio=0.8, against=0.9, *, informative=True, seeds=5, types=("softmax", "diff"), **changes
-):
-    """Shares of DIFF V1 at the middle of three points, with ends a tenth below and above."""
-
-    def row(baseline, share):
-        low, high = (None, None) if share is None else (share / 1.1, share * 1.1)
-        ends = {"ratio": share, "low": low, "high": high, "level": 0.95}
-        entry = {"type": "diff", "baseline": baseline, "point": 1, "refused": None} | ends
-        return entry | (changes if baseline == "softmax" else {})
-
-    rows = [row("softmax", ratio), row("softmax", 0.1) | {"point": 0}]
-    names = list(types)
-    if against is not None:
-        rows.append(row("softmax_minus_mean", against))
-        names.append("softmax_minus_mean")
-    fit = {"points": 15, "parameters": {"a": {}, "b": {}, "c": {}}}
-    points = [{"loss": {"values": [3.0] * seeds}}] * 3
-    of = {"read_at": 1, "types": {n: {"points": points, "fit": fit} for n in names}}
-    said = {"informative": informative, "sentence": "Made up."}
-    axes = {axis: of | {"equivalents": rows} for axis in ("parameters", "tokens")}
-    return {"axes": axes, "verdict": {"axes": dict.fromkeys(axes, said)}}
-
-
-def test_parameters_and_tokens_at_equal_loss():
-    records = ClaimRecords(scaling=scaling())
-    found = scaling_ratio("parameters", "diff")(records)
-    assert (found.effect, found.n, found.of, found.uninformative) == (
-        0.8,
-        3,
-        "sizes of 5 seeds",
-        "",
-    )
-    # Student's t with 12 degrees of freedom, of which 2.179 is the 97.5 % point.
-    t = math.log(1 / 0.8) / (math.log(1.1) / 2.1788)
-    assert found.p == pytest.approx(2 * stdtr(12, -t), rel=1e-3)
-    assert scaling_ratio("tokens", "diff")(records).of == "budgets of 5 seeds"
-    assert scaling_ratio("tokens", "shared_diff")(records) is None
-    assert only(BY_ID["size"], records).verdict == "agrees"
-    assert only(BY_ID["size"], ClaimRecords(scaling=scaling(1.25))).verdict == "disagrees"
-    assert only(BY_ID["tokens"], ClaimRecords(scaling=scaling(0.95))).verdict == "inconclusive"
-    few = only(BY_ID["size"], ClaimRecords(scaling=scaling(seeds=2)))
-    assert (few.verdict, few.why) == ("inconclusive", "2 of the 3 seeds that it takes")
-
-
-@pytest.mark.parametrize(
-    ("record", "why"),
-    [
-        (scaling(informative=False), "Made up."),
-        (scaling(against=None), "the record holds no control"),
-        (scaling(against=0.95), "not shown to do better than controls: Softmax − 0.7 mean value"),
-        (scaling(ratio=None, refused="diff has no fit"), "diff has no fit"),
-    ],
-)  # fmt: skip
-def test_scaling_that_says_nothing(record, why):
-    found = only(BY_ID["size"], ClaimRecords(scaling=record))
-    assert (found.verdict, found.why) == ("uninformative", why)
 
 
 def recall(**said):

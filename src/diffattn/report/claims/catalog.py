@@ -146,16 +146,15 @@ CLAIMS: tuple[Claim, ...] = (
         id="answer-attention", expects="above", bound=0.0, source=f"{V1}, Table 3",
         says="Attention on the answer 0.27 to 0.40 against 0.03 to 0.09.",
         effect=f"DIFF V1's share of attention on the answer {_SCORE}",
-        commands=_TABLE3,
-        record=EVALUATIONS, measure=evaluated("attention_segments", "answer", "diff"),
+        commands=_TABLE3, record=EVALUATIONS,
+        measure=evaluated("attention_segments", "answer", "diff"),
     ),
     Claim(
         id="noise-attention", expects="below", bound=0.0, source=f"{V1}, Table 3",
         says="Attention on noise 0.01 to 0.02 against 0.49 to 0.54.",
         effect=f"DIFF V1's share of absolute attention on noise {_SCORE} (signed parts could "
         "cancel)",
-        commands=_TABLE3,
-        record=EVALUATIONS,
+        commands=_TABLE3, record=EVALUATIONS,
         measure=evaluated(
             "attention_segments", "noise", "diff", better="below",
             where={"weights": "absolute", "normalised": "global"},
@@ -290,9 +289,8 @@ CLAIMS: tuple[Claim, ...] = (
     *(
         Claim(
             id=f"{name}-cost", expects="below", bound=bound, source=f"{V1}, Table 7",
-            says=f"{says} times as long.", effect=f"time of DIFF V1's {what} over the "
-            "Transformer's by the same technique",
-            commands=commands.bench("models"), record=BENCHMARKS,
+            effect=f"time of DIFF V1's {what} over the Transformer's by the same technique",
+            says=f"{says} times as long.", commands=commands.bench("models"), record=BENCHMARKS,
             measure=time_ratio("diff", mode=mode),
         )
         for name, what, mode, bound, says in (

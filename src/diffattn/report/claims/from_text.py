@@ -9,7 +9,7 @@ from diffattn.report.claims.records import ClaimRecords
 from diffattn.report.page.wording import IMITATIONS, TYPE_NAMES
 from diffattn.stats.intervals import mean_interval
 
-"""Softmax attention with the scale of its output changed: what they gain, no second map gained."""
+_UNINFORMATIVE = "Uninformative about attention types: "
 
 
 def loss_difference(
@@ -63,7 +63,7 @@ def _why_not(
 ) -> str:
     """Why a difference says nothing: the study's verdict, or a control that gains as much."""
     if not text["verdict"]["informative"]:
-        return str(text["verdict"]["sentence"])
+        return str(text["verdict"]["sentence"]).removeprefix(_UNINFORMATIVE)
     if variant not in TYPE_NAMES or baseline != "softmax" or fmean(values) >= 0:
         return ""
     return explained_by(
