@@ -14,8 +14,6 @@ from diffattn.models.twins import Twin
 BASELINE = "softmax"
 FLOOR = "none"
 """The control without attention: what a model has to beat before anything is said of attention."""
-BLIND = (FLOOR, "none_ffn")
-"""They never see another token: above a guess they show that a recall task leaks its answers."""
 WIDE, MORE_HEADS = "softmax_wide", "softmax_more_heads"
 NORM_ALONE = "softmax_norm"
 """Softmax attention with what V1 has beside the difference."""

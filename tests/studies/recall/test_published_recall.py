@@ -7,11 +7,11 @@ import pytest
 
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.run import RunRecord
+from diffattn.report.page.wording import BLIND
 from diffattn.report.recall.files import read_recall_study
 from diffattn.studies.recall.reproduce import recall_study
 from diffattn.studies.recall.summary import recall_results
 from diffattn.studies.recall.sweep import choices, wanted_runs
-from diffattn.studies.variants import BLIND
 from diffattn.training.recall import solved_step
 from studies.published_study import as_it_was_run, assert_records_only
 

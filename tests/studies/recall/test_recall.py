@@ -10,13 +10,14 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.records.io import read_json, write_json
 from diffattn.records.run import RunRecord
+from diffattn.report.page.wording import BLIND
 from diffattn.stats.proportions import fisher_exact, wilson_interval
 from diffattn.stats.survival import log_rank
 from diffattn.studies.recall.config import RecallStudyConfig
 from diffattn.studies.recall.reproduce import recall_study, reproduce_recall
 from diffattn.studies.recall.summary import recall_results, statement
 from diffattn.studies.recall.sweep import choices, wanted_runs
-from diffattn.studies.variants import BLIND, RECALL_CONTROLS, VARIANTS
+from diffattn.studies.variants import RECALL_CONTROLS, VARIANTS
 from diffattn.studies.workers import run_members
 from diffattn.training.recall_config import RecallConfig
 

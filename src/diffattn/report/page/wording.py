@@ -13,6 +13,8 @@ TYPE_NAMES = {
     "shared_diff": "Shared DIFF",
 }
 NO_ATTENTION = "none"
+BLIND = (NO_ATTENTION, "none_ffn")
+"""They never see another token: above a guess they show that a recall task leaks its answers."""
 BLIND_SECOND = "softmax_minus_mean"
 """Softmax attention minus a second map that sees nothing."""
 IMITATIONS = ("softmax_half", BLIND_SECOND)

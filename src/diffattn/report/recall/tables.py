@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from diffattn.report.page.runs import BASELINE, Study
@@ -16,6 +17,7 @@ from diffattn.report.page.tables import (
     word_cell,
 )
 from diffattn.report.page.wording import (
+    BLIND,
     MISSING,
     brief_names,
     count,
@@ -288,7 +290,7 @@ def recall_markdown(study: Path) -> str:
                 *_solved(summary),
                 p_values.get(name, MISSING),
                 _range(summary["test_accuracy"]),
-                number(entry["ceilings"].get("pairs"), 3),
+                number(entry["ceilings"].get("values" if name in BLIND else "pairs"), 3),
                 ", ".join(brief_names(summary["runs"])),
             ]
             rows.append(cells)
@@ -300,10 +302,9 @@ def _spread(solved: Sequence[int | None], most: int) -> str:
     steps = sorted(math.inf if step is None else step for step in solved)
 
     def words(step: float) -> str:
-        return count(step) if math.isfinite(step) else f"over {count(most)}"
+        return f"{step:,g}" if math.isfinite(step) else f"over {count(most)}"
 
-    # Of an even number the later one: a mean with an unsolved run would be no step.
-    middle, low, high = words(steps[len(steps) // 2]), words(steps[0]), words(steps[-1])
+    middle, low, high = words(median(steps)), words(steps[0]), words(steps[-1])
     return middle if low == high else f"{middle} ({low} to {high})"
 
 

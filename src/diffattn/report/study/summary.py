@@ -164,7 +164,8 @@ def in_words(study: TextStudy, entry: Difference) -> str:
             if row["shown"]:
                 side = "lower" if entry.interval.mean < 0 else "higher"
                 return f"{side} by {number(abs(entry.interval.mean))}"
-    return verdict(entry.interval)
+    said = verdict(entry.interval)
+    return f"{said} (not among the tests)" if rows_of(study) else said
 
 
 def group_at(variant: Variant, at: str) -> Group | None:

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from diffattn.report.page.wording import IMITATIONS, listing, type_name
+from diffattn.report.page.wording import BLIND, IMITATIONS, listing, type_name
 from diffattn.stats.multiple import holm
 from diffattn.stats.proportions import fisher_exact
 from diffattn.stats.survival import log_rank
-from diffattn.studies.variants import BASELINE, BLIND, NORM_ALONE, WITHOUT_NORM
+from diffattn.studies.variants import BASELINE, NORM_ALONE, WITHOUT_NORM
 
 LEVEL = 0.05
 """Adjusted p-values below it count as shown."""
