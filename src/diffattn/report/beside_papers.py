@@ -139,7 +139,7 @@ def _provenance(found: SortedFolders, studies: dict[str, Any]) -> list[tuple[str
         if kind in studies:
             study = studies[kind]
             commits = sorted({(run.record.commit or "not recorded")[:12] for run in study.runs})
-            machines = sorted({str(run.record.hardware.get("cpu", "")) for run in study.runs})
+            machines = sorted({str(run.record.hardware.get("processor", "")) for run in study.runs})
             words += [
                 f"scale {study.info.get('scale')}", f"created {study.info.get('created')}",
                 f"{len(study.runs)} runs", f"commit {', '.join(commits)}", *filter(None, machines),

@@ -168,16 +168,20 @@ def test_best_and_common_rate_stand_side_by_side(make_study):
     study = read_study(make_study(variants=(*TYPES, "none"), sweep=True, num_steps=25))
     of = results_table(study)
     assert study.results is not None
-    diff = {cell.text for cell in row_of(of, "diff")}
+    rows = [row for row in of.rows if row[0].text == "DIFF V1"]
     at = study.results["variants"]["diff"]["at"]
-    assert "0.002" in diff
-    assert all(f"{group['validation_loss']['mean']:.4f}" in diff for group in at.values())
-    # Where both rates are the same, so are the numbers.
-    row = row_of(of, "diff_v2")
-    loss = [cell.text for cell, head in zip(row, of.headers, strict=True) if "loss" in head]
-    assert len(loss) == 2
-    assert loss[0] == loss[1]
-    assert "0.001." in of.caption
+    assert [(row[2].text, row[2].note) for row in rows] == [
+        ("0.002", "chosen"),
+        ("0.001", "common"),
+    ]
+    assert [row[3].text for row in rows] == [
+        f"{at[name]['validation_loss']['mean']:.4f}" for name in ("best", "common")
+    ]
+    # Where both rates are the same, so are the losses; what they are compared with may differ.
+    one, other = (row for row in of.rows if row[0].text == "DIFF V2")
+    assert (one[2].text, one[3]) == (other[2].text, other[3])
+    assert one[5].text != other[5].text
+    assert "The common rate is 0.001;" in of.caption
 
 
 def test_a_difference_is_known_both_ways(make_study):

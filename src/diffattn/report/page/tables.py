@@ -53,9 +53,10 @@ def head_cell(text: str) -> Cell:
     return Cell(text=text, kind="head")
 
 
-def type_cell(attention_type: str) -> Cell:
+def type_cell(attention_type: str, note: str = "") -> Cell:
     """Row header: the colour and the human name of an attention type."""
-    return Cell(text=type_name(attention_type), kind="head", color=type_color(attention_type))
+    name, color = type_name(attention_type), type_color(attention_type)
+    return Cell(text=name, kind="head", color=color, note=note)
 
 
 def number_cell(text: str, runs: Sequence[str] = (), *, note: str = "") -> Cell:

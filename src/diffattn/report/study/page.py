@@ -178,7 +178,10 @@ def _lead(study: TextStudy) -> str:
     steps, batch = train.get("num_steps"), train.get("batch_tokens")
     budget = MISSING
     if isinstance(steps, int) and isinstance(batch, int):
-        budget = f"{count(steps)} steps of {count(batch)} tokens ({count(steps * batch)} tokens)"
+        budget = f"{count(steps)} steps of {count(batch)} tokens ({count(steps * batch)} tokens"
+        text = (info.get("data") or {}).get("train_tokens")
+        passes = steps * batch / text if isinstance(text, int) and text else 0
+        budget += f", {number(passes, 1)} times the text)" if passes > 1 else ")"
     size = study.info["config"].get("model") or {}
     shared = ", ".join(
         f"{count(size[key])} {word}"

@@ -61,27 +61,27 @@ def results_table(study: TextStudy) -> Table:
     shown = [variant for variant in every.values() if variant.role in COMPARED]
     ats, others = rates_shown(every), _compared_with(every)
     rows = []
-    for variant in shown:
-        row = [type_cell(variant.name), size_cell(variant, every)]
-        for at in ats:
-            if at == "best":
-                row.append(_rate_cell(variant.best))
-            row.append(loss_cell(group_at(variant, at)))
-            row += [difference_cell(study, variant, other, at) for other in others]
-        rows.append(row)
-    headers = ["Model", "Parameters, FLOPs per token"]
     for at in ats:
-        if at == "best":
-            headers.append("Chosen rate" if len(ats) > 1 else "Learning rate")
-        headers.append(_header("loss", at, ats))
-        headers += [_header(f"minus {_SHORT[other]}", at, ats) for other in others]
+        for variant in shown:
+            group = group_at(variant, at)
+            rows.append(
+                [
+                    type_cell(variant.name),
+                    size_cell(variant, every),
+                    _rate_cell(group, AT[at] if len(ats) > 1 else ""),
+                    loss_cell(group),
+                    *(difference_cell(study, variant, other, at) for other in others),
+                ]
+            )
+    headers = ["Model", "Parameters, FLOPs per token", "Learning rate", "Loss"]
+    headers += [f"Minus {_SHORT[other]}" for other in others]
     caption = (
         f"Validation loss in nats per token, mean over {seeds_in_words(shown)}. Lower is better; "
         f"below each mean its {level_of(study)} interval. FLOPs relative to the Transformer."
     )
     common = ((study.results or {}).get("rates") or {}).get("common")
     if len(ats) > 1 and common is not None:
-        caption += f" The common rate is {rate_name(common)}."
+        caption += f" The common rate is {rate_name(common)}; there every model is compared at it."
     return table(caption, headers, rows)
 
 
@@ -272,8 +272,7 @@ def _role_table(study: TextStudy, role: str, shown: Sequence[Variant]) -> Table:
         entry = None if baseline is None else difference(study, variant.name, baseline)
         rows.append(
             [
-                type_cell(variant.name),
-                word_cell(variant.what or MISSING),
+                type_cell(variant.name, variant.what),
                 size_cell(variant, every),
                 _rate_cell(variant.best),
                 number_cell(count(variant.best.loss.interval.n if variant.best else 0)),
@@ -283,7 +282,7 @@ def _role_table(study: TextStudy, role: str, shown: Sequence[Variant]) -> Table:
                 word_cell(_in_words(entry)),
             ]
         )
-    headers = ["Model", "What it separates", "Parameters, FLOPs per token", "Rate", "Seeds", "Loss"]
+    headers = ["Model", "Parameters, FLOPs per token", "Rate", "Seeds", "Loss"]
     headers += ["Compared with", *(_header("difference", at, ats) for at in ats), "Verdict"]
     return table(_OTHER_ROLES.get(role, f"{role.capitalize()}."), headers, rows)
 
@@ -312,8 +311,8 @@ def size_cell(variant: Variant, every: dict[str, Variant]) -> Cell:
     return number_cell(count(variant.parameters), note=flops)
 
 
-def _rate_cell(group: Group | None) -> Cell:
-    return number_cell(rate_name(group.learning_rate if group else None))
+def _rate_cell(group: Group | None, note: str = "") -> Cell:
+    return number_cell(rate_name(group.learning_rate if group else None), note=note)
 
 
 def loss_cell(group: Group | None) -> Cell:
