@@ -25,7 +25,7 @@ class AttentionMask:
     key_padding_mask: Tensor | None = None
     """bool ``[B, S]``, True where a key is real. Default: all are."""
     kv_lengths: Tensor | None = None
-    """int32 ``[B]``, L: keys from L on are unwritten cache. Default: S."""
+    """int32 ``[B]``, L: keys from L on are unwritten cache. Default: S; cut to [0, S]."""
     cu_seqlens: Tensor | None = None
     """int32 ``[num_docs + 1]``, document borders in a packed row; needs T = S. Default: none."""
 
@@ -71,7 +71,7 @@ class AttentionMask:
         conditions = []
         length: int | Tensor = num_keys
         if self.kv_lengths is not None:
-            length = self.kv_lengths.to(device)[:, None, None]  # [B, 1, 1]
+            length = _cut(self.kv_lengths, num_keys, device)[:, None, None]  # [B, 1, 1]
             conditions.append(keys < length)
         if self.causal or self.window is not None:
             distance = queries[:, None] + (length - num_queries) - keys  # [B or none, T, S]
@@ -114,7 +114,7 @@ class AttentionMask:
         queries = torch.arange(num_queries, device=device)[None]  # [1, T]
         length: int | Tensor = num_keys
         if self.kv_lengths is not None:
-            length = self.kv_lengths.to(device, torch.int64)[:, None]  # [B, 1]
+            length = _cut(self.kv_lengths, num_keys, device)[:, None]  # [B, 1]
         first, last = torch.zeros_like(queries), queries * 0 + length
         if self.causal or self.window is not None:
             position = queries + (length - num_queries)
@@ -148,7 +148,7 @@ class AttentionMask:
             keys = torch.arange(num_keys, device=device)[None]
             length: int | Tensor = num_keys
             if self.kv_lengths is not None:
-                length = self.kv_lengths.to(device, torch.int64)[:, None]
+                length = _cut(self.kv_lengths, num_keys, device)[:, None]
             outside = keys >= length  # the last query stands at the last key
             if self.window is not None:  # nobody sees what the first query has left
                 outside = outside | (keys < length - num_queries + 1 - self.window)
@@ -174,6 +174,11 @@ class AttentionMask:
         return tuple(
             x.masked_fill(unseen.view(*unseen.shape, *(1,) * (x.ndim - 2)), 0.0) for x in tensors
         )
+
+
+def _cut(lengths: Tensor, num_keys: int, device: torch.device) -> Tensor:
+    """Lengths in int64; nobody looks at them on a device: what they say, no other key is read."""
+    return lengths.to(device, torch.int64).clamp(0, num_keys)
 
 
 CAUSAL = AttentionMask()
