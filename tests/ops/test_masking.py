@@ -180,7 +180,8 @@ RANGES = [
         [True, False],
         [None, 1, 3, 20],
         [{}, {"kv_lengths": (0, 1)}, {"kv_lengths": (1, 5)},
-         {"cu_seqlens": (0, 3, 3, 9)}, {"cu_seqlens": (0, 9)}],
+         {"cu_seqlens": (0, 3, 3, 9)}, {"cu_seqlens": (0, 9)},
+         {"cu_seqlens": (0, 3, 6)}, {"cu_seqlens": (0, 3, 12)}],  # as on a device: nobody looked
     )
     if max(more.get("kv_lengths", (0,))) <= num_keys
     and ("cu_seqlens" not in more or (num_queries, num_keys) == (9, 9))

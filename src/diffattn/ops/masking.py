@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +28,8 @@ class AttentionMask:
     kv_lengths: Tensor | None = None
     """int32 ``[B]``, L: keys from L on are unwritten cache. Default: S; cut to [0, S]."""
     cu_seqlens: Tensor | None = None
-    """int32 ``[num_docs + 1]``, document borders in a packed row; needs T = S. Default: none."""
+    """int32 ``[num_docs + 1]``, document borders in a packed row; needs T = S. Default: none.
+    They rise from 0 to S; what lies after the last is one document more."""
 
     def flat(self) -> tuple[bool, int | None, Tensor | None, Tensor | None, Tensor | None]:
         """The options one by one: the arguments of :class:`AttentionMask`, in order."""
@@ -83,8 +85,7 @@ class AttentionMask:
         if self.key_padding_mask is not None:
             conditions.append(self.key_padding_mask[:, None, :])
         if self.cu_seqlens is not None:
-            borders = self.cu_seqlens.to(keys.dtype)[1:]
-            document = torch.bucketize(keys, borders, right=True)  # [S]
+            document = torch.bucketize(keys, self.cu_seqlens.to(keys)[1:], right=True)  # [S]
             conditions.append(document[queries][:, None] == document)
         if not conditions:
             return None
@@ -122,10 +123,11 @@ class AttentionMask:
             if self.window is not None:
                 first = (position + 1 - self.window).clamp(min=0)
         if self.cu_seqlens is not None:
-            borders = self.cu_seqlens.to(device, torch.int64)
-            document = torch.bucketize(queries, borders[1:], right=True)
-            first = torch.maximum(first, borders[document])
-            last = torch.minimum(last, borders[document + 1])
+            ends = self.cu_seqlens.to(queries)[1:]
+            document = torch.bucketize(queries, ends, right=True)
+            # Nobody looks at borders on a device: keys after the last one are a document as well.
+            first = torch.maximum(first, pad(ends, (1, 0))[document])
+            last = torch.minimum(last, pad(ends, (0, 1), value=num_keys)[document])
         first, last = torch.broadcast_tensors(first, last)
         return first.to(torch.int32).contiguous(), last.to(torch.int32).contiguous()
 
