@@ -299,13 +299,15 @@ def decode(
         padding = padding.contiguous().view(torch.int8)
     if kv_lengths is not None:
         kv_lengths = kv_lengths.contiguous()
+    # A window of S keys leaves none behind, and one near 2^31 would wrap around below position 0.
+    width = 0 if window is None else min(window, num_keys)
     _diff_attention_decode_kernel[(batch * num_kv_heads, row_blocks, num_splits)](
         q, k, v, block_table, kv_lengths, padding, acc, row_max, row_sum,
         *q.stride()[:4],
         *k.stride()[:3], 0 if shared_keys else k.stride(3),
         *v.stride()[:3],
         0 if block_table is None else block_table.shape[1],
-        num_keys, 0 if window is None else window, scale * LOG2_E,
+        num_keys, width, scale * LOG2_E,
         num_queries, num_keys, num_kv_heads, num_splits, v.shape[0],
         NUM_MAPS=num_maps, GROUP=group, HEAD_DIM=head_dim, VALUE_DIM=value_dim,
         SHARED_KEYS=shared_keys, CAUSAL=causal, WINDOWED=window is not None,
