@@ -10,15 +10,7 @@ import torch
 from diffattn.ops import kernel_support
 from diffattn.ops.verified_devices import VerifiedDevice
 
-pytest.importorskip("triton", reason="its version is what is asked for")
-
-
-@pytest.fixture
-def fresh_look():
-    """Nothing remembered of the installed triton, before and after."""
-    kernel_support._wrong_version.cache_clear()
-    yield
-    kernel_support._wrong_version.cache_clear()
+triton = pytest.importorskip("triton", reason="its version is what is asked for")
 
 
 @pytest.mark.parametrize(
@@ -31,23 +23,37 @@ def fresh_look():
         ("3.9.1+cu130", None),
     ],
 )
-def test_available_names_what_is_missing(installed, reason, monkeypatch, fresh_look):
-    def version(name):
-        if installed is None:
-            raise PackageNotFoundError(name)
-        return installed
-
+def test_available_names_what_is_missing(installed, reason, monkeypatch):
     monkeypatch.setattr(kernel_support, "_INTERPRETED", True)
-    monkeypatch.setattr(kernel_support, "version", version)
+    monkeypatch.setattr(kernel_support, "_WRONG_VERSION", kernel_support.refused_version(installed))
     assert kernel_support.available() == reason
 
 
-def test_available_sees_a_blocked_package(monkeypatch, fresh_look):
-    def blocked(name):
-        raise ModuleNotFoundError(name)
+@pytest.mark.parametrize(
+    ("module", "name", "error"),
+    [(importlib.util, "find_spec", ModuleNotFoundError),
+     (kernel_support, "version", PackageNotFoundError)],
+)  # fmt: skip
+def test_a_blocked_package_is_not_installed(module, name, error, monkeypatch):
+    assert kernel_support.installed_version() == triton.__version__
 
-    monkeypatch.setattr(importlib.util, "find_spec", blocked)
-    assert kernel_support.available() == "needs triton 3.6 to 3.9, which is not installed"
+    def blocked(asked):
+        raise error(asked)
+
+    monkeypatch.setattr(module, name, blocked)
+    assert kernel_support.installed_version() is None
+
+
+def test_compiled_code_asks_as_auto_does_without_a_warning(monkeypatch):
+    monkeypatch.delenv(kernel_support.OPT_IN, raising=False)
+    monkeypatch.setattr(kernel_support, "TESTED", (PASSED,))
+    monkeypatch.setattr(kernel_support, "_INTERPRETED", True)
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def asked(x):
+        return x, kernel_support.unverified((9, 0)), kernel_support.available()
+
+    assert asked(torch.ones(())) == (1, None, None)
 
 
 def test_cpu_tensors_need_the_interpreter(monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 from importlib.metadata import PackageNotFoundError, version
@@ -33,9 +32,8 @@ _INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in _TRUE
 
 def available() -> str | None:
     """Why the Triton kernels cannot run on this machine, or ``None``."""
-    wrong_version = _wrong_version()
-    if wrong_version:
-        return wrong_version
+    if _WRONG_VERSION:
+        return _WRONG_VERSION
     if _INTERPRETED or _CAPABILITIES:  # of GPUs that have been asked
         return None
     import torch
@@ -112,12 +110,19 @@ def dotted(capability: tuple[int, int] | None) -> str:
     return "none" if capability is None else f"{capability[0]}.{capability[1]}"
 
 
-@functools.cache  # asked on every call, and a search of the file system each time
-def _wrong_version() -> str | None:
-    """Why the installed triton cannot be used, or ``None``."""
+def installed_version() -> str | None:
+    """The version of triton, or ``None``."""
+    try:
+        # A module that is blocked, or there without its package, counts as missing.
+        return version("triton") if importlib.util.find_spec("triton") else None
+    except (ModuleNotFoundError, PackageNotFoundError):
+        return None
+
+
+def refused_version(installed: str | None) -> str | None:
+    """Why a version of triton cannot be used, or ``None``."""
     (major, first), (_, last) = TRITON_VERSIONS
     wanted = f"needs triton {major}.{first} to {major}.{last}"
-    installed = installed_version()
     if installed is None:
         return f"{wanted}, which is not installed"
     numbers = tuple(int(part) for part in installed.split(".")[:2])
@@ -126,13 +131,9 @@ def _wrong_version() -> str | None:
     return None
 
 
-def installed_version() -> str | None:
-    """The version of triton, or ``None``."""
-    try:
-        # A module that is blocked, or there without its package, counts as missing.
-        return version("triton") if importlib.util.find_spec("triton") else None
-    except (ModuleNotFoundError, PackageNotFoundError):
-        return None
+_WRONG_VERSION = refused_version(installed_version())
+"""Read once: it is asked on every call, is a search of the file system, and no compiler of PyTorch
+traces a cache without a warning."""
 
 
 def devices() -> tuple[str, ...]:
