@@ -77,7 +77,7 @@ def auto_says(capability: tuple[int, int]) -> str:
             f"auto leaves the Triton kernels alone: {reason}. To use them all the same, name "
             f"backend 'triton', or set {OPT_IN}=1."
         )
-    run = verified_devices.latest(capability, TESTED)
+    run = verified_devices.latest(capability, _INSTALLED, TESTED)
     if run is None or not run.verified:
         return f"auto chooses the Triton kernels without a record, as {OPT_IN} is set."
     return (
@@ -89,15 +89,20 @@ def auto_says(capability: tuple[int, int]) -> str:
 def unverified(capability: tuple[int, int] | None) -> str | None:
     """Why ``auto`` leaves the kernels alone on a GPU of this capability, or ``None``.
 
-    A kernel that compiles may still be wrong, or trap: only tests on such a GPU can tell.
+    A kernel that compiles may still be wrong, or trap: only tests on such a GPU can tell, of the
+    machine code that this minor version of triton makes.
     """
     if os.environ.get(OPT_IN, "").lower() in _TRUE:
         return None
     if capability is None:
         return "its compute capability is unknown"
-    run = verified_devices.latest(capability, TESTED)
+    run = verified_devices.latest(capability, _INSTALLED, TESTED)
     if run is None:
-        return f"no record says that they passed on compute capability {dotted(capability)}"
+        reason = f"no record says that they passed on compute capability {dotted(capability)}"
+        others = [other.triton for other in TESTED if other.capability == capability]
+        if others:
+            reason += f" under triton {_INSTALLED}, got records under {', '.join(others)}"
+        return reason
     if not run.verified:
         return (
             f"{run.failed} of {run.passed + run.failed} tests failed on {run.device} ({run.date})"
@@ -125,15 +130,15 @@ def refused_version(installed: str | None) -> str | None:
     wanted = f"needs triton {major}.{first} to {major}.{last}"
     if installed is None:
         return f"{wanted}, which is not installed"
-    numbers = tuple(int(part) for part in installed.split(".")[:2])
-    if not (major, first) <= numbers <= (major, last):
+    if not (major, first) <= verified_devices.minor_of(installed) <= (major, last):
         return f"{wanted}, got {installed}"
     return None
 
 
-_WRONG_VERSION = refused_version(installed_version())
+_INSTALLED = installed_version()
 """Read once: it is asked on every call, is a search of the file system, and no compiler of PyTorch
 traces a cache without a warning."""
+_WRONG_VERSION = refused_version(_INSTALLED)
 
 
 def devices() -> tuple[str, ...]:
