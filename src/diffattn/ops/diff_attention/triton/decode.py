@@ -33,6 +33,9 @@ TABLE_STAGES = 2
 them a paged launch has the buffers for K and V that a dense one has."""
 LARGE_SHARED_BYTES, SMALL_SHARED_BYTES = 166_912, 101_376
 """Of compute capability 8.0 and above, and of 8.6, 8.9 and 12.0."""
+GROWING = ("num_keys", "num_splits", "num_pages", "stride_tb", "stride_pb", "window")
+"""What grows with a cache. A launch would compile anew for 1 and for multiples of 16, in the midst
+of a text, and gain nothing: addresses are aligned by the strides of K and V."""
 
 
 @triton.jit
@@ -67,7 +70,7 @@ def _key_places(i_b, keys, m_keys, p_table, stride_tb, num_pages, PAGE_SIZE: tl.
     return i_first, i_second.to(tl.int64)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=GROWING)
 def _diff_attention_decode_kernel(
     p_q, p_k, p_v, p_table, p_lengths, p_padding, p_acc, p_max, p_sum,
     stride_qb, stride_qt, stride_qh, stride_qm,
@@ -173,7 +176,7 @@ def _diff_attention_decode_kernel(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=GROWING)
 def _diff_attention_combine_kernel(
     p_acc, p_max, p_sum, p_lam, p_out,
     stride_lb, stride_lt, stride_lh,
