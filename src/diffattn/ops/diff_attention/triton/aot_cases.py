@@ -218,7 +218,7 @@ def _decode_cases(capability: int) -> list[AotCase]:
             for num_rows in (2, 256):
                 tiles = decode.tiles_of(num_rows, head_dim, value_dim, shared_keys, 2, shared_bytes)
                 cases.append(_decode_case(head_dim, value_dim, shared_keys, tiles))
-                if num_rows == 2 and head_dim in (64, 128):
+                if head_dim in (64, 128):
                     cases.append(_paged_case(cases[-1], page_size=64))
     cases.append(_combine_case(256))
     ones = ("num_queries", "num_kv_heads", "GROUP")
