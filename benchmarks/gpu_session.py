@@ -17,6 +17,7 @@ package's list of those on which ``auto`` chooses kernels, if the tests of their
 import argparse
 import re
 import signal
+import subprocess
 import sys
 import time
 from datetime import date
@@ -42,17 +43,34 @@ AUTOMATIC = ("triton", "triton_decode")
 
 
 def machine(device: str) -> tuple[dict[str, str], dict[str, Any]]:
-    """Version of triton, and what the driver says of the GPU."""
+    """Versions of triton and its assembler, and what the driver says of the GPU."""
     versions = {"triton": metadata.version("triton")}
     if device == "cpu":
         return versions, {}
     import torch
 
     properties = torch.cuda.get_device_properties(0)
+    versions["ptxas"] = ptxas_version(10 * properties.major + properties.minor)
     return versions, {
         "gpu": properties.name, "gpu_bytes": properties.total_memory, "cuda": torch.version.cuda,
         "capability": [properties.major, properties.minor],
     }  # fmt: skip
+
+
+def ptxas_version(capability: int) -> str:
+    """Version of the assembler that triton calls for this chip, for example ``12.8.93``.
+
+    Args:
+        capability: Ten times the compute capability.
+    """
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    # triton itself knows major and minor alone.
+    command = [get_ptxas(capability).path, "--version"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    version = re.search(r"\bV(\d+\.\d+\.\d+)", said)
+    assert version, f"the version of an assembler, got {said!r}"
+    return version[1]
 
 
 def verified_device(record: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +97,8 @@ def verified_device(record: dict[str, Any]) -> dict[str, Any]:
         )
     return {
         "capability": tuple(hardware["capability"]), "device": hardware["gpu"],
-        "torch": versions["torch"], "triton": versions["triton"], "commit": record["commit"],
+        "torch": versions["torch"], "triton": versions["triton"],
+        "ptxas": versions["ptxas"], "commit": record["commit"],
         "date": date.fromisoformat(record["date"][:10]).isoformat(),
         **{name: sum(c[name] for c in kernels) for name in ("passed", "failed", "skipped")},
     }  # fmt: skip

@@ -67,7 +67,7 @@ def test_two_depths_give_the_whole_depth(session):
 RECORD = {
     "outcome": "failed", "date": "2026-11-22T10:00:00+00:00", "commit": "0" * 40,
     "hardware": {"gpu": "H", "capability": [9, 0]},
-    "versions": {"torch": "2.11.0", "triton": "3.6.0"},
+    "versions": {"torch": "2.11.0", "triton": "3.6.0", "ptxas": "12.8.93"},
     "facts": {
         "passed": 50, "failed": 7, "skipped": 9, "kernels": {
             "triton": {"passed": 3, "failed": 0, "skipped": 2},
@@ -82,8 +82,19 @@ def test_a_whole_run_on_a_gpu_makes_an_entry(session):
     """Of the tests of numbers, and of the kernels that ``auto`` chooses."""
     assert session.verified_device(RECORD) == {
         "capability": (9, 0), "device": "H", "torch": "2.11.0", "triton": "3.6.0",
-        "commit": "0" * 40, "date": "2026-11-22", "passed": 5, "failed": 1, "skipped": 2,
+        "ptxas": "12.8.93", "commit": "0" * 40, "date": "2026-11-22",
+        "passed": 5, "failed": 1, "skipped": 2,
     }  # fmt: skip
+
+
+def test_the_assembler_is_the_one_that_triton_calls(session, tmp_path, monkeypatch):
+    knobs = pytest.importorskip("triton.knobs", reason="the assembler comes with it")
+    assert session.ptxas_version(90).startswith(knobs.nvidia.ptxas.version + ".")
+    newer = tmp_path / "ptxas"
+    newer.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 13.1, V13.1.80'\n")
+    newer.chmod(0o755)
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(newer))
+    assert session.ptxas_version(90) == "13.1.80"
 
 
 @pytest.mark.parametrize("change", [{"outcome": "overran"}, {"hardware": {}}])

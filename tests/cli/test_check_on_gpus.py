@@ -12,8 +12,8 @@ from diffattn.ops.diff_attention import api
 from diffattn.ops.verified_devices import VerifiedDevice
 
 PASSED = VerifiedDevice(
-    capability=(9, 0), device="NVIDIA H100", torch="2.13.0", triton="3.7.1", commit="0123456789",
-    date="2026-12-01", passed=400, failed=0, skipped=0,
+    capability=(9, 0), device="NVIDIA H100", torch="2.13.0", triton="3.7.1", ptxas="12.8.93",
+    commit="0123456789", date="2026-12-01", passed=400, failed=0, skipped=0,
 )  # fmt: skip
 NO_RECORD = (
     "auto leaves the Triton kernels alone: no record says that they passed on compute capability "
@@ -33,6 +33,7 @@ def one_gpu(monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA Fake")
         monkeypatch.setattr(kernel_support, "_CAPABILITIES", {0: capability})
         monkeypatch.setattr(kernel_support, "TESTED", records)
+        monkeypatch.setattr(kernel_support, "_INSTALLED", "3.7.0")
         monkeypatch.setattr(check, "_backends", list)
 
     pytest.importorskip("triton", reason="without it nothing is chosen")
@@ -46,6 +47,9 @@ def one_gpu(monkeypatch):
         ((9, 0), (PASSED,), "auto chooses the Triton kernels: 400 tests passed on NVIDIA H100 "
          "(2026-12-01, triton 3.7.1, diffattn 0123456)."),
         ((9, 0), (PASSED, replace(PASSED, failed=2)), "2 of 402 tests failed on NVIDIA H100"),
+        ((9, 0), (replace(PASSED, triton="3.6.0"),), "auto leaves the Triton kernels alone: no "
+         "record says that they passed on compute capability 9.0 under triton 3.7.0, got records "
+         "under 3.6.0. To use them all the same, name backend 'triton', or set"),
         ((7, 5), (), "auto cannot choose the Triton kernels: backend 'triton' needs compute "
          "capability 8.0 or above."),
     ],

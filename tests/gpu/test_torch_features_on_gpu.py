@@ -76,8 +76,6 @@ def test_opcheck(op, case, kernel_device):
     torch.library.opcheck(operator, (*tensors, 0.125, *mask))
 
 
-# PyTorch warns of every cache that it traces past: the version of triton is looked up once.
-@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("backend", FORMS)
 def test_compile(backend, case, kernel_device, deterministic):

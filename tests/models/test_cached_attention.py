@@ -8,6 +8,7 @@ from transformers.generation.continuous_batching.cache import PagedAttentionCach
 from diffattn.errors import ConfigError
 from diffattn.models.one_call.cache_layout import in_kernel_layout
 from diffattn.models.one_call.masks import KeyMask, key_mask, positions
+from diffattn.ops.masking import AttentionMask
 
 CHUNKS = {"single": [1] * 11, "prefill": [8, 1, 1, 1], "chunks": [3, 5, 1, 2]}
 IMPLEMENTATIONS = ["diffattn", "sdpa", "eager"]
@@ -248,6 +249,18 @@ def test_a_mask_of_another_length_is_refused(model, ids, length):
         model(ids[:, 6:], past_key_values=cache, attention_mask=torch.ones(2, length))
 
 
+class OnGpu(torch.Tensor):
+    """As far as one can tell; a look at its values ends the capture of a graph."""
+
+    is_cuda = True
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        looks = function in (torch.Tensor.__bool__, torch.Tensor.nonzero, torch.Tensor.item)
+        assert not (looks and torch.cuda.is_current_stream_capturing()), function
+        return super().__torch_function__(function, types, args, kwargs)
+
+
 class TestKeyMask:
     """The translation of Hugging Face's mask, cache and positions into the operator's options."""
 
@@ -273,14 +286,27 @@ class TestKeyMask:
     def test_a_graph_that_is_being_captured_keeps_its_mask(self, monkeypatch):
         """A look at the values would end the capture."""
 
-        class OnGpu(torch.Tensor):
-            is_cuda = True
-
         for capturing in (False, True):
             monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda x=capturing: x)
             mask = torch.ones(2, 3, dtype=torch.bool).as_subclass(OnGpu)
             result = key_mask(mask, None, None, self.embeds)
             assert (result.key_padding_mask is not None) is capturing
+
+    @pytest.mark.parametrize(
+        "position_ids", [[[0, 1, 0, 0, 1]], [[0, 1, 2, 0, 1], [4, 5, 6, 7, 8]]]
+    )
+    def test_a_graph_that_is_being_captured_keeps_its_documents(self, position_ids, monkeypatch):
+        embeds = torch.zeros(len(position_ids), 5, 4)
+        num_tokens = 5 * len(position_ids)
+        visible = []
+        for capturing in (False, True):
+            monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda x=capturing: x)
+            ids = torch.tensor(position_ids).as_subclass(OnGpu)
+            borders = key_mask(None, ids, None, embeds).cu_seqlens.as_subclass(torch.Tensor)
+            mask = AttentionMask(cu_seqlens=borders)
+            visible.append(mask.visible_keys(num_tokens, num_tokens, device=borders.device))
+        assert len(borders) == num_tokens + 1
+        assert torch.equal(*visible)
 
     def test_a_static_cache_hides_its_unwritten_tail(self, make_config):
         cache = make_cache("static", make_config(), length=7)

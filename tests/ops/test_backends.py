@@ -130,9 +130,10 @@ def on_gpus(monkeypatch):
         monkeypatch.delenv(kernel_support.OPT_IN, raising=False)
         records = [VerifiedDevice(
             capability=(9, 0), device="NVIDIA H100", torch="2.13.0", triton="3.7.1",
-            commit="0123456", date="2026-12-01", passed=400, failed=0, skipped=0,
+            ptxas="12.8.93", commit="0123456", date="2026-12-01", passed=400, failed=0, skipped=0,
         )]  # fmt: skip
         monkeypatch.setattr(kernel_support, "TESTED", records if verified else ())
+        monkeypatch.setattr(kernel_support, "_INSTALLED", "3.7.0")
 
     return build
 

@@ -10,15 +10,7 @@ import torch
 from diffattn.ops import kernel_support
 from diffattn.ops.verified_devices import VerifiedDevice
 
-pytest.importorskip("triton", reason="its version is what is asked for")
-
-
-@pytest.fixture
-def fresh_look():
-    """Nothing remembered of the installed triton, before and after."""
-    kernel_support._wrong_version.cache_clear()
-    yield
-    kernel_support._wrong_version.cache_clear()
+triton = pytest.importorskip("triton", reason="its version is what is asked for")
 
 
 @pytest.mark.parametrize(
@@ -31,23 +23,39 @@ def fresh_look():
         ("3.9.1+cu130", None),
     ],
 )
-def test_available_names_what_is_missing(installed, reason, monkeypatch, fresh_look):
-    def version(name):
-        if installed is None:
-            raise PackageNotFoundError(name)
-        return installed
-
+def test_available_names_what_is_missing(installed, reason, monkeypatch):
     monkeypatch.setattr(kernel_support, "_INTERPRETED", True)
-    monkeypatch.setattr(kernel_support, "version", version)
+    monkeypatch.setattr(kernel_support, "_WRONG_VERSION", kernel_support.refused_version(installed))
     assert kernel_support.available() == reason
 
 
-def test_available_sees_a_blocked_package(monkeypatch, fresh_look):
-    def blocked(name):
-        raise ModuleNotFoundError(name)
+@pytest.mark.parametrize(
+    ("module", "name", "error"),
+    [(importlib.util, "find_spec", ModuleNotFoundError),
+     (kernel_support, "version", PackageNotFoundError)],
+)  # fmt: skip
+def test_a_blocked_package_is_not_installed(module, name, error, monkeypatch):
+    assert kernel_support.installed_version() == triton.__version__
 
-    monkeypatch.setattr(importlib.util, "find_spec", blocked)
-    assert kernel_support.available() == "needs triton 3.6 to 3.9, which is not installed"
+    def blocked(asked):
+        raise error(asked)
+
+    monkeypatch.setattr(module, name, blocked)
+    assert kernel_support.installed_version() is None
+
+
+def test_compiled_code_asks_as_auto_does_without_a_warning(monkeypatch):
+    monkeypatch.delenv(kernel_support.OPT_IN, raising=False)
+    monkeypatch.setattr(kernel_support, "TESTED", (PASSED,))
+    monkeypatch.setattr(kernel_support, "_INSTALLED", "3.7.0")
+    monkeypatch.setattr(kernel_support, "_INTERPRETED", True)
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def asked(x):
+        reasons = [kernel_support.unverified(chip) is None for chip in ((9, 0), (8, 0))]
+        return x, *reasons, kernel_support.available()
+
+    assert asked(torch.ones(())) == (1, True, False, None)
 
 
 def test_cpu_tensors_need_the_interpreter(monkeypatch):
@@ -99,8 +107,8 @@ def test_the_capability_is_that_of_the_tensors_device_and_asked_once(monkeypatch
 
 
 PASSED = VerifiedDevice(
-    capability=(9, 0), device="NVIDIA H100", torch="2.13.0", triton="3.7.1", commit="0123456",
-    date="2026-12-01", passed=400, failed=0, skipped=0,
+    capability=(9, 0), device="NVIDIA H100", torch="2.13.0", triton="3.7.1", ptxas="12.8.93",
+    commit="0123456", date="2026-12-01", passed=400, failed=0, skipped=0,
 )  # fmt: skip
 
 
@@ -110,6 +118,10 @@ PASSED = VerifiedDevice(
         ((), (9, 0), "no record says that they passed on compute capability 9.0"),
         ((PASSED,), (8, 0), "no record says that they passed on compute capability 8.0"),
         ((PASSED,), (9, 0), None),
+        ((PASSED, replace(PASSED, triton="3.6.0", failed=3)), (9, 0), None),
+        ((replace(PASSED, triton="3.6.0"), replace(PASSED, triton="3.8.0")), (9, 0),
+         "no record says that they passed on compute capability 9.0 under triton 3.7.0, got "
+         "records under 3.6.0, 3.8.0"),
         ((PASSED, replace(PASSED, failed=3)), (9, 0),
          "3 of 403 tests failed on NVIDIA H100 (2026-12-01)"),
         ((PASSED,), None, "its compute capability is unknown"),
@@ -118,6 +130,7 @@ PASSED = VerifiedDevice(
 def test_kernels_wait_for_a_record_of_their_device(records, capability, reason, monkeypatch):
     monkeypatch.delenv(kernel_support.OPT_IN, raising=False)
     monkeypatch.setattr(kernel_support, "TESTED", records)
+    monkeypatch.setattr(kernel_support, "_INSTALLED", "3.7.0")
     assert kernel_support.unverified(capability) == reason
     monkeypatch.setenv(kernel_support.OPT_IN, "1")
     assert kernel_support.unverified(capability) is None

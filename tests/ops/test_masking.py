@@ -154,6 +154,24 @@ def test_repeat_heads_keeps_neighbours_together():
     assert repeat_heads(x, 2) is x
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [None, 3])
+def test_lengths_that_nobody_looked_at_are_cut(causal, window):
+    """As on a device, where a look would wait for it: no key outside of the tensors is named."""
+
+    def masked(*lengths):
+        mask = AttentionMask(causal, window, kv_lengths=int32(*lengths))
+        return (
+            mask.visible_keys(4, 5, device=CPU),
+            *mask.key_ranges(4, 5, device=CPU),
+            mask.unseen_keys(4, 5, device=CPU),
+        )
+
+    wild = masked(6, 2**31 - 1, -1, -(2**31))
+    for got, cut in zip(wild, masked(5, 5, 0, 0), strict=True):
+        assert torch.equal(got, cut)
+
+
 LENGTHS = [(1, 1), (1, 9), (5, 9), (9, 5), (9, 9)]
 RANGES = [
     (num_queries, num_keys, {"causal": causal, "window": window, **more})
@@ -162,7 +180,8 @@ RANGES = [
         [True, False],
         [None, 1, 3, 20],
         [{}, {"kv_lengths": (0, 1)}, {"kv_lengths": (1, 5)},
-         {"cu_seqlens": (0, 3, 3, 9)}, {"cu_seqlens": (0, 9)}],
+         {"cu_seqlens": (0, 3, 3, 9)}, {"cu_seqlens": (0, 9)},
+         {"cu_seqlens": (0, 3, 6)}, {"cu_seqlens": (0, 3, 12)}],  # as on a device: nobody looked
     )
     if max(more.get("kv_lengths", (0,))) <= num_keys
     and ("cu_seqlens" not in more or (num_queries, num_keys) == (9, 9))

@@ -12,7 +12,7 @@ from diffattn.ops.verified_devices import VerifiedDevice
 
 H100 = VerifiedDevice(
     capability=(9, 0), device="NVIDIA H100 80GB HBM3", torch="2.13.0", triton="3.7.1",
-    commit="0123456789abcdef", date="2026-12-01", passed=400, failed=0, skipped=3,
+    ptxas="12.8.93", commit="0123456789abcdef", date="2026-12-01", passed=400, failed=0, skipped=3,
 )  # fmt: skip
 
 
@@ -31,12 +31,17 @@ def test_the_list_of_the_package_can_be_read():
         assert device.capability >= (8, 0)
 
 
-def test_the_last_run_of_a_family_counts():
+def test_the_last_run_of_a_family_and_a_compiler_counts():
     a100 = replace(H100, capability=(8, 0))
     broken = replace(H100, failed=2)
-    assert verified_devices.latest((9, 0), [H100, broken, a100]) is broken
-    assert verified_devices.latest((8, 0), [H100, broken, a100]) is a100
-    assert verified_devices.latest((8, 6), [H100, a100]) is None
+    older = replace(H100, triton="3.6.0")
+    runs = [H100, broken, a100, older]
+    assert verified_devices.latest((9, 0), "3.7.0", runs) is broken
+    assert verified_devices.latest((8, 0), "3.7.1+git0", runs) is a100
+    assert verified_devices.latest((9, 0), "3.6.1", runs) is older
+    assert verified_devices.latest((8, 0), "3.6.0", runs) is None
+    assert verified_devices.latest((8, 6), "3.7.1", runs) is None
+    assert verified_devices.latest((9, 0), None, runs) is None
 
 
 @pytest.mark.parametrize(
@@ -56,6 +61,8 @@ def test_verified_means_that_tests_ran_and_none_failed(counts, verified):
         ({"capability": (9, -1)}, "capability must be (major, minor)"),
         ({"device": " "}, "device must be text, got ' '."),
         ({"triton": 3.7}, "triton must be text, got 3.7."),
+        ({"triton": "main"}, "triton must be a version, got 'main'."),
+        ({"ptxas": ""}, "ptxas must be text, got ''."),
         ({"commit": "main"}, "commit must be 7 to 40 hexadecimal digits, got 'main'."),
         ({"date": "1 December"}, "date must be YYYY-MM-DD, got '1 December'."),
         ({"date": "20261201"}, "date must be YYYY-MM-DD, got '20261201'."),

@@ -118,7 +118,7 @@ def _tuned_table(path: Path, device: str) -> Any:
         raise ConfigError(f"bench: --table needs device 'cuda', got {device!r}.")
     require_cuda()
     _require_triton("bench: --table")
-    from diffattn.benchmark.tune import read_table
+    from diffattn.benchmark.tuning.table import read_table
 
     return read_table(path, device)
 
@@ -156,7 +156,8 @@ def _tune(
     require_file_destination(path)
 
     from diffattn.benchmark.timing import timer_of
-    from diffattn.benchmark.tune import TuneConfig, lines_path, lines_text, tune
+    from diffattn.benchmark.tuning.table import lines_path, lines_text
+    from diffattn.benchmark.tuning.tune import TuneConfig, tune
 
     config = TuneConfig(rounds=rounds, seconds=seconds)
     config = replace(config, length=lengths[0]) if lengths else config

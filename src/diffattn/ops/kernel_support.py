@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 from importlib.metadata import PackageNotFoundError, version
@@ -33,9 +32,8 @@ _INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in _TRUE
 
 def available() -> str | None:
     """Why the Triton kernels cannot run on this machine, or ``None``."""
-    wrong_version = _wrong_version()
-    if wrong_version:
-        return wrong_version
+    if _WRONG_VERSION:
+        return _WRONG_VERSION
     if _INTERPRETED or _CAPABILITIES:  # of GPUs that have been asked
         return None
     import torch
@@ -79,7 +77,7 @@ def auto_says(capability: tuple[int, int]) -> str:
             f"auto leaves the Triton kernels alone: {reason}. To use them all the same, name "
             f"backend 'triton', or set {OPT_IN}=1."
         )
-    run = verified_devices.latest(capability, TESTED)
+    run = verified_devices.latest(capability, _INSTALLED, TESTED)
     if run is None or not run.verified:
         return f"auto chooses the Triton kernels without a record, as {OPT_IN} is set."
     return (
@@ -91,15 +89,20 @@ def auto_says(capability: tuple[int, int]) -> str:
 def unverified(capability: tuple[int, int] | None) -> str | None:
     """Why ``auto`` leaves the kernels alone on a GPU of this capability, or ``None``.
 
-    A kernel that compiles may still be wrong, or trap: only tests on such a GPU can tell.
+    A kernel that compiles may still be wrong, or trap: only tests on such a GPU can tell, of the
+    machine code that this minor version of triton makes.
     """
     if os.environ.get(OPT_IN, "").lower() in _TRUE:
         return None
     if capability is None:
         return "its compute capability is unknown"
-    run = verified_devices.latest(capability, TESTED)
+    run = verified_devices.latest(capability, _INSTALLED, TESTED)
     if run is None:
-        return f"no record says that they passed on compute capability {dotted(capability)}"
+        reason = f"no record says that they passed on compute capability {dotted(capability)}"
+        others = [other.triton for other in TESTED if other.capability == capability]
+        if others:
+            reason += f" under triton {_INSTALLED}, got records under {', '.join(others)}"
+        return reason
     if not run.verified:
         return (
             f"{run.failed} of {run.passed + run.failed} tests failed on {run.device} ({run.date})"
@@ -112,20 +115,6 @@ def dotted(capability: tuple[int, int] | None) -> str:
     return "none" if capability is None else f"{capability[0]}.{capability[1]}"
 
 
-@functools.cache  # asked on every call, and a search of the file system each time
-def _wrong_version() -> str | None:
-    """Why the installed triton cannot be used, or ``None``."""
-    (major, first), (_, last) = TRITON_VERSIONS
-    wanted = f"needs triton {major}.{first} to {major}.{last}"
-    installed = installed_version()
-    if installed is None:
-        return f"{wanted}, which is not installed"
-    numbers = tuple(int(part) for part in installed.split(".")[:2])
-    if not (major, first) <= numbers <= (major, last):
-        return f"{wanted}, got {installed}"
-    return None
-
-
 def installed_version() -> str | None:
     """The version of triton, or ``None``."""
     try:
@@ -133,6 +122,23 @@ def installed_version() -> str | None:
         return version("triton") if importlib.util.find_spec("triton") else None
     except (ModuleNotFoundError, PackageNotFoundError):
         return None
+
+
+def refused_version(installed: str | None) -> str | None:
+    """Why a version of triton cannot be used, or ``None``."""
+    (major, first), (_, last) = TRITON_VERSIONS
+    wanted = f"needs triton {major}.{first} to {major}.{last}"
+    if installed is None:
+        return f"{wanted}, which is not installed"
+    if not (major, first) <= verified_devices.minor_of(installed) <= (major, last):
+        return f"{wanted}, got {installed}"
+    return None
+
+
+_INSTALLED = installed_version()
+"""Read once: it is asked on every call, is a search of the file system, and no compiler of PyTorch
+traces a cache without a warning."""
+_WRONG_VERSION = refused_version(_INSTALLED)
 
 
 def devices() -> tuple[str, ...]:

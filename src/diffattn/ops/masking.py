@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,9 +26,10 @@ class AttentionMask:
     key_padding_mask: Tensor | None = None
     """bool ``[B, S]``, True where a key is real. Default: all are."""
     kv_lengths: Tensor | None = None
-    """int32 ``[B]``, L: keys from L on are unwritten cache. Default: S."""
+    """int32 ``[B]``, L: keys from L on are unwritten cache. Default: S; cut to [0, S]."""
     cu_seqlens: Tensor | None = None
-    """int32 ``[num_docs + 1]``, document borders in a packed row; needs T = S. Default: none."""
+    """int32 ``[num_docs + 1]``, document borders in a packed row; needs T = S. Default: none.
+    They rise from 0 to S; what lies after the last is one document more."""
 
     def flat(self) -> tuple[bool, int | None, Tensor | None, Tensor | None, Tensor | None]:
         """The options one by one: the arguments of :class:`AttentionMask`, in order."""
@@ -71,7 +73,7 @@ class AttentionMask:
         conditions = []
         length: int | Tensor = num_keys
         if self.kv_lengths is not None:
-            length = self.kv_lengths.to(device)[:, None, None]  # [B, 1, 1]
+            length = _cut(self.kv_lengths, num_keys, device)[:, None, None]  # [B, 1, 1]
             conditions.append(keys < length)
         if self.causal or self.window is not None:
             distance = queries[:, None] + (length - num_queries) - keys  # [B or none, T, S]
@@ -83,8 +85,7 @@ class AttentionMask:
         if self.key_padding_mask is not None:
             conditions.append(self.key_padding_mask[:, None, :])
         if self.cu_seqlens is not None:
-            borders = self.cu_seqlens.to(keys.dtype)[1:]
-            document = torch.bucketize(keys, borders, right=True)  # [S]
+            document = torch.bucketize(keys, self.cu_seqlens.to(keys)[1:], right=True)  # [S]
             conditions.append(document[queries][:, None] == document)
         if not conditions:
             return None
@@ -114,7 +115,7 @@ class AttentionMask:
         queries = torch.arange(num_queries, device=device)[None]  # [1, T]
         length: int | Tensor = num_keys
         if self.kv_lengths is not None:
-            length = self.kv_lengths.to(device, torch.int64)[:, None]  # [B, 1]
+            length = _cut(self.kv_lengths, num_keys, device)[:, None]  # [B, 1]
         first, last = torch.zeros_like(queries), queries * 0 + length
         if self.causal or self.window is not None:
             position = queries + (length - num_queries)
@@ -122,10 +123,11 @@ class AttentionMask:
             if self.window is not None:
                 first = (position + 1 - self.window).clamp(min=0)
         if self.cu_seqlens is not None:
-            borders = self.cu_seqlens.to(device, torch.int64)
-            document = torch.bucketize(queries, borders[1:], right=True)
-            first = torch.maximum(first, borders[document])
-            last = torch.minimum(last, borders[document + 1])
+            ends = self.cu_seqlens.to(queries)[1:]
+            document = torch.bucketize(queries, ends, right=True)
+            # Nobody looks at borders on a device: keys after the last one are a document as well.
+            first = torch.maximum(first, pad(ends, (1, 0))[document])
+            last = torch.minimum(last, pad(ends, (0, 1), value=num_keys)[document])
         first, last = torch.broadcast_tensors(first, last)
         return first.to(torch.int32).contiguous(), last.to(torch.int32).contiguous()
 
@@ -148,7 +150,7 @@ class AttentionMask:
             keys = torch.arange(num_keys, device=device)[None]
             length: int | Tensor = num_keys
             if self.kv_lengths is not None:
-                length = self.kv_lengths.to(device, torch.int64)[:, None]
+                length = _cut(self.kv_lengths, num_keys, device)[:, None]
             outside = keys >= length  # the last query stands at the last key
             if self.window is not None:  # nobody sees what the first query has left
                 outside = outside | (keys < length - num_queries + 1 - self.window)
@@ -174,6 +176,11 @@ class AttentionMask:
         return tuple(
             x.masked_fill(unseen.view(*unseen.shape, *(1,) * (x.ndim - 2)), 0.0) for x in tensors
         )
+
+
+def _cut(lengths: Tensor, num_keys: int, device: torch.device) -> Tensor:
+    """Lengths in int64; nobody looks at them on a device: what they say, no other key is read."""
+    return lengths.to(device, torch.int64).clamp(0, num_keys)
 
 
 CAUSAL = AttentionMask()

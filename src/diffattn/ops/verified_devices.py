@@ -5,6 +5,7 @@ without torch.
 """
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from datetime import date
@@ -32,7 +33,9 @@ class VerifiedDevice:
     torch: str
     """Version."""
     triton: str
-    """Version."""
+    """Version: another minor one makes other machine code, of which this run says nothing."""
+    ptxas: str
+    """Version of the assembler that triton called."""
     commit: str
     """Of diffattn, 7 to 40 hexadecimal digits."""
     date: str
@@ -46,10 +49,14 @@ class VerifiedDevice:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "capability", _pair(self.capability))
-        for name in ("device", "torch", "triton", "commit", "date"):
+        for name in ("device", "torch", "triton", "ptxas", "commit", "date"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value.strip():
                 raise ConfigError(f"VerifiedDevice: {name} must be text, got {shown(value)}.")
+        if not re.match(r"\d+\.\d+", self.triton):
+            raise ConfigError(
+                f"VerifiedDevice: triton must be a version, got {shown(self.triton)}."
+            )
         if not (7 <= len(self.commit) <= 40 and set(self.commit) <= set("0123456789abcdef")):
             raise ConfigError(
                 "VerifiedDevice: commit must be 7 to 40 hexadecimal digits, "
@@ -105,15 +112,29 @@ def write(devices: Iterable[VerifiedDevice], path: Path = PATH) -> None:
     path.write_text(f"[\n{lines}\n]\n" if lines else "[]\n", encoding="utf-8")
 
 
-def latest(capability: tuple[int, int], devices: Iterable[VerifiedDevice]) -> VerifiedDevice | None:
-    """The last run on a GPU of this compute capability, or ``None``.
+def latest(
+    capability: tuple[int, int], triton: str | None, devices: Iterable[VerifiedDevice]
+) -> VerifiedDevice | None:
+    """The last run on a GPU of this compute capability under this minor triton, or ``None``.
 
     Args:
         capability: Major and minor.
+        triton: A version, of which major and minor count, or ``None``: no run is under none.
         devices: The older ones first, as :func:`read` gives them.
     """
-    runs = [device for device in devices if device.capability == capability]
+    wanted = None if triton is None else minor_of(triton)
+    runs = [
+        device
+        for device in devices
+        if device.capability == capability and minor_of(device.triton) == wanted
+    ]
     return runs[-1] if runs else None
+
+
+def minor_of(version: str) -> tuple[int, int]:
+    """Major and minor of a version such as ``"3.7.1"``."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
 
 
 def _entry(path: Path, entry: Any) -> VerifiedDevice:

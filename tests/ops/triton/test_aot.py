@@ -51,6 +51,55 @@ for name in {CASES[capability]}:
     assert len(done.stdout.splitlines()) == len(CASES[capability])
 
 
+@pytest.mark.parametrize("capability", aot.SHARED_BYTES)
+def test_decode_is_compiled_with_what_a_launch_knows(capability):
+    """No constant and no alignment of what grows with a cache."""
+    from diffattn.ops.diff_attention.triton.decode import GROWING
+
+    cases = [case for case in aot.registered_cases(capability) if case.name.startswith("decode")]
+    rows = {case.constexprs["BLOCK_ROWS"] for case in cases if "page" in case.name}
+    assert rows == {16, 64, 128}  # the smallest and the largest block of each width
+    for case in cases:
+        known = {name: kind for name, kind in case.signature.items() if name in GROWING}
+        assert set(known) == set(GROWING) & set(case.kernel.arg_names)
+        assert set(known.values()) == {"i32"}
+
+
+def test_a_growing_cache_is_one_compilation(tmp_path):
+    """By Triton's own key of a launch, at lengths that it would tell apart."""
+    code = """
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import make_backend
+from triton.runtime import jit
+from diffattn.ops.diff_attention.triton import decode
+from diffattn.ops.masking import AttentionMask
+
+keys = {}
+def note(kernel, *args, grid, warmup, **options):
+    backend = make_backend(GPUTarget("cuda", 90, 32))
+    bind = jit.create_function_from_signature(kernel.signature, kernel.params, backend)
+    keys.setdefault(kernel.fn.__name__, set()).add(str(bind(*args, **options)[1:]))
+
+jit.JITFunction.run = note
+decode._num_multiprocessors = lambda device: 132
+for length in (1, 2, 16, 17, 128, 2048, 2049, 4096, 32768):
+    q, lam = torch.zeros(1, 1, 2, 2, 64), torch.zeros(1, 1, 1)
+    k, v = torch.zeros(1, length, 2, 2, 64), torch.zeros(1, length, 2, 128)
+    mask = AttentionMask(window=length, key_padding_mask=torch.ones(1, length, dtype=torch.bool))
+    decode.decode(q, k, v, lam, scale=0.1, mask=mask)
+    table = torch.zeros(1, length, dtype=torch.int32)
+    pages = (x.expand(length, 16, *x.shape[2:]) for x in (k[:, :1], v[:, :1]))
+    decode.decode(q, *pages, lam, scale=0.1, mask=AttentionMask(window=length), block_table=table)
+print({name: len(found) for name, found in keys.items()})
+"""
+    done = fresh(["-c", code], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == (
+        "{'_diff_attention_decode_kernel': 2, '_diff_attention_combine_kernel': 1}"
+    )
+
+
 @pytest.mark.scheduled
 def test_the_gate_refuses_what_cannot_run(tmp_path):
     unfit = {

@@ -9,6 +9,7 @@ from diffattn.ops.diff_attention import decode_op, reference
 from diffattn.ops.masking import AttentionMask
 from diffattn.testing.assertions import assert_close_to_reference
 from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+from ops.paged_inputs import pages_of
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
@@ -52,6 +53,15 @@ def run(q, k, v, lam, *, backend, scale=None, **options):
 def test_decode_matches_reference(case, kernel_device):
     inputs = make_diff_attention_inputs(case, device=kernel_device)
     assert_close_to_reference(run, inputs, backend="decode", gradients=False)
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_the_widest_window_of_a_short_row_does_not_wrap_around(paged, kernel_device):
+    """Its first query stands before key 0: 2^31 tokens further back there is no int32."""
+    case = OpCase(name="", num_queries=16, num_keys=20, window=2**31 - 1, kv_lengths=(1, 20), **V1)
+    inputs = make_diff_attention_inputs(case, device=kernel_device)
+    function, backend = (pages_of(16), "triton") if paged else (run, "decode")
+    assert_close_to_reference(function, inputs, backend=backend, gradients=False)
 
 
 @pytest.mark.gpu

@@ -192,6 +192,29 @@ def test_query_without_keys_gives_zero(name, kernel_device):
     assert_close_to_reference(op, inputs, backend="triton")
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_lengths_that_nobody_looked_at_read_no_other_memory(causal, kernel_device):
+    """As on a device: what lies behind the keys of a slice is never touched."""
+    case = replace(V1, batch=2, num_queries=5, num_keys=40, causal=causal)
+    inputs = make_diff_attention_inputs(case, device=kernel_device)
+    q, k, v, lam = inputs.tensors().values()
+    behind = [torch.cat([x, torch.full_like(x, torch.nan)], 1)[:, :40] for x in (k, v)]
+
+    def run(keys, values, *lengths):
+        lengths = torch.tensor(lengths, dtype=torch.int32, device=kernel_device)
+        return op(q, keys, values, lam, backend="triton", kv_lengths=lengths, **inputs.options)
+
+    assert torch.equal(run(*behind, 79, -1), run(k, v, 40, 0))
+
+
+def test_a_tail_that_no_document_lists_is_a_document(kernel_device):
+    """As on a device, where nobody looks at borders: packers may leave padding after the last."""
+    case = replace(V1, num_queries=24, num_keys=None, documents=(5, 12))
+    inputs = make_diff_attention_inputs(case, device=kernel_device)
+    assert inputs.options["cu_seqlens"].tolist() == [0, 5, 17]
+    assert_close_to_reference(op, inputs, backend="triton")
+
+
 def test_results_do_not_change_from_run_to_run(kernel_device):
     inputs = make_diff_attention_inputs(replace(V1, num_queries=35), device=kernel_device)
 

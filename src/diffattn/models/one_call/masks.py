@@ -151,8 +151,13 @@ def _document_borders(position_ids: Tensor, batch: int) -> Tensor | None:
     if torch.compiler.is_compiling():
         return None  # depends on the values: compiled callers pass cu_seq_lens_q
     starts = position_ids[:, 1:] - position_ids[:, :-1] != 1
-    if not starts.any():
+    may_look = _may_look(starts)  # waits for the device once a pass
+    if may_look and not starts.any():
         return None
-    starts = nn.functional.pad(starts, (1, 1), value=True)[:, :-1].expand(batch, -1)
-    borders = starts.flatten().nonzero().flatten()
+    starts = nn.functional.pad(starts, (1, 1), value=True)[:, :-1].expand(batch, -1).flatten()
+    if may_look:
+        borders = starts.nonzero().flatten()
+    else:  # a border per token: those that start nothing are empty documents at the end
+        index = torch.arange(starts.numel(), device=starts.device)
+        borders = index.masked_fill(~starts, starts.numel()).sort().values
     return nn.functional.pad(borders, (0, 1), value=starts.numel()).to(torch.int32)

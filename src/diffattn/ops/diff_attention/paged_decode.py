@@ -111,9 +111,6 @@ def _gather(
 ) -> Tensor:
     k, v = gathered_pages(k_pages, block_table), gathered_pages(v_pages, block_table)
     causal, window, _, kv_lengths, _ = mask.flat()
-    assert kv_lengths is not None
-    # A length beyond the table's reach, where nobody looked, is cut.
-    kv_lengths = kv_lengths.clamp(0, k.shape[1])
     return diff_attention(
         q, k, v, lam, scale=scale, causal=causal, window=window, kv_lengths=kv_lengths,
         backend=backend,

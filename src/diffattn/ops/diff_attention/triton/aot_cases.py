@@ -218,10 +218,10 @@ def _decode_cases(capability: int) -> list[AotCase]:
             for num_rows in (2, 256):
                 tiles = decode.tiles_of(num_rows, head_dim, value_dim, shared_keys, 2, shared_bytes)
                 cases.append(_decode_case(head_dim, value_dim, shared_keys, tiles))
-                if num_rows == 2 and head_dim in (64, 128):
+                if head_dim in (64, 128):
                     cases.append(_paged_case(cases[-1], page_size=64))
     cases.append(_combine_case(256))
-    ones = ("num_queries", "num_keys", "num_kv_heads", "num_splits", "GROUP")
+    ones = ("num_queries", "num_kv_heads", "GROUP")
     constants = {"p_padding": None, "WINDOWED": False, "HAS_PADDING": False} | dict.fromkeys(
         ones, 1
     )
@@ -328,7 +328,7 @@ def _hopper_case(head_dim: int, value_dim: int, causal: bool, shared_keys: bool)
 
 
 def _with_ones(case: AotCase, constants: dict[str, Any]) -> AotCase:
-    """A launch turns every count of 1 into a constant, which compiles another way."""
+    """A launch turns a count of 1 into a constant, which compiles another way."""
     given = {name: constants[name] for name in case.kernel.arg_names if name in constants}
     signature = {name: kind for name, kind in case.signature.items() if name not in given}
     return replace(

@@ -33,6 +33,9 @@ TABLE_STAGES = 2
 them a paged launch has the buffers for K and V that a dense one has."""
 LARGE_SHARED_BYTES, SMALL_SHARED_BYTES = 166_912, 101_376
 """Of compute capability 8.0 and above, and of 8.6, 8.9 and 12.0."""
+GROWING = ("num_keys", "num_splits", "num_pages", "stride_tb", "stride_pb", "window")
+"""What grows with a cache. A launch would compile anew for 1 and for multiples of 16, in the midst
+of a text, and gain nothing: addresses are aligned by the strides of K and V."""
 
 
 @triton.jit
@@ -67,7 +70,7 @@ def _key_places(i_b, keys, m_keys, p_table, stride_tb, num_pages, PAGE_SIZE: tl.
     return i_first, i_second.to(tl.int64)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=GROWING)
 def _diff_attention_decode_kernel(
     p_q, p_k, p_v, p_table, p_lengths, p_padding, p_acc, p_max, p_sum,
     stride_qb, stride_qt, stride_qh, stride_qm,
@@ -173,7 +176,7 @@ def _diff_attention_decode_kernel(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=GROWING)
 def _diff_attention_combine_kernel(
     p_acc, p_max, p_sum, p_lam, p_out,
     stride_lb, stride_lt, stride_lh,
@@ -299,13 +302,15 @@ def decode(
         padding = padding.contiguous().view(torch.int8)
     if kv_lengths is not None:
         kv_lengths = kv_lengths.contiguous()
+    # A window of S keys leaves none behind, and one near 2^31 would wrap around below position 0.
+    width = 0 if window is None else min(window, num_keys)
     _diff_attention_decode_kernel[(batch * num_kv_heads, row_blocks, num_splits)](
         q, k, v, block_table, kv_lengths, padding, acc, row_max, row_sum,
         *q.stride()[:4],
         *k.stride()[:3], 0 if shared_keys else k.stride(3),
         *v.stride()[:3],
         0 if block_table is None else block_table.shape[1],
-        num_keys, 0 if window is None else window, scale * LOG2_E,
+        num_keys, width, scale * LOG2_E,
         num_queries, num_keys, num_kv_heads, num_splits, v.shape[0],
         NUM_MAPS=num_maps, GROUP=group, HEAD_DIM=head_dim, VALUE_DIM=value_dim,
         SHARED_KEYS=shared_keys, CAUSAL=causal, WINDOWED=window is not None,

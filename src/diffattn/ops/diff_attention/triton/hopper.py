@@ -114,8 +114,12 @@ def _fold(
     MASKED: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr, DTYPE: gl.constexpr,
     S_LAYOUT: gl.constexpr, P_LAYOUT: gl.constexpr, O_ROWS: gl.constexpr,
 ):  # fmt: skip
-    """Blocks [begin, end) of keys, at least one block having been before: the softmax of block j
-    runs beside the product of block j − 1 with V."""
+    """Blocks [begin, end) of keys, at least one block having been before.
+
+    The order allows the softmax of block j beside the product of block j − 1 with V. The assembler
+    moves the second wait up behind the first, before most of it (docs/numerics.md): what runs
+    beside a softmax is the other map's warpgroup.
+    """
     block_queries: gl.constexpr = b_q.shape[0]
     head_dim: gl.constexpr = b_q.shape[1]
     value_dim: gl.constexpr = b_acc.shape[1]
@@ -170,7 +174,7 @@ def _consume(
         b_last = b_last * 0 + num_keys
     b_last = gl.minimum(b_last, num_keys)
 
-    # Block 0 comes first by itself: there is no product with V yet to run beside its softmax.
+    # Block 0 comes first by itself: there is no product with V yet.
     mbarrier.wait(q_ready.index(MAP), 0)
     b_q = q_bufs.index(MAP).reshape([BLOCK_QUERIES, HEAD_DIM])
     mbarrier.wait(k_ready.index(0), 0)

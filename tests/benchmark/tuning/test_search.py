@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from diffattn.benchmark.search import Checkers, best, search
+from diffattn.benchmark.tuning.search import Checkers, best, search
 
 
 def tried(samples, refused=()):

@@ -2,9 +2,12 @@
 
 A launch is searched with the rest of its pass as it is: forward or backward are timed whole, and
 candidates of one launch differ in nothing else. Then the forms of the pass, each with the best of
-its launches, are timed against each other. Candidates are checked against the float64 reference
-before any is timed, by processes side by side: what one of them compiles, Triton keeps for all.
-Nothing of the package is changed: beside the record lie the lines for ``configs._SEEDS``.
+its launches, are timed against each other. Before all searches the forms of our backward are, with
+the tiles of the table: atomics may cost more than the products that they save.
+
+Candidates are checked against the float64 reference before any is timed, by processes side by side:
+what one of them compiles, Triton keeps for all. Nothing of the package is changed: beside the
+record lie the lines for ``configs._SEEDS``.
 
 Softmax attention is tuned as it is compared: V1's twin, whose values are as wide as its keys.
 """
@@ -12,8 +15,7 @@ Softmax attention is tuned as it is compared: V1's twin, whose values are as wid
 import functools
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import asdict, astuple, dataclass, field, fields
+from dataclasses import asdict, astuple, dataclass, field
 from itertools import chain, product
 from pathlib import Path
 from typing import Any
@@ -23,14 +25,14 @@ import torch
 from diffattn.benchmark.checking import device_lost, error_line, problem
 from diffattn.benchmark.config import ATTENTIONS, Case
 from diffattn.benchmark.contenders import Contender, operator_contenders
-from diffattn.benchmark.search import Checkers, OnFailure, Tried, best, search
 from diffattn.benchmark.session import describe_run
 from diffattn.benchmark.timing import Timed, Timer, interleave
-from diffattn.errors import BackendError, CheckpointError, ConfigError
+from diffattn.benchmark.tuning.search import Checkers, OnFailure, Tried, best, search
+from diffattn.benchmark.tuning.table import lines_path, lines_text
+from diffattn.errors import BackendError, ConfigError
 from diffattn.ops.diff_attention.triton import configs
 from diffattn.ops.diff_attention.triton.configs import LaunchConfig
-from diffattn.records.checksum import file_hash
-from diffattn.records.io import read_json, write_json, write_text
+from diffattn.records.io import write_json, write_text
 
 SCHEMA = 1
 Rows = Mapping[str, LaunchConfig | None]
@@ -148,10 +150,16 @@ def tune(
 
     _write(record, out)
     checkers = Checkers(functools.partial(_check, config, row), config.processes, 90.0)
-    searches = product(_PASSES, _subjects(config, row))
+    subjects = _subjects(config, row)
+    searches = product(_PASSES, subjects)
     try:  # it may be cut off: ours come first, and the forward pass of every width before others
+        for subject in subjects:
+            if not subject.op:
+                tried_by = _searcher(subject, "backward", config, timer, checkers)
+                keep(subject, _shipped_forms(subject, "backward", tried_by))
         for mode, subject in sorted(searches, key=lambda search: bool(search[1].op)):
-            chosen = _tune_pass(subject, mode, config, timer, checkers, keep)
+            tried_by = _searcher(subject, mode, config, timer, checkers)
+            chosen = _tune_pass(subject, mode, tried_by, keep)
             for launch, tile in chosen.items():
                 line = lines.setdefault(launch, [None] * configs.NUM_COLUMNS)
                 line[subject.column(launch)] = astuple(tile) if tile else None
@@ -165,85 +173,6 @@ def tune(
     record["complete"] = True
     _write(record, out)
     return record
-
-
-def lines_path(out: Path) -> Path:
-    """Where the lines for the table lie, of the record ``out``."""
-    return out.with_suffix(".lines.txt")
-
-
-def lines_text(row: int, lines: Mapping[str, Any]) -> str:
-    """One row of ``configs._SEEDS``, as source."""
-    rows = []
-    for launch, tiles in lines.items():
-        columns = [str(tuple(tile)) if tile else "None" for tile in tiles]
-        forms = (", ".join(columns[:3]), ", ".join(columns[3:]))  # one line for V1, one for V2
-        head = f'        "{launch}": ('
-        if any(tiles):
-            rows.append(f"{head}{forms[0]},\n{' ' * len(head)}{forms[1]}),")
-    return "\n".join([f"    {row}: {{", *rows, "    },", ""])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TunedTable:
-    """What a tuner found for one row of the launch table."""
-
-    row: int
-    lines: Mapping[str, Any]
-    """Tiles by launch, as ``configs.table_row`` gives them."""
-    digest: str
-    """Of the record, so that measurements by other lines are told apart."""
-
-    def in_force(self) -> AbstractContextManager[None]:
-        """A context in which kernels launch by these lines."""
-        return configs.seeded_with(self.row, self.lines)
-
-
-def read_table(path: Path, device: str) -> TunedTable:
-    """The lines of a record, for the device that it speaks of.
-
-    Args:
-        path: What :func:`tune` wrote, complete or not: a line that was not searched holds the
-            package's tiles.
-        device: Where they are to be launched.
-
-    Raises:
-        CheckpointError: The file is missing, damaged or no record of the tuner.
-        ConfigError: It is of other chips than this device.
-    """
-    record = read_json(path)
-    row, lines = record.get("row"), record.get("lines", {})
-    if row not in configs.CAPABILITIES or not _are_lines(lines, configs.table_row(row)):
-        raise CheckpointError(
-            f"{path}: must be the record of 'diffattn bench tune' by this version's launches, got "
-            "another file."
-        )
-    here = configs.device_row(torch.device(device))
-    if here != row:
-        raise ConfigError(
-            f"bench: the table must be for this device, row {here} of the launch table, got "
-            f"row {row}."
-        )
-    tiles = {name: tuple(tuple(x) if x else None for x in line) for name, line in lines.items()}
-    return TunedTable(row=row, lines=tiles, digest=file_hash(path)[:16])
-
-
-def _are_lines(lines: Any, shipped: Mapping[str, Any]) -> bool:
-    """Whether these are lines of the table: its launches, columns and tiles."""
-    columns = {len(line) for line in shipped.values()}
-    return (
-        isinstance(lines, dict)
-        and set(shipped) <= set(lines) <= set(shipped) | set(configs.CANDIDATES)
-        and all(isinstance(line, list) and len(line) in columns for line in lines.values())
-        and all(_is_tile(tile) for line in lines.values() for tile in line)
-    )
-
-
-def _is_tile(tile: Any) -> bool:
-    if tile is None:
-        return True
-    right = isinstance(tile, list) and len(tile) == len(fields(LaunchConfig))
-    return right and all(type(number) is int and number > 0 for number in tile)
 
 
 def _write(record: Mapping[str, Any], out: Path) -> None:
@@ -290,26 +219,67 @@ def _kernels(
     return {c.name: c for c in operator_contenders(case, ("triton",))}
 
 
-def _tune_pass(
-    subject: _Subject, mode: str, config: TuneConfig, timer: Timer, checkers: Checkers,
-    keep: Callable[[_Subject, dict[str, Any]], None],
-) -> dict[str, LaunchConfig | None]:  # fmt: skip
-    """The tiles of every launch of a pass; empty, so that the seeds stay, where none would run."""
-    forms = {}  # with the names that launches of this operator have, which may lack some
-    for form in _PASSES[mode]:
-        launches = tuple(subject.op + launch for launch in form)
-        if set(launches) <= set(configs.CANDIDATES):
-            forms[launches] = configs.adds_up(form)
-    nothing: dict[str, LaunchConfig | None] = dict.fromkeys(chain(*forms))
+def _searcher(
+    subject: _Subject, mode: str, config: TuneConfig, timer: Timer, checkers: Checkers
+) -> Callable[..., dict[str, Tried]]:
+    """:func:`search` by what changes the launches of a pass."""
 
     def check(options: Mapping[str, Rows]) -> dict[str, str | None]:
         key = (subject.op, subject.attention, subject.head_dim, mode)
         return checkers({name: (*key, rows) for name, rows in options.items()})
 
-    tried_by = functools.partial(
-        search, time=functools.partial(_time, subject, mode, config=config, timer=timer),
-        why=functools.partial(_why, subject),
+    return functools.partial(
+        search, check=check, why=functools.partial(_why, subject),
+        time=functools.partial(_time, subject, mode, config=config, timer=timer),
     )  # fmt: skip
+
+
+def _forms(subject: _Subject, mode: str) -> dict[Form, bool]:
+    """The forms of a pass, by the names that launches of this operator have, which may lack some;
+    whether programs add to one number."""
+    forms = {tuple(subject.op + launch for launch in form): form for form in _PASSES[mode]}
+    return {
+        launches: configs.adds_up(form)
+        for launches, form in forms.items()
+        if set(launches) <= set(configs.CANDIDATES)
+    }
+
+
+def _shipped_forms(
+    subject: _Subject, mode: str, tried_by: Callable[..., dict[str, Tried]]
+) -> dict[str, Any]:
+    """The forms of a pass against each other, with the tiles that the table has."""
+    tiles = {launch: subject.seed(launch) for launch in chain(*_forms(subject, mode))}
+    return _against_each_other(
+        subject, mode, {x: tile for x, tile in tiles.items() if tile}, tried_by, of="shipped forms"
+    )
+
+
+def _against_each_other(
+    subject: _Subject, mode: str, tiles: Mapping[str, LaunchConfig],
+    tried_by: Callable[..., dict[str, Tried]], *, of: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Every form of a pass whose launches all have tiles, and the best: of all, and in order."""
+    forms = _forms(subject, mode)
+    nothing: dict[str, LaunchConfig | None] = dict.fromkeys(chain(*forms))
+    whole = {" + ".join(form): form for form in forms if set(form) <= set(tiles)}
+    tried = tried_by({n: nothing | {x: tiles[x] for x in form} for n, form in whole.items()})
+    seeds, chosen = [], []
+    for in_order in (False, True):  # either may be asked for, so the table holds both
+        seeded = configs.choose(_PASSES[mode], lambda x: subject.seed(subject.op + x), in_order)
+        seeds.append(" + ".join(subject.op + launch for launch in seeded))
+        allowed = {n: t for n, t in tried.items() if not (in_order and forms[whole[n]])}
+        chosen.append(best(allowed, seeds[-1]))
+    return _found(mode, of, seeds[0], chosen[0], tried) | {"in_order": chosen[1]}
+
+
+def _tune_pass(
+    subject: _Subject, mode: str, tried_by: Callable[..., dict[str, Tried]],
+    keep: Callable[[_Subject, dict[str, Any]], None],
+) -> dict[str, LaunchConfig | None]:  # fmt: skip
+    """The tiles of every launch of a pass; empty, so that the seeds stay, where none would run."""
+    forms = _forms(subject, mode)
+    nothing: dict[str, LaunchConfig | None] = dict.fromkeys(chain(*forms))
     found: dict[str, LaunchConfig] = {}
     for form in forms:
         for launch in form:
@@ -320,26 +290,20 @@ def _tune_pass(
             rows = {name: nothing | others | {launch: c} for name, c in by_name.items()}
             tile = subject.seed(launch)
             seed = _name(tile) if tile else None
-            tried = tried_by(rows, check=check)
+            tried = tried_by(rows)
             name = best(tried, seed)
             keep(subject, _found(mode, launch, seed, name, tried))
             if name is None:
                 break
             found[launch] = by_name[name]
-    whole = {" + ".join(form): form for form in forms if set(form) <= set(found)}
-    rows = {name: nothing | {x: found[x] for x in form} for name, form in whole.items()}
     # Each was checked when the last of its launches was found, beside the others as they are here.
-    tried = tried_by(rows, check=dict.fromkeys)
-    seeds, chosen = [], []
-    for in_order in (False, True):  # either may be asked for, so the table holds both
-        seeded = configs.choose(_PASSES[mode], lambda x: subject.seed(subject.op + x), in_order)
-        seeds.append(" + ".join(subject.op + launch for launch in seeded))
-        allowed = {n: t for n, t in tried.items() if not (in_order and forms[whole[n]])}
-        chosen.append(best(allowed, seeds[-1]))
-    keep(subject, _found(mode, "forms", seeds[0], chosen[0], tried) | {"in_order": chosen[1]})
+    unchecked = functools.partial(tried_by, check=dict.fromkeys)
+    whole = _against_each_other(subject, mode, found, unchecked, of="forms")
+    keep(subject, whole)
+    chosen = (whole["best"], whole["in_order"])
     if None in chosen:
         return {}
-    kept = {launch for name in chosen if name for launch in whole[name]}
+    kept = {launch for name in chosen for launch in name.split(" + ")}
     return {launch: found[launch] if launch in kept else None for launch in nothing}
 
 
