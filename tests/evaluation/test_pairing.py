@@ -4,6 +4,7 @@ import pytest
 
 from diffattn.evaluation.catalog import PROTOCOLS
 from diffattn.evaluation.compare import compare_answers
+from diffattn.evaluation.metrics import is_share
 from diffattn.evaluation.pairing import Answers, partners
 from diffattn.evaluation.primary import PRIMARY, guessing, primary_score
 from diffattn.evaluation.protocol import prompt_facts
@@ -48,6 +49,32 @@ def test_the_primary_score_is_split_and_the_others_are_not():
     assert (whole.n, short.n, whole.value, whole.baseline_value) == (20, 10, 0.5, 0.0)
     assert (whole.verdict, whole.higher_is_better, whole.p_holm) == ("higher", True, whole.p_value)
     assert short.verdict == ""
+
+
+def test_losses_below_one_are_tested_as_losses():
+    """A loss of 0.9 per token that falls by 0.02 everywhere: shares would add pairs of 1 nat."""
+
+    def losses(by):
+        return [
+            {"id": str(i), "scores": {"ar_hit_2_nll": 0.9 + 0.001 * (i % 7) - by * (1 + i % 3)}}
+            for i in range(40)
+        ]  # fmt: skip
+
+    sides = [answers(name, losses(by), protocol="ar_hits") for name, by in (("a", 0), ("b", 0.01))]
+    (one,) = compared(*sides).differences
+    assert one.test == "Student t over clusters"
+    assert one.difference == pytest.approx(-0.01 * (1 * 14 + 2 * 13 + 3 * 13) / 40)
+    assert one.verdict == "lower"
+
+
+def test_primary_scores_are_shares_or_not():
+    names = {name for primary in PRIMARY.values() for name in primary.scores}
+    assert {name for name in names if not is_share(name)} == {
+        "answer_signed", "ar_hit_2_nll", "largest hidden state", "nll", "nll_per_word",
+        "nll_window_{windows}",
+    }  # fmt: skip
+    for name in ("bits_per_byte", "text loss, 4 bits", "expected_logprob", "lookback_signed"):
+        assert not is_share(name)
 
 
 def test_other_texts_are_not_paired_and_named():

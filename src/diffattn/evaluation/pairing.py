@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from diffattn.evaluation.metrics import row_clusters
+from diffattn.evaluation.metrics import is_share, row_clusters
 from diffattn.evaluation.primary import (
     PARTS,
     Row,
@@ -121,7 +121,8 @@ def _difference(
         return None
     x, b = (np.array([side[i]["scores"][name] for i in both], float) for side in (rows, base))
     weights = np.array([_weight(base[i], name) for i in both])
-    contrast = paired_contrast(x, b, weights, row_clusters([base[i] for i in both]))
+    clusters = row_clusters([base[i] for i in both])
+    contrast = paired_contrast(x, b, weights, clusters, shares=is_share(name))
     interval, whole = contrast.interval, len(ids) == len(pairing.same)
     return PairedDifference(
         variant=baseline.result.variant, score=name, model=model.label, baseline=baseline.label,

@@ -89,8 +89,9 @@ class Protocol(ABC):
 
         Returns:
             One row per item, in order, of JSON values. ``scores`` maps names to numbers: what is
-            compared between models, item by item. ``weights`` may say what an item counts in
-            the mean of a score, such as its tokens; default 1. ``prompt`` holds
+            compared between models, item by item, as shares from 0 to 1 unless the name says
+            otherwise (:func:`diffattn.evaluation.metrics.is_share`). ``weights`` may say what an
+            item counts in the mean of a score, such as its tokens; default 1. ``prompt`` holds
             :func:`prompt_facts` of the text that was read. Everything else is for the reader of
             the log.
 

@@ -8,7 +8,13 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.catalog import PROTOCOLS
-from diffattn.evaluation.metrics import loss_metric, metric, perplexity_metric, row_clusters
+from diffattn.evaluation.metrics import (
+    is_share,
+    loss_metric,
+    metric,
+    perplexity_metric,
+    row_clusters,
+)
 from diffattn.evaluation.perplexity.documents import first_windows
 from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.evaluation.registry import parts
@@ -227,7 +233,9 @@ def _changes(
         if both:
             values = [row["scores"][name] for row in both]
             others = [before[row["id"]][name] for row in both]
-            contrast = paired_contrast(values, others, clusters=row_clusters(both))
+            contrast = paired_contrast(
+                values, others, clusters=row_clusters(both), shares=is_share(name)
+            )
             changes.append(
                 metric(
                     f"change of {name}", contrast.interval,
