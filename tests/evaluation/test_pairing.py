@@ -208,6 +208,33 @@ def test_the_primary_score_of_a_wrapped_protocol_is_at_the_fewest_bits():
     assert primary_score("sliding_perplexity", windows, names) == ("nll_window_1024", False)
 
 
+def test_a_wrapped_protocol_has_its_floor_and_its_weights():
+    """Fig. 8: HellaSwag with everything at the same position is not above guessing."""
+
+    def asked(right):
+        return [
+            {
+                "id": f"{bits}-bits-{i}", "task": "hellaswag", "gold": i % 4, "logprobs": [0.0] * 4,
+                "scores": {f"hellaswag acc_norm, {bits} bits": float(right(i))}, "bits": bits,
+                "weights": {f"hellaswag acc_norm, {bits} bits": 1.0 + i % 2},
+            }
+            for bits in (16, 4) for i in range(40)
+        ]  # fmt: skip
+
+    parameters = {
+        "bits": [16, 4], "protocol": "lm_tasks", "settings": {"tasks": ["hellaswag"]},
+    }  # fmt: skip
+    sides = [
+        answers(name, asked(right), protocol="quantized_logits", parameters=parameters)
+        for name, right in (("a", lambda i: i % 4 == 0), ("b", lambda i: i % 4 == 1))
+    ]
+    (whole,) = [one for one in compared(*sides).differences if one.primary]
+    assert whole.score == "hellaswag acc_norm, 4 bits"
+    assert (whole.chance, whole.guess_ceiling) == (0.25, 0.25)
+    assert whole.verdict == "uninformative: neither is above guessing"
+    assert (whole.baseline_value, whole.value) == pytest.approx((1 / 6, 1 / 3))  # weighed 1 and 2
+
+
 def test_what_guessing_scores():
     closed = [{"task": t, "expected": a} for t, a in [("x", "1")] * 3 + [("x", "2"), ("y", "3")]]
     guess = guessing("babilong", closed)

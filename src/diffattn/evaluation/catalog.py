@@ -89,7 +89,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "quantized_logits": ProtocolFacts(
         path="quantized_logits:QuantizedLogits",
-        version=2,
+        version=3,
         summary="another protocol with attention logits of 16, 8, 6 and 4 bits, and perplexity",
         source="arXiv:2410.05258v2, Fig. 8",
     ),

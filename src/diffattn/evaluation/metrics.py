@@ -10,17 +10,27 @@ from diffattn.stats.clusters import cluster_mean
 from diffattn.stats.intervals import Interval
 from diffattn.stats.proportions import share_interval
 
-_NO_SHARE = re.compile(r"nll|loss|logprob|bits_per_byte|largest|signed|lookback_")
-"""Losses, log-probabilities, maxima, and parts of signed attention maps."""
+_LOSS = re.compile(r"nll|loss|bits_per_byte")
+_NO_SHARE = re.compile(r"logprob|largest|signed|lookback_")
+"""Log-probabilities, maxima, and parts of signed attention maps."""
+
+
+def is_loss(score: str) -> bool:
+    """Whether a score of this name is a loss, of which less is better.
+
+    Args:
+        score: Name of a score of a row, also of one under rounded logits.
+    """
+    return _LOSS.search(score) is not None
 
 
 def is_share(score: str) -> bool:
     """Whether a score of this name lies between 0 and 1 by what it is, whatever its values are.
 
     Args:
-        score: Name of a score of a row, also of one under rounded logits.
+        score: As of :func:`is_loss`.
     """
-    return _NO_SHARE.search(score) is None
+    return not is_loss(score) and _NO_SHARE.search(score) is None
 
 
 def metric(
@@ -86,6 +96,11 @@ def score_metric(
 def row_clusters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What each row belongs to; a row without a cluster is its own."""
     return [str(row["cluster"] if "cluster" in row else row["id"]) for row in rows]
+
+
+def row_weight(row: Mapping[str, Any], score: str) -> float:
+    """What a row counts in the mean of one of its scores."""
+    return float(row.get("weights", {}).get(score, 1.0))
 
 
 def loss_metric(

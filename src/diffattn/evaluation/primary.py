@@ -62,9 +62,8 @@ def primary_score(
         bits = [b for b in parameters.get("bits", ()) if isinstance(b, int)]
         end = f", {min(bits)} bits" if bits else ""
         inner = [name.removesuffix(end) for name in names if name.endswith(end)]
-        found = primary_score(
-            str(parameters.get("protocol")), parameters.get("settings") or {}, inner
-        )
+        wrapped = wrapped_protocol(protocol, parameters)
+        found = primary_score(wrapped, parameters.get("settings") or {}, inner)
         return None if found is None else (found[0] + end, found[1])
     if protocol not in PRIMARY:
         return None
@@ -74,6 +73,16 @@ def primary_score(
             if name in names:
                 return name, declared.higher_is_better
     return None
+
+
+def wrapped_protocol(protocol: str, parameters: Mapping[str, Any]) -> str:
+    """The protocol whose items the rows are of: the one that ``quantized_logits`` wraps, or itself.
+
+    Args:
+        protocol: Its name.
+        parameters: As recorded.
+    """
+    return str(parameters.get("protocol")) if protocol == "quantized_logits" else protocol
 
 
 def _filled(pattern: str, parameters: Mapping[str, Any]) -> list[str]:
