@@ -226,7 +226,9 @@ CLAIMS: tuple[Claim, ...] = (
             "fig8", "quantized_logits", small=("quantized_logits.window_tokens=128",),
         ),
         record=EVALUATIONS,
-        measure=evaluated("quantized_logits", "change of acc", "diff", where={"bits": 4}),
+        measure=evaluated(
+            "quantized_logits", "change of hellaswag acc_norm", "diff", where={"bits": 4}
+        ),
     ),
     *(
         Claim(
