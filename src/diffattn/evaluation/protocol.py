@@ -83,6 +83,18 @@ class Protocol(ABC):
             ConfigError: The data is missing or wrong, or the model cannot take the protocol.
         """
 
+    def material(self, model: "LanguageModel", items: Sequence[Item]) -> Any:
+        """What items are built from when they are asked and their payloads do not hold.
+
+        It is hashed, so that an evaluation is never continued on another text than it was begun
+        with. Default: nothing.
+
+        Args:
+            model: That is asked.
+            items: All of them, from :meth:`batches`.
+        """
+        return None
+
     @abstractmethod
     def ask(self, model: "LanguageModel", items: Sequence[Item]) -> list[dict[str, Any]]:
         """Put some items of one batch to the model.

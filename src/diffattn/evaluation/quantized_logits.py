@@ -132,6 +132,11 @@ class QuantizedLogits(Protocol):
             batches += [[_item(_Asked(bits, None, item.payload), item)] for item in windows]
         return batches
 
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """What the wrapped protocol's items are built from."""
+        inner = [question for item in items if (question := item.payload.item) is not None]
+        return self.wrapped().material(model, inner)
+
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """As the wrapped protocol asks, every sequence in a pass of its own."""
         alone = copy.copy(model)

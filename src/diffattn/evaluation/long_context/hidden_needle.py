@@ -133,6 +133,11 @@ class HiddenNeedleSearch(Protocol):
             for step in range(self.depths)
         ]
 
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The haystack, as far as the longest length reads it."""
+        longest = items[0].payload[-1]
+        return read_haystack_words(self.haystack, longest, self.text_field).sha256
+
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Ask all questions about one text."""
         length, number, step, _, longest = items[0].payload
