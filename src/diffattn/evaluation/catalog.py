@@ -53,7 +53,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "hidden_needle": ProtocolFacts(
         path="long_context.hidden_needle:HiddenNeedleSearch",
-        version=3,
+        version=4,
         summary="needles without literal overlap with the question, and the effective length",
         source="arXiv:2502.05167 (NoLiMa): depths, score and effective length; needles of our own",
     ),

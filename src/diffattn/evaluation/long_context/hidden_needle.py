@@ -124,7 +124,7 @@ class HiddenNeedleSearch(Protocol):
                 Item(
                     id=f"{length}-{number}-{step}-{kind}",
                     payload=(length, number, step, kind, longest),
-                    cluster=f"{length}-{number}-{step}",
+                    cluster=str(number),  # a fact that is known is known in every text
                 )
                 for kind in KINDS
             ]
