@@ -4,6 +4,7 @@ import pytest
 
 from diffattn.evaluation.catalog import PROTOCOLS
 from diffattn.evaluation.compare import compare_answers
+from diffattn.evaluation.judge.session import PROTOCOL as JUDGED
 from diffattn.evaluation.metrics import is_share
 from diffattn.evaluation.pairing import Answers, partners
 from diffattn.evaluation.primary import PRIMARY, guessing, primary_score
@@ -190,7 +191,7 @@ def test_verdicts(right, other, words):
 
 
 def test_every_protocol_declares_its_primary_score():
-    assert set(PROTOCOLS) <= {*PRIMARY, "quantized_logits"}
+    assert {*PROTOCOLS, JUDGED} == {*PRIMARY, "quantized_logits"}
 
 
 def test_the_primary_score_of_a_wrapped_protocol_is_at_the_fewest_bits():

@@ -28,6 +28,7 @@ PRIMARY: dict[str, Primary] = {
     "babilong": Primary(scores=("accuracy",)),
     "block_perplexity": Primary(scores=("nll",), higher_is_better=False),
     "hallucination": Primary(scores=("span_match", "entities_found")),
+    "hallucination_judge": Primary(scores=("accuracy",)),
     "hidden_needle": Primary(scores=("contains",)),
     "key_values": Primary(scores=("recall",)),
     "lm_tasks": Primary(scores=("average", "{task} {metric}")),
