@@ -241,6 +241,9 @@ def test_what_guessing_scores():
     guess = guessing("babilong", closed)
     assert guess.chance == pytest.approx((0.5 + 1) / 2)
     assert guess.ceiling == pytest.approx((0.75 + 1) / 2)
+    intents = [{"expected": str(i), "labels": 150} for i in range(10)]
+    for protocol in ("many_shot", "order_robustness"):  # ten items show ten labels of 150
+        assert guessing(protocol, intents).chance == pytest.approx(1 / 150)
     choices = [{"task": "x", "gold": g, "logprobs": [0.0] * 4} for g in (0, 0, 1)]
     guess = guessing("lm_tasks", choices)
     assert (guess.chance, guess.ceiling) == (0.25, pytest.approx(2 / 3))

@@ -135,7 +135,8 @@ def guessing(protocol: str, rows: Sequence[Row]) -> Guess:
     """What a model scores that does not read what it is asked about.
 
     A row may say itself what guessing scores (``guess``, and ``guess_of_all_that_fit``). Else, of
-    classifications and closed questions, chance is one of the different right answers and the
+    classifications and closed questions, chance is one of the labels that there are (``labels`` of
+    a row; without it, one of the different right answers, of which few items show few) and the
     ceiling always giving the most frequent one, task by task; of multiple choice it is one of the
     choices and always the same position.
 
@@ -161,8 +162,13 @@ def guessing(protocol: str, rows: Sequence[Row]) -> Guess:
         kinds: dict[str, set[str]] = defaultdict(set)
         for task, answer in right:
             kinds[task].add(answer)
-        chance = _mean_of_tasks([(task, 1 / len(kinds[task])) for task, _ in right])
-        return Guess(chance, _most_frequent(right), "the most frequent answer always")
+        chances = [
+            (task, 1 / int(row.get("labels", len(kinds[task]))))
+            for row, (task, _) in zip(rows, right, strict=True)
+        ]
+        return Guess(
+            _mean_of_tasks(chances), _most_frequent(right), "the most frequent answer always"
+        )
     return Guess()
 
 

@@ -181,6 +181,7 @@ def _row(trie: LabelTrie, example: Example, reading: LabelReading) -> dict[str, 
     return {
         "text": example.text,
         "expected": example.label,
+        "labels": len(trie.labels),
         "greedy_trie": trie.labels[reading.greedy],
         "loglik": trie.labels[reading.likeliest],
         "scores": {
