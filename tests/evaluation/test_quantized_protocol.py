@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from diffattn.evaluation.quantized_logits import QuantizedLogits
 from diffattn.evaluation.registry import parts, protocol_class
 from diffattn.evaluation.runner import evaluate
 from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.pass_limits import STANDARD_LIMITS
+from diffattn.inference.scoring import Continuation
 from diffattn.probes.quantized_logits import quantized_logits
 from diffattn.records.io import read_jsonl
 from diffattn.stats.clusters import cluster_mean
@@ -179,6 +182,24 @@ def test_results_do_not_depend_on_what_runs_beside(models, granularity, tmp_path
     together = protocol.ask(model, batch)
     one_by_one = [protocol.ask(model, [item])[0] for item in reversed(batch)]
     assert together == one_by_one[::-1]
+
+
+def test_results_do_not_depend_on_the_memory_that_is_left(models, corpus):
+    """Little of it makes chunks shorter, and a chunk shares a scale."""
+    protocol = QuantizedLogits(
+        **KEY_VALUES, bits=(4,), text=corpus, num_windows=1, window_tokens=40
+    )  # fmt: skip
+    scarce = copy.copy(models["diff"])
+    few = 8 * scarce.network.config.vocab_size
+    scarce.limits = replace(STANDARD_LIMITS, chunk_logits=few)
+    (item,) = protocol.batches(scarce)[-1]
+    assert protocol.ask(scarce, [item]) == protocol.ask(models["diff"], [item])
+    scarce.rows_alone = True
+    window = item.payload.window
+    with quantized_logits(scarce.network, 4):  # else it would show nothing
+        (chunked,) = scarce.score([Continuation(window[:1], window[1:])])
+    loss = protocol.ask(scarce, [item])[0]["scores"]["text loss, 4 bits"]
+    assert -chunked.logprob / (len(window) - 1) != loss
 
 
 def test_generation_too(models, text):

@@ -22,6 +22,7 @@ from diffattn.evaluation.primary import primary_score
 from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.evaluation.registry import parts
 from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.pass_limits import STANDARD_LIMITS
 from diffattn.inference.scoring import Continuation
 from diffattn.models.known_names import check_known
 from diffattn.probes.quantized_logits import (
@@ -141,6 +142,8 @@ class QuantizedLogits(Protocol):
         """As the wrapped protocol asks, every sequence in a pass of its own."""
         alone = copy.copy(model)
         alone.rows_alone = True
+        # A chunk shares a scale: one that goes by the memory that is left would be another scale.
+        alone.limits = STANDARD_LIMITS
         asked: list[_Asked] = [item.payload for item in items]
         bits = asked[0].bits
         inner = [question.item for question in asked if question.item is not None]
