@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from diffattn.data.ngrams import NgramCounts
 from diffattn.errors import CheckpointError
 from diffattn.evaluation.gather import gather
 from diffattn.evaluation.long_context import haystack
 from diffattn.evaluation.long_context.needle import Needle
+from diffattn.evaluation.perplexity.ar_hits import ArHits, _Sequence
 from diffattn.evaluation.perplexity.word_perplexity import WordPerplexity
 from diffattn.evaluation.protocol import Item, Part, prompt_facts
 from diffattn.evaluation.quantized_logits import QuantizedLogits
@@ -150,6 +152,18 @@ def test_examples_are_part_of_the_data(models, name):
 
 def _examples(material):
     return material if isinstance(material, tuple) else (material.train, material.test)
+
+
+def test_training_counts_are_part_of_the_data(models):
+    """Of ``ar_hits``: other training text under the same validation text."""
+    chosen, digests = np.arange(5), set()
+    for stream in ([0, 1, 2], [0, 1, 2], [0, 1, 1]):
+        counts = NgramCounts(chosen, 1, 16)
+        counts.add([np.array(stream)])
+        payload = _Sequence(tokens=chosen, counts={1: counts}, threshold=1, train_tokens=3)
+        items = [Item(id="0", payload=payload)]
+        digests.add(data_digest(items, ArHits().material(models["diff"], items)))
+    assert len(digests) == 2
 
 
 def test_a_wrapped_protocol_says_what_it_reads(models, texts):
