@@ -1,12 +1,13 @@
 """No evaluation goes on over other data than it was begun with."""
 
+import shutil
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from diffattn.data.ngrams import NgramCounts
-from diffattn.errors import CheckpointError
+from diffattn.errors import CheckpointError, ConfigError
 from diffattn.evaluation.gather import gather
 from diffattn.evaluation.long_context import haystack
 from diffattn.evaluation.long_context.needle import Needle
@@ -75,6 +76,33 @@ def test_records_without_a_digest_go_on(models, texts, tmp_path, monkeypatch):
     (out / "data.json").unlink()
     assert evaluate(model, part_of(protocol), out).num_items == 3
     assert len(read_json(out / "data.json")["sha256"]) == 16
+
+
+def test_a_damaged_digest_is_named_and_a_missing_one_is_an_older_record(models, texts, tmp_path):
+    model, out = models["diff"], tmp_path / "out"
+    part = part_of(WordPerplexity(texts=str(texts), window=64, stride=32))
+    result = evaluate(model, part, out)
+    whole = (out / "data.json").read_text("utf-8")
+    (out / "data.json").write_text(whole.replace("sha256", "sha255"), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"data\.json: must be as it was written"):
+        evaluate(model, part, out)
+    (out / "data.json").unlink()
+    assert evaluate(model, part, out) == result
+
+
+def test_what_was_begun_and_never_asked_leaves_the_folder_free(
+    models, texts, tmp_path, monkeypatch
+):
+    model, out = models["diff"], tmp_path / "out"
+    protocol = WordPerplexity(texts=str(texts), window=64, stride=32)
+    interrupted(protocol, model, out, monkeypatch, after=0)
+    shutil.rmtree(texts)
+    with pytest.raises(ConfigError):
+        evaluate(model, part_of(protocol), out)
+    texts.mkdir()
+    rewrite(texts, "another book altogether. ")
+    other = WordPerplexity(texts=str(texts), window=32, stride=16)
+    assert evaluate(model, part_of(other), out).num_items == 3
 
 
 def test_shares_of_other_data_are_left_out(models, texts, tmp_path):

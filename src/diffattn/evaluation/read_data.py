@@ -12,7 +12,7 @@ from diffattn.errors import CheckpointError
 from diffattn.evaluation.protocol import Item
 from diffattn.records.io import read_json, write_json
 
-_FILE = "data.json"
+DATA = "data.json"
 
 
 def data_digest(items: Iterable[Item], material: Any) -> str:
@@ -44,7 +44,7 @@ def claim_data(folder: Path, digest: str, *, has_rows: bool) -> None:
     """
     recorded = recorded_data(folder) if has_rows else None
     if recorded is None:  # none of the rows that an older version wrote can be checked
-        write_json(folder / _FILE, {"schema": 1, "sha256": digest})
+        write_json(folder / DATA, {"schema": 1, "sha256": digest})
     elif recorded != digest:
         raise CheckpointError(
             f"{folder}: must be continued with the data it was begun with ({recorded}), got other "
@@ -59,7 +59,7 @@ def recorded_data(folder: Path) -> str | None:
     Raises:
         CheckpointError: Its file is damaged.
     """
-    path = folder / _FILE
+    path = folder / DATA
     return str(read_json(path).get("sha256")) if path.exists() else None
 
 

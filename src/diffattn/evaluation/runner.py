@@ -9,7 +9,7 @@ from typing import Any
 from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.evaluation.pairing import text_hash
 from diffattn.evaluation.protocol import Item, Part, Protocol, Summary
-from diffattn.evaluation.read_data import claim_data, data_digest
+from diffattn.evaluation.read_data import DATA, claim_data, data_digest, recorded_data
 from diffattn.evaluation.selection import ALL, Selection
 from diffattn.evaluation.shards import rows_of_shards
 from diffattn.inference.language_model import LanguageModel
@@ -61,7 +61,8 @@ def evaluate(
 
     Raises:
         ConfigError: The protocol cannot be run on this model or data; see its ``batches``.
-        CheckpointError: ``folder`` holds another evaluation, or rows of other data.
+        CheckpointError: ``folder`` holds another evaluation, or rows of other data, or what it
+            records of its data is damaged.
         BusyError: Another process works there, and it is not waited for.
         DiffAttnError: No item at all could be asked; the first reason is named.
     """
@@ -83,6 +84,7 @@ def evaluate(
         claim_run(folder, record, "an evaluation", free=["model.path"])
         finished = _finished(folder, on_message)
         if finished is not None:
+            recorded_data(folder)  # a damaged one is named
             on_progress(finished.num_items, finished.num_items)
             return finished
         rows = _ask_all(model, protocol, folder, selection, config, on_progress, on_message)
@@ -150,7 +152,8 @@ def _ask_all(
         data = data_digest(everything, protocol.material(model, everything))
     except DiffAttnError:
         if not rows:  # nothing was asked: the folder stays free for settings that can run
-            (folder / "run.json").unlink(missing_ok=True)
+            for name in ("run.json", DATA, ITEMS):
+                (folder / name).unlink(missing_ok=True)
         raise
     claim_data(folder, data, has_rows=bool(rows))
     taken = [] if selection.shard else rows_of_shards(folder, config, data, on_message)
