@@ -174,8 +174,8 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
             attention_mask: ``[B, keys]``, non-zero where a token is real; or ``[B or 1, 1, T,
                 keys]``, True where a key is seen or what is added to its score.
             position_ids: int64 ``[B or 1, T]``, from 0; beyond ``max_position_embeddings`` they
-                extrapolate. Restarts mark the documents of packed rows. Default: counted from the
-                cache's length.
+                extrapolate. Without a mask and a cache, restarts mark the documents of packed rows.
+                Default: counted from the cache's length.
             past_key_values: Cache to read and extend.
             inputs_embeds: ``[B, T, hidden_size]`` in place of ``input_ids``.
             use_cache: Make a cache if none is given.
