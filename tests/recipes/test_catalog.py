@@ -128,6 +128,8 @@ def test_ablations_are_the_rows_of_table_6():
     norms = {name: model.uses_head_norm for name, model in models.items()}
     assert (norms["softmax-8"], norms["softmax-8-norm"], norms["diff"]) == (False, True, True)
     assert not norms["diff-no-norm"]
+    counts = [parameter_count(model) for model in models.values()]
+    assert max(counts) - min(counts) < 1e-3 * min(counts)
     inits = [models[name].lambda_init for name in ("diff", "diff-lambda-0.8", "diff-lambda-0.5")]
     assert inits == [None, 0.8, 0.5]
     assert {make().train.num_steps for make in ABLATIONS.values()} == {40_000}
