@@ -59,7 +59,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "key_values": ProtocolFacts(
         path="long_context.key_values:KeyValues",
-        version=1,
+        version=2,
         summary="the value of one key in a JSON object of random UUIDs, by length",
         source="arXiv:2307.03172, section 3.1; arXiv:2410.02694 (JSON-KV)",
     ),
@@ -71,7 +71,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "needle": ProtocolFacts(
         path="long_context.needle:Needle",
-        version=2,
+        version=3,
         summary="magic numbers of R of N cities hidden in a long text (Table 2, Fig. 5)",
         source="arXiv:2410.05258v2, section 3.4; needles and questions of LWM (arXiv:2402.08268)",
     ),
@@ -131,7 +131,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "remapped_labels": ProtocolFacts(
         path="icl.remapped_labels:RemappedLabels",
-        version=1,
+        version=2,
         summary="classification by demonstrations with random numbers for labels",
         source="arXiv:2410.02694 (ICL); princeton-nlp/HELMET",
     ),

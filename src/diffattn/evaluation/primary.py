@@ -138,8 +138,6 @@ def guessing(protocol: str, rows: Sequence[Row]) -> Guess:
         chance = fmean(float(row["guess"]) for row in rows)
         how = "strings of the context named without regard to the question"
         return Guess(chance, max(chance, fmean(most)), how)
-    if protocol in ("needle", "key_values", "remapped_labels"):
-        return Guess(0.0, 0.0, "a number or code drawn at random is as good as never guessed")
     if protocol == "lm_tasks":
         if not all(isinstance(row.get("logprobs"), list) and row["logprobs"] for row in rows):
             return Guess()

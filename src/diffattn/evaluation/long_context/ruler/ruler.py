@@ -30,7 +30,8 @@ from diffattn.evaluation.long_context.ruler.tasks import (
     THIN_TASKS,
     needs_background,
 )
-from diffattn.evaluation.long_context.ruler.words import guess_shares, read_words, word_list
+from diffattn.evaluation.long_context.ruler.words import read_words, word_list
+from diffattn.evaluation.metrics import guess_shares
 from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
@@ -321,5 +322,4 @@ def _guess(model: LanguageModel, task: RulerTask, sample: Sample) -> dict[str, f
     count = len(sample.references)
     tokens_of_one = len(model.encode(f" {sample.answer}")) / count
     fitting = int(task.max_new_tokens / tokens_of_one)
-    asked, most = guess_shares(count, sample.candidates, fitting)
-    return {"guess": asked, "guess_of_all_that_fit": most}
+    return guess_shares(count, sample.candidates, fitting)
