@@ -27,9 +27,10 @@ def summarise(rows: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) ->
     metrics, means, grid = by_length_and_task(rows, tasks, "score", "score")
     length_name = f"effective_length_of_{len(tasks)}_tasks"
     metrics.append(length_metric(length_name, means, THRESHOLD, len(rows)))
-    for length in lengths:  # what a list's score has to beat: words named without counting
-        of_lists = [row for row in rows if row["length"] == length and row["task"] == "cwe"]
-        metrics += guess_metrics(of_lists, {"length": length, "task": "cwe"})
+    for task in ("cwe", "fwe"):  # what a list's score has to beat: words named without counting
+        for length in lengths:
+            of_list = [row for row in rows if row["length"] == length and row["task"] == task]
+            metrics += guess_metrics(of_list, {"length": length, "task": task})
     hashes = sorted({row["haystack"] for row in rows if row.get("haystack")})
     tables = {
         "scores": {"lengths": lengths, "tasks": tasks, "score": grid},
