@@ -183,7 +183,7 @@ def test_the_primary_score_of_a_wrapped_protocol_is_at_the_fewest_bits():
 
 def test_what_guessing_scores():
     closed = [{"task": t, "expected": a} for t, a in [("x", "1")] * 3 + [("x", "2"), ("y", "3")]]
-    guess = guessing("babilong", closed)
+    guess = guessing("hidden_needle", closed)
     assert guess.chance == pytest.approx((0.5 + 1) / 2)
     assert guess.ceiling == pytest.approx((0.75 + 1) / 2)
     choices = [{"task": "x", "gold": g, "logprobs": [0.0] * 4} for g in (0, 0, 1)]
@@ -193,7 +193,12 @@ def test_what_guessing_scores():
     guess = guessing("ruler", told)
     assert (guess.chance, guess.ceiling) == pytest.approx((0.13, 0.26))
     assert guessing("nll_by_position", [{}]).chance is None
-    for copied in ("needle", "key_values", "remapped_labels"):  # never 0 where rows do not say
+    for copied in (
+        "babilong",
+        "needle",
+        "key_values",
+        "remapped_labels",
+    ):  # never 0 where rows do not say
         assert guessing(copied, [{"expected": "1", "pairs": 8}]).ceiling is None
 
 

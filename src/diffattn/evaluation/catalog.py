@@ -34,7 +34,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "babilong": ProtocolFacts(
         path="long_context.babilong.babilong:BabiLong",
-        version=3,
+        version=4,
         summary="bAbI-like facts spread over a long text, 0K to 128K",
         source="arXiv:2406.10149 (BABILong), tasks qa1 to qa5; score of booydar/babilong",
     ),

@@ -144,7 +144,7 @@ def guessing(protocol: str, rows: Sequence[Row]) -> Guess:
         right = [(str(row.get("task")), str(row.get("gold"))) for row in rows]
         chances = [(str(row.get("task")), 1 / len(row["logprobs"])) for row in rows]
         return Guess(_mean_of_tasks(chances), _most_frequent(right), "the same position always")
-    if protocol in ("many_shot", "order_robustness", "babilong", "hidden_needle"):
+    if protocol in ("many_shot", "order_robustness", "hidden_needle"):
         right = [(str(row.get("task")), str(row.get("expected"))) for row in rows]
         kinds: dict[str, set[str]] = defaultdict(set)
         for task, answer in right:
