@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.icl.data import ICL_DATASETS, Example, IclData, load_icl_data
+from diffattn.evaluation.icl.data import (
+    ICL_DATASETS,
+    OVERLAP_CHOICE,
+    Example,
+    IclData,
+    load_icl_data,
+)
 from diffattn.evaluation.icl.demonstrations import (
     balanced_rounds,
     encode_after,
@@ -54,6 +60,7 @@ class RemappedLabels(Protocol):
 
     name = "remapped_labels"
     choices = {
+        **OVERLAP_CHOICE,
         "demonstrations": "balanced rounds, drawn per question from a hash of its text and the "
         "seed; unlike the reference, an exhausted class is drawn again in rounds of its own",
         "test items": "balanced rounds over the test set, the same for every number and model",
