@@ -101,7 +101,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "single_needle": ProtocolFacts(
         path="long_context.single_needle:SingleNeedle",
-        version=2,
+        version=3,
         summary="one sentence in a long text, 15 depths by 15 lengths, with controls without it",
         source="gkamradt/LLMTest_NeedleInAHaystack (MIT): sentence, question and grid",
     ),
