@@ -21,7 +21,7 @@ class ProtocolFacts:
 PROTOCOLS: dict[str, ProtocolFacts] = {
     "ar_hits": ProtocolFacts(
         path="perplexity.ar_hits:ArHits",
-        version=2,
+        version=3,
         summary="loss on the last tokens of n-grams repeated in the context, and on all others",
         source="arXiv:2410.05258v2, Table 6; Zoology, arXiv:2312.04927; "
         "arXiv:2407.05483, appendix B",

@@ -144,6 +144,15 @@ def assert_guesses(result):
     assert len(result.tables["words_sha256"]) == 1
 
 
+def test_a_question_at_several_lengths_is_one_cluster(long_model, questions):
+    protocol = Ruler(lengths=(2000, 3500), tasks=("qa_1", "vt"), samples=2, **questions)
+    clusters = {item.id: item.cluster for batch in protocol.batches(long_model) for item in batch}
+    assert clusters == {
+        **{f"{n}-qa_1-{i}": f"qa_1-{i}" for n in (2000, 3500) for i in (0, 1)},
+        **{f"{n}-vt-{i}": None for n in (2000, 3500) for i in (0, 1)},
+    }
+
+
 def test_lists_are_thin_where_full_ones_do_not_fit(long_model):
     protocol = Ruler(tasks=("cwe",), samples=1)
     material = Material(words=WordList("coined"))

@@ -144,6 +144,8 @@ class Ruler(Protocol):
                     Item(
                         id=f"{length}-{task.name}-{index}",
                         payload=(length, task, index, max(lengths)),
+                        # A question of a file is the same at every length.
+                        cluster=f"{task.name}-{index}" if task.name in FILE_PARAMETERS else None,
                     )
                     for index in range(self.samples)
                 )
