@@ -46,7 +46,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "hallucination": ProtocolFacts(
         path="hallucination.hallucination:Hallucination",
-        version=2,
+        version=3,
         summary="summaries and answers that the document supports; 'diffattn judge' adds the judge",
         source="arXiv:2410.05258v2, Table 4; arXiv:2407.07071 (voidism/Lookback-Lens); "
         "arXiv:2308.14508 (THUDM/LongBench)",
