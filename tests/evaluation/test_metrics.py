@@ -4,7 +4,14 @@ import math
 
 import pytest
 
-from diffattn.evaluation.metrics import loss_metric, metric, perplexity_metric
+from diffattn.evaluation.metrics import (
+    GUESSES,
+    guess_metrics,
+    guess_shares,
+    loss_metric,
+    metric,
+    perplexity_metric,
+)
 from diffattn.stats.intervals import Interval
 
 INTERVAL = Interval(mean=2.0, low=1.0, high=3.0, level=0.9, n=7, method="by hand")
@@ -33,3 +40,23 @@ def test_a_perplexity_is_the_exponential_of_all_three():
 def test_a_perplexity_without_an_interval():
     result = perplexity_metric("perplexity", Interval(800.0, None, None, 0.95, 1, "none"))
     assert (result.value, result.low, result.high) == (math.exp(700), None, None)
+
+
+@pytest.mark.parametrize(
+    ("counts", "shares"),
+    [
+        ((10, 62, 30), (10 / 62, 30 / 62)),
+        ((1, 1, 16), (1.0, 1.0)),
+        ((10, 40, 3), (0.25, 0.25)),  # as many as are asked for at least
+        ((4, 8, 100), (0.5, 1.0)),
+    ],
+)
+def test_guesses_are_shares_of_what_could_be_named(counts, shares):
+    assert guess_shares(*counts) == dict(zip(GUESSES, shares, strict=True))
+
+
+def test_guesses_of_rows_are_printed_as_means():
+    printed = guess_metrics([{"guess": 0.25}, {"guess": 0.75, GUESSES[1]: 1.0}, {}], {"shots": 6})
+    assert [(m.name, m.value, m.n) for m in printed] == [("guess", 0.5, 2), (GUESSES[1], 1.0, 1)]
+    assert all(m.where == {"shots": 6} and m.headline for m in printed)
+    assert guess_metrics([{}], {}) == []

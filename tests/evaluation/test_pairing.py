@@ -27,7 +27,7 @@ def rows(right, text="same", **more):
     return [
         {
             "id": str(i), "scores": {"recall": float(x), "logprob_per_token": -1.0 - i},
-            "prompt": {"sha256": f"{text}{i}"}, "length": 8 * (1 + i % 2), **more,
+            "prompt": {"sha256": f"{text}{i}"}, "length": 8 * (1 + i % 2), "guess": 0.0, **more,
         }
         for i, x in enumerate(right)
     ]  # fmt: skip
@@ -238,7 +238,7 @@ def test_a_wrapped_protocol_has_its_floor_and_its_weights():
 
 def test_what_guessing_scores():
     closed = [{"task": t, "expected": a} for t, a in [("x", "1")] * 3 + [("x", "2"), ("y", "3")]]
-    guess = guessing("babilong", closed)
+    guess = guessing("hidden_needle", closed)
     assert guess.chance == pytest.approx((0.5 + 1) / 2)
     assert guess.ceiling == pytest.approx((0.75 + 1) / 2)
     intents = [{"expected": str(i), "labels": 150} for i in range(10)]
@@ -251,6 +251,24 @@ def test_what_guessing_scores():
     guess = guessing("ruler", told)
     assert (guess.chance, guess.ceiling) == pytest.approx((0.13, 0.26))
     assert guessing("nll_by_position", [{}]).chance is None
+    for copied in (
+        "babilong",
+        "needle",
+        "key_values",
+        "remapped_labels",
+    ):  # never 0 where rows do not say
+        assert guessing(copied, [{"expected": "1", "pairs": 8}]).ceiling is None
+
+
+def test_copying_without_regard_to_the_question_is_no_skill():
+    """One number of the context against two of them, whatever is asked: recall .25 and .5."""
+    told = {"guess": 0.25, "guess_of_all_that_fit": 0.5}
+    found = compared(
+        answers("a", rows([1, 0, 0, 0] * 25, **told)), answers("b", rows([0, 1, 1, 0] * 25, **told))
+    )
+    whole = next(one for one in found.differences if one.primary)
+    assert whole.p_value < 0.05
+    assert (whole.guess_ceiling, whole.verdict) == (0.5, "uninformative: neither is above guessing")
 
 
 def test_a_row_says_what_text_its_item_held():

@@ -21,20 +21,20 @@ class ProtocolFacts:
 PROTOCOLS: dict[str, ProtocolFacts] = {
     "ar_hits": ProtocolFacts(
         path="perplexity.ar_hits:ArHits",
-        version=2,
+        version=3,
         summary="loss on the last tokens of n-grams repeated in the context, and on all others",
         source="arXiv:2410.05258v2, Table 6; Zoology, arXiv:2312.04927; "
         "arXiv:2407.05483, appendix B",
     ),
     "attention_segments": ProtocolFacts(
         path="long_context.attention_segments:AttentionSegments",
-        version=2,
+        version=3,
         summary="attention to answer and noise in multi-needle retrieval (Table 3, Fig. 1)",
         source="arXiv:2410.05258v2, Table 3 and Figure 1 (segments read off the figure)",
     ),
     "babilong": ProtocolFacts(
         path="long_context.babilong.babilong:BabiLong",
-        version=3,
+        version=4,
         summary="bAbI-like facts spread over a long text, 0K to 128K",
         source="arXiv:2406.10149 (BABILong), tasks qa1 to qa5; score of booydar/babilong",
     ),
@@ -46,7 +46,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "hallucination": ProtocolFacts(
         path="hallucination.hallucination:Hallucination",
-        version=2,
+        version=3,
         summary="summaries and answers that the document supports; 'diffattn judge' adds the judge",
         source="arXiv:2410.05258v2, Table 4; arXiv:2407.07071 (voidism/Lookback-Lens); "
         "arXiv:2308.14508 (THUDM/LongBench)",
@@ -59,7 +59,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "key_values": ProtocolFacts(
         path="long_context.key_values:KeyValues",
-        version=1,
+        version=2,
         summary="the value of one key in a JSON object of random UUIDs, by length",
         source="arXiv:2307.03172, section 3.1; arXiv:2410.02694 (JSON-KV)",
     ),
@@ -71,7 +71,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "needle": ProtocolFacts(
         path="long_context.needle:Needle",
-        version=2,
+        version=3,
         summary="magic numbers of R of N cities hidden in a long text (Table 2, Fig. 5)",
         source="arXiv:2410.05258v2, section 3.4; needles and questions of LWM (arXiv:2402.08268)",
     ),
@@ -95,13 +95,13 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "ruler": ProtocolFacts(
         path="long_context.ruler.ruler:Ruler",
-        version=4,
+        version=5,
         summary="RULER's 13 long-context tasks by length, and the effective length",
         source="arXiv:2404.06654 (RULER); templates and scores of NVIDIA/RULER",
     ),
     "single_needle": ProtocolFacts(
         path="long_context.single_needle:SingleNeedle",
-        version=2,
+        version=3,
         summary="one sentence in a long text, 15 depths by 15 lengths, with controls without it",
         source="gkamradt/LLMTest_NeedleInAHaystack (MIT): sentence, question and grid",
     ),
@@ -131,7 +131,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "remapped_labels": ProtocolFacts(
         path="icl.remapped_labels:RemappedLabels",
-        version=1,
+        version=2,
         summary="classification by demonstrations with random numbers for labels",
         source="arXiv:2410.02694 (ICL); princeton-nlp/HELMET",
     ),

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from diffattn.records.evaluations import Metric
@@ -90,6 +91,41 @@ def score_metric(
             name, interval, unit=unit, where=where, headline=headline,
             higher_is_better=higher_is_better,
         )
+    ]  # fmt: skip
+
+
+GUESSES = ("guess", "guess_of_all_that_fit")
+"""Of a row: what its score would be without regard to the question; the most is the floor."""
+
+
+def guess_shares(references: int, candidates: int, fitting: int) -> dict[str, float]:
+    r"""Expected scores of guesses that name what stands in the context, whatever was asked.
+
+    .. math:: R / N \quad\text{and}\quad \min(M, N) / N
+
+    Args:
+        references: R, strings that are looked for.
+        candidates: N, different strings of their kind in the context.
+        fitting: M, how many the new tokens have room for.
+
+    Returns:
+        By :data:`GUESSES`, of naming R of the N strings, and of naming as many as fit.
+    """
+    named = min(max(fitting, references), candidates)
+    return dict(zip(GUESSES, (references / candidates, named / candidates), strict=True))
+
+
+def guess_metrics(
+    rows: Sequence[Mapping[str, Any]], where: dict[str, Any], *, headline: bool = True
+) -> list[Metric]:
+    """Means of :data:`GUESSES` over the rows that have them, without intervals; else nothing."""
+    of_kind = [(kind, [row[kind] for row in rows if kind in row]) for kind in GUESSES]
+    return [
+        Metric(
+            name=kind, value=fmean(shares), n=len(shares), unit="share", where=where,
+            headline=headline, higher_is_better=None,
+        )
+        for kind, shares in of_kind if shares
     ]  # fmt: skip
 
 

@@ -149,15 +149,13 @@ def guessing(protocol: str, rows: Sequence[Row]) -> Guess:
         chance = fmean(float(row["guess"]) for row in rows)
         how = "strings of the context named without regard to the question"
         return Guess(chance, max(chance, fmean(most)), how)
-    if protocol in ("needle", "key_values", "remapped_labels"):
-        return Guess(0.0, 0.0, "a number or code drawn at random is as good as never guessed")
     if protocol == "lm_tasks":
         if not all(isinstance(row.get("logprobs"), list) and row["logprobs"] for row in rows):
             return Guess()
         right = [(str(row.get("task")), str(row.get("gold"))) for row in rows]
         chances = [(str(row.get("task")), 1 / len(row["logprobs"])) for row in rows]
         return Guess(_mean_of_tasks(chances), _most_frequent(right), "the same position always")
-    if protocol in ("many_shot", "order_robustness", "babilong", "hidden_needle"):
+    if protocol in ("many_shot", "order_robustness", "hidden_needle"):
         right = [(str(row.get("task")), str(row.get("expected"))) for row in rows]
         kinds: dict[str, set[str]] = defaultdict(set)
         for task, answer in right:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.evaluation.hallucination.answer_metrics import ROUGE
 from diffattn.evaluation.hallucination.hallucination import Hallucination, text_read
 from diffattn.evaluation.hallucination.tasks import TASKS
 from diffattn.evaluation.protocol import Part
@@ -73,6 +74,28 @@ def test_answers_are_scored_in_what_was_read(models, tmp_path):
     assert (row["scores"]["entities_found"], row["entities_missing"]) == (0.5, ["Tom Brandt"])
     assert (row["scores"]["numbers_found"], row["numbers_missing"]) == (0.5, ["1922"])
     assert 0 < row["scores"]["novel_bigrams"] < 1
+
+
+@pytest.mark.parametrize("rouge", [False, True])
+def test_a_copied_beginning_stands_beside_a_summary(models, tmp_path, rouge):
+    """Copying the document finds all entities: the lead shows that, and what ROUGE it has."""
+    if rouge:
+        pytest.importorskip("rouge_score")
+    lead = "The ship of Anna Keller came. Was it late? She met Tom Brandt in Oslo!"
+    row = {"document": f"{lead} They left.", "summary": "She met Tom Brandt."}
+    (tmp_path / "xsum.jsonl").write_text(json.dumps(row) + "\n")
+    model = ScriptedModel(
+        models["diff"], generate=lambda prompts, **_: [Generation((5, 6), lead, "eos")]
+    )
+    result = run(model, tmp_path / "out", data=str(tmp_path), rouge=rouge)
+    (row,) = read_jsonl(tmp_path / "out" / "items.jsonl")
+    assert row["scores"]["entities_found"] == row["lead"]["entities_found"] == 1.0
+    assert set(row["lead"]) == {"entities_found", *(ROUGE if rouge else ())}
+    assert all(row["lead"][name] == row["scores"][name] for name in row["lead"])  # it was copied
+    printed = {metric.name for metric in result.headline()}
+    assert printed >= {
+        f"lead_{name}" for name in ("entities_found", *(["rougeL"] if rouge else []))
+    }
 
 
 def test_an_empty_output_is_counted_and_has_no_shares(models, tmp_path):

@@ -1,5 +1,6 @@
 """The data sets are read from their original files, and wrong files are told in one line."""
 
+import json
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -24,6 +25,25 @@ def test_trec_has_coarse_and_fine_labels_in_words(files):
             "abbreviation expansion", "location other"} <= set(fine.labels)  # fmt: skip
     assert [one.text for one in coarse.train] == [one.text for one in fine.train]
     assert coarse.train[0].text.endswith("café ?")
+
+
+def test_no_test_text_is_a_demonstration(files):
+    """Whatever its case, marks and label: as a demonstration it would hold the answer."""
+    folder = files / "own"
+    folder.mkdir()
+    train = [("What is gas ?", "a"), ("Who is he?", "a"), ("Who was he?", "b"), ("?!", "b")]
+    test = [("what is GAS?", "b"), ("?", "a"), ("Who was she?", "b")]
+    for name, rows in (("train", train), ("test", test)):
+        lines = [json.dumps({"text": text, "label": label}) for text, label in rows]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    data = load_icl_data("trec", str(folder))
+    assert [one.text for one in data.train] == ["Who is he?", "Who was he?", "?!"]
+    assert len(data.test) == 3
+    (folder / "test.jsonl").write_text(
+        "\n".join(json.dumps({"text": text, "label": "a"}) for text, label in train if label == "a")
+    )
+    with pytest.raises(ConfigError, match="a train text that is no test text, got none of 'a'"):
+        load_icl_data("trec", str(folder))
 
 
 def test_banking_and_clinic_labels_have_spaces_and_texts_one_line(files):
@@ -89,9 +109,9 @@ def test_the_hub_gives_the_same(monkeypatch, files):
     def load(repository, config, split):
         asked.append((repository, config, split))
         if repository == "CogComp/trec":
-            return Rows("fine_label", ["NUM:date", "HUM:ind"], [("When ?", "NUM:date")])
+            return Rows("fine_label", ["NUM:date", "HUM:ind"], [(f"When, {split} ?", "NUM:date")])
         names = ["gas_type", "oos"]
-        return Rows("intent", names, [("fuel", "gas_type"), ("sing", "oos")])
+        return Rows("intent", names, [(f"fuel {split}", "gas_type"), (f"sing {split}", "oos")])
 
     module = ModuleType("datasets")
     module.load_dataset = load
@@ -121,8 +141,9 @@ def test_the_hub_needs_its_package_and_a_connection(monkeypatch):
 def test_json_lines_with_columns_of_any_name(tmp_path):
     folder = tmp_path / "banking77"
     folder.mkdir()
-    for name in ("train", "test"):
-        (folder / f"{name}.jsonl").write_text('{"question": "who is  it", "intent": "a_b"}\n\n')
+    for name, asked in (("train", "who is  it"), ("test", "who was it")):
+        line = json.dumps({"question": asked, "intent": "a_b"})
+        (folder / f"{name}.jsonl").write_text(f"{line}\n\n")
     columns = {"text": "question", "label": "intent"}
     data = load_icl_data("banking77", str(tmp_path), columns)
     assert [(one.text, one.label) for one in data.train] == [("who is it", "a b")]
@@ -135,7 +156,7 @@ def test_json_lines_with_columns_of_any_name(tmp_path):
 
 def test_csv_columns_of_any_name(tmp_path):
     for name in ("train", "test"):
-        (tmp_path / f"{name}.csv").write_text("question,intent\nwho,me\n")
+        (tmp_path / f"{name}.csv").write_text(f"question,intent\nwho {name},me\n")
     columns = {"text": "question", "label": "intent"}
     assert load_icl_data("banking77", str(tmp_path), columns).train[0].label == "me"
     with pytest.raises(ConfigError, match="columns must be text and category, got"):

@@ -4,7 +4,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.icl.data import load_icl_data
-from diffattn.evaluation.icl.remapped_labels import RemappedLabels
+from diffattn.evaluation.icl.remapped_labels import RemappedLabels, most_shown
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.runner import evaluate
 from diffattn.records.io import read_jsonl
@@ -41,14 +41,28 @@ def test_more_demonstrations_than_examples_begin_anew(files):
 
 def test_every_kind_of_model(model, files, tmp_path):
     protocol = RemappedLabels(data=files, shots=(6, 12, 900), test_items=3)
+    data = load_icl_data("trec", files)
+    asked = {example.text: (data, example) for example in data.test}
     result = evaluate(model, Part(variant="x", protocol=protocol), tmp_path / "out")
     rows = read_jsonl(tmp_path / "out" / "items.jsonl")
     assert (result.num_items, result.num_failed) == (6, 0)
     assert result.tables["shots_not_asked"] == [900]
-    assert [m.where for m in result.headline()] == [{"shots": 6}, {"shots": 12}]
+    scores = [m for m in result.headline() if m.name == "exact_match"]
+    assert [m.where for m in scores] == [{"shots": 6}, {"shots": 12}]
     for row in rows:
         assert row["among_numbers"] in map(str, range(6))
         assert row["scores"]["exact_match"] == (row["output"].strip() == row["expected"])
+        prompt = protocol.prompt(*asked[row["text"]], row["shots"])[0]
+        assert row["guess"] == pytest.approx(1 / 6)
+        assert row["guess_of_all_that_fit"] == (most_shown(prompt) == row["expected"])
+    printed = [m for m in result.headline() if m.name == "guess_of_all_that_fit"]
+    assert [m.n for m in printed] == [3, 3]
+
+
+def test_the_number_that_most_demonstrations_have():
+    prompt = '"label: {label}"\n\na\nlabel: 3\n\nb\nlabel: 1\n\nc\nlabel: 3\n\nd\nlabel:'
+    assert most_shown(prompt) == "3"
+    assert most_shown(prompt.replace("c\nlabel: 3", "c\nlabel: 4")) == "4"  # the last of equals
 
 
 def test_what_does_not_fit_or_is_not_there(models, build, files):

@@ -4,9 +4,11 @@ from itertools import pairwise
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.attention_segments import SEGMENTS, AttentionSegments
+from diffattn.evaluation.long_context.attention_segments import SEGMENTS, AttentionSegments, _number
 from diffattn.evaluation.long_context.magic_numbers import build_prompts
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.registry import parts
@@ -109,6 +111,37 @@ def test_records_and_tables(model, protocol, tmp_path):
     assert result.tables["one_minus_lambda"] == pytest.approx(mean)
     assert heads["spans"] == [*SEGMENTS, "number"]
     assert sums[..., :5].sum(-1).mean(-1).tolist() == pytest.approx(factors[1], abs=1e-4)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_the_last_token_predicts_the_first_digit(build, protocol, monkeypatch, text, split):
+    """Also where the tokenizer, as Llama's, makes a token of the space before the digits."""
+    model = build("diff")
+    monkeypatch.setattr(model, "tokenizer", digit_tokenizer(text, split=split))
+    for prompt in build_prompts(model, protocol.task(0)):
+        given = " ".join(model.decode(prompt.ids).split())
+        assert given.endswith(f"Answer: The special magic {prompt.cities[0]} number is:")
+        whole = model.encode(f"x is: {prompt.numbers[0]}")
+        last = next(i for i, token in enumerate(whole) if model.decode([token]).strip().isdigit())
+        assert prompt.ids[-1] == whole[last - 1]
+        assert (model.decode([whole[last - 1]]) == " ") == split
+        assert len(prompt.ids) == protocol.length
+        digits = model.decode(prompt.ids[slice(*_number(model, prompt))])
+        assert digits == (prompt.numbers[0] if split else f" {prompt.numbers[0]}")
+
+
+def digit_tokenizer(text, *, split):
+    """Byte pairs, of numbers too, or such as never hold a digit and anything else."""
+    parts = [pre_tokenizers.Digits(individual_digits=True)] if split else []
+    parts.append(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    pairs = Tokenizer(models.BPE())
+    pairs.pre_tokenizer, pairs.decoder = pre_tokenizers.Sequence(parts), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), special_tokens=["<s>"]
+    )
+    numbers = " ".join(map(str, range(1_000, 10_000, 5)))
+    pairs.train_from_iterator([text, numbers], trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=pairs, bos_token="<s>")
 
 
 def test_without_bos_the_prompt_begins_with_eos(build, tokenizer, protocol):

@@ -50,10 +50,14 @@ def test_prompts(models, haystack):
 def test_every_kind_of_model(model, haystack, tmp_path):
     result = run(model, protocol(haystack, lengths=(700,)), tmp_path / "out")
     assert (result.num_items, result.num_failed) == (4, 0)
-    assert [m.name for m in result.headline()] == ["accuracy", "false_refusal", "refusal"]
+    assert [m.name for m in result.headline()] == [
+        "accuracy", "control_accuracy", "false_refusal", "refusal",
+    ]  # fmt: skip
     rows = {row["id"]: row for row in read_jsonl(tmp_path / "out" / "items.jsonl")}
     assert set(rows) == {"700/0/0", "700/0/50", "700/0/100", "700/0/control"}
-    assert set(rows["700/0/control"]["scores"]) == {"refusal", "control_logprob_per_token"}
+    assert set(rows["700/0/control"]["scores"]) == {
+        "refusal", "control_accuracy", "control_logprob_per_token",
+    }  # fmt: skip
 
 
 def test_rates(models, haystack, tmp_path):
@@ -76,9 +80,25 @@ def test_rates(models, haystack, tmp_path):
     assert found["accuracy",].n == 2  # texts
     assert found["false_refusal",].value == pytest.approx(2 / 6)
     assert found["refusal",].value == 0.5
+    assert found["control_accuracy",].value == 0
     assert found["refusal", 900].value == 1
     assert found["accuracy", 700, 50].low == wilson_interval(1, 1).low
     assert result.tables["grid"]["accuracy"] == [[0, 0], [1, 1], [0, 0]]
+
+
+def test_a_model_that_knows_the_sentence_by_heart_is_told_from_one_that_reads(
+    models, haystack, tmp_path
+):
+    model = ScriptedModel(
+        models["softmax"],
+        generate=lambda *a, **k: [Generation((), PHRASE, "stop")],
+        score=lambda *a, **k: [Score((-5.0,), (1,), False)],
+    )
+    result = run(model, protocol(haystack), tmp_path / "out")
+    found = {(m.name, *m.where.values()): m for m in result.metrics}
+    assert found["accuracy",].value == found["control_accuracy",].value == 1.0
+    assert (found["control_accuracy",].n, found["control_accuracy", 900].value) == (2, 1.0)
+    assert found["refusal",].value == 0.0
 
 
 def test_a_phrase_with_a_refusal_is_not_found(models, haystack):

@@ -68,6 +68,29 @@ def test_every_kind_of_model(model, packed, tmp_path):
     assert [m.name for m in result.headline()] == ["nll", "ar_hit_nll", "other_nll"]
 
 
+def test_sequences_of_one_document_are_one_cluster(models, tokenizer, tmp_path, text):
+    """Of packed tokens and of a corpus: by the document in which a sequence begins."""
+    (tmp_path / "corpus").mkdir()
+    texts = [text[i * len(text) // 8 : (i + 1) * len(text) // 8] for i in range(8)]
+    for i, one in enumerate(texts):
+        (tmp_path / "corpus" / f"{i}.txt").write_text(one)
+    documents = [Document(name=str(i), text=one) for i, one in enumerate(texts)]
+    pack(documents, tokenizer, tmp_path / "data", validation_fraction=0.5)
+    offsets = PackedTokens(tmp_path / "data", "validation").document_offsets
+    for data in ("data", "corpus"):
+        protocol = ArHits(data=str(tmp_path / data), length=64, validation_fraction=0.5)
+        items = [item for batch in protocol.batches(models["diff"]) for item in batch]
+        clusters = [item.cluster for item in items]
+        assert 1 < len(set(clusters)) < len(items)
+        if data == "data":
+            begins = [max(np.flatnonzero(offsets <= int(item.id))) for item in items]
+            assert clusters == [f"document-{document}" for document in begins]
+    result = run(models["diff"], tmp_path / "out", data=str(tmp_path / "corpus"), length=64,
+                 validation_fraction=0.5)  # fmt: skip
+    # A document without hits says nothing of their loss.
+    assert next(m.n for m in result.metrics if m.name == "nll") == len(set(clusters))
+
+
 def test_slices_equal_a_walk_with_sets(models, packed, tmp_path):
     model, threshold = models["diff"], 3
     result = run(model, tmp_path / "out", data=str(packed), length=128, threshold=threshold)

@@ -14,6 +14,7 @@ from diffattn.evaluation.hallucination.lookback_ratio import MAPS, lookback_rati
 from diffattn.evaluation.hallucination.source_overlap import (
     bigram_support,
     entity_support,
+    first_sentences,
     number_support,
 )
 from diffattn.evaluation.hallucination.tasks import TASKS, Task
@@ -30,6 +31,8 @@ from diffattn.stats.proportions import share_interval
 
 _BATCH = 8
 _HEADLINES = {"span_match", "word_f1", "rougeL", "entities_found", "numbers_found", "empty"}
+LEAD = 3
+"""Sentences of the document that are scored as if a model had copied them."""
 _NEITHER = {"novel_bigrams", *(f"lookback_{name}" for name in MAPS)}
 """Not better when higher: faithful texts may be copied or reworded."""
 
@@ -57,6 +60,7 @@ class Hallucination(Protocol):
         "found": "looked up in the part of the document that the model has read",
         "entities": "runs of capitalised words, first words of sentences left out; no tagger",
         "references": "best of several",
+        "lead": "beside summaries the scores of the first three sentences of what was read, copied",
         "span_match": "the reference as a substring, as the source does: 'no' stands in 'know'",
         "lookback": "context ends before the answer's cue, BOS included, as in the reference code; "
         "rows of the steps that wrote a token, stop string included; of the signed difference "
@@ -146,6 +150,12 @@ class Hallucination(Protocol):
             better = None if name in _NEITHER else name != "empty"
             headline = name in _HEADLINES
             metrics.append(metric(name, interval, headline=headline, higher_is_better=better))
+        for name in dict.fromkeys(name for row in rows for name in row.get("lead", {})):
+            interval = share_interval([row["lead"][name] for row in rows if name in row["lead"]])
+            headline = name in _HEADLINES
+            metrics.append(
+                metric(f"lead_{name}", interval, headline=headline, higher_is_better=None)
+            )
         counts = {
             "cut documents": sum(sum(row["read"]) < len(row["document"]) for row in rows),
             "finished": dict(Counter(row["finished"] for row in rows)),
@@ -185,6 +195,8 @@ class Hallucination(Protocol):
         elif self.rouge:
             scores |= answer_metrics.rouge(text, example.references)
         source = text_read(example.document, read)
+        if self.task.kind == "summary":
+            row["lead"] = self._lead(source, example.references)
         for name, support in (
             ("entities", entity_support(text, source)),
             ("numbers", number_support(text, source)),
@@ -206,6 +218,13 @@ class Hallucination(Protocol):
                 if known:
                     scores[f"lookback_{name}"] = float(np.mean(known))
         return row | {"scores": scores}
+
+    def _lead(self, source: str, references: Sequence[str]) -> dict[str, float]:
+        """What copying the first sentences of the document scores, whatever a summary needs."""
+        copied = first_sentences(source.strip(), LEAD)
+        scores = answer_metrics.rouge(copied, references) if self.rouge else {}
+        share = entity_support(copied, source).share
+        return scores if share is None else scores | {"entities_found": share}
 
 
 def _mean_ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
 _WORD = re.compile(r"\w+(?:[.'’-]\w+)*")
 
@@ -12,6 +12,9 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+
+
+_SENTENCE_END = re.compile(r"[.!?][\"'”’)]*(?=\s|$)")
 
 
 _SENTENCE_BREAK = re.compile(r"[.!?:;\n\"“‘(]")
@@ -55,6 +58,15 @@ def bigram_support(text: str, source: str) -> Support:
     """
     known = set(_bigrams(source))
     return _split(_bigrams(text), lambda pair: pair in known)
+
+
+def first_sentences(text: str, count: int) -> str:
+    """The beginning of a text up to the end of so many sentences, or all of it.
+
+    A sentence ends with a full stop, an exclamation or a question mark before white space.
+    """
+    ends = [match.end() for match in islice(_SENTENCE_END.finditer(text), count)]
+    return text[: ends[-1]] if len(ends) == count else text
 
 
 def entities(text: str) -> Iterator[str]:

@@ -4,7 +4,7 @@ import csv
 import io
 import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,13 @@ _FINE = {
 }  # fmt: skip
 
 
+OVERLAP_CHOICE = {
+    "overlap": "training texts that stand in the test part too, compared by letters and digits, "
+    "are no demonstrations"
+}
+"""Of every protocol that reads these data sets."""
+
+
 @dataclass(frozen=True, slots=True)
 class Example:
     """A text and its class."""
@@ -112,10 +119,12 @@ def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) ->
             names, and ``category`` for the label of a CSV file.
 
     Returns:
-        Train and test examples, in the order of the files.
+        Train and test examples, in the order of the files, of train those of
+        :func:`without_test_texts`.
 
     Raises:
-        ConfigError: An unknown name, or files that are missing or of another form.
+        ConfigError: An unknown name, files that are missing or of another form, or a label all of
+            whose training texts are test texts.
     """
     check_known("load_icl_data", "dataset", dataset, ICL_DATASETS)
     known = ICL_DATASETS[dataset]
@@ -128,7 +137,30 @@ def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) ->
     unknown = sorted({example.label for example in data.test} - set(data.labels))
     if unknown:
         raise ConfigError(f"{dataset}: test labels must occur in train, got {unknown[0]!r}.")
-    return data
+    kept = without_test_texts(data)
+    gone = sorted(set(data.labels) - set(kept.labels))
+    if gone:
+        raise ConfigError(
+            f"{dataset}: every label must have a train text that is no test text, "
+            f"got none of {gone[0]!r}."
+        )
+    return kept
+
+
+def without_test_texts(data: IclData) -> IclData:
+    """The same data without training texts that stand in the test part too, whatever their label.
+
+    As demonstrations they would hold the answer. Letters and digits alone are compared, case
+    ignored.
+    """
+    asked = {_letters(example.text) for example in data.test}
+    train = tuple(example for example in data.train if _letters(example.text) not in asked)
+    return replace(data, train=train)
+
+
+def _letters(text: str) -> str:
+    """What two spellings of a text share; of a text without letters and digits all of it."""
+    return "".join(filter(str.isalnum, text.lower())) or text
 
 
 def _generated() -> IclData:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from diffattn.evaluation.icl.data import ICL_DATASETS, Example
+from diffattn.evaluation.icl.data import ICL_DATASETS, OVERLAP_CHOICE, Example
 from diffattn.evaluation.icl.demonstrations import (
     DemonstrationReader,
     IclTask,
@@ -24,6 +24,7 @@ from diffattn.stats.proportions import share_interval
 
 DECODINGS = ("greedy_trie", "loglik")
 PROMPT_CHOICES = {
+    **OVERLAP_CHOICE,
     "labels": "greedy over the trie of label tokens with a hard mask, every label ended by a line "
     "break; beside it the label of the highest log-probability, line break included",
     "length filter": "texts above the 99th percentile of the training texts in characters, not "

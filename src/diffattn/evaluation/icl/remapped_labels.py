@@ -2,19 +2,27 @@
 
 import hashlib
 import random
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.icl.data import ICL_DATASETS, Example, IclData, load_icl_data
+from diffattn.evaluation.icl.data import (
+    ICL_DATASETS,
+    OVERLAP_CHOICE,
+    Example,
+    IclData,
+    load_icl_data,
+)
 from diffattn.evaluation.icl.demonstrations import (
     balanced_rounds,
     encode_after,
     kept_per_model,
     numbers_that_fit,
 )
-from diffattn.evaluation.metrics import score_metric
+from diffattn.evaluation.metrics import GUESSES, guess_metrics, score_metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.label_trie import LabelTrie
 from diffattn.inference.language_model import LanguageModel
@@ -52,11 +60,14 @@ class RemappedLabels(Protocol):
 
     name = "remapped_labels"
     choices = {
+        **OVERLAP_CHOICE,
         "demonstrations": "balanced rounds, drawn per question from a hash of its text and the "
         "seed; unlike the reference, an exhausted class is drawn again in rounds of its own",
         "test items": "balanced rounds over the test set, the same for every number and model",
         "score": "exact match of the line after 'label:', after decoding freely; beside it the "
         "number that greedy decoding writes if only the numbers can be written",
+        "guess": "one of the classes; and the number that most demonstrations have, of several the "
+        "one shown last",
         "sets": "TREC, TREC-fine, Banking-77, Clinic-150; the reference's NLU has no files here, "
         "and its Clinic test is the validation part (here: test)",
         "chat": "completion, no chat template",
@@ -113,6 +124,7 @@ class RemappedLabels(Protocol):
                 before=prefix,
             )  # fmt: skip
             (reading,) = model.read_labels(ready.trie, [tokens[-1:]], before=prefix)
+            guesses = (1 / len(ready.trie.labels), float(number == most_shown(prompt)))
             answer = free.text.rpartition("label:")[2].strip()
             at = ready.trie.labels.index(number)
             rows.append(
@@ -124,6 +136,7 @@ class RemappedLabels(Protocol):
                     "among_numbers": ready.trie.labels[reading.greedy],
                     "prompt_tokens": len(tokens),
                     "prompt": prompt_facts(prompt),
+                    **dict(zip(GUESSES, guesses, strict=True)),
                     "scores": {
                         "exact_match": float(answer == number),
                         "accuracy_among_numbers": float(reading.greedy == at),
@@ -141,6 +154,7 @@ class RemappedLabels(Protocol):
             of_number = [row for row in rows if row["shots"] == n]
             metrics += score_metric("exact_match", of_number, {"shots": n}, headline=True)
             metrics += score_metric("accuracy_among_numbers", of_number, {"shots": n})
+            metrics += guess_metrics(of_number, {"shots": n})
         cut = [n for n in self.grid if n not in asked]
         return Summary(metrics=metrics, tables={"shots_not_asked": cut})
 
@@ -200,6 +214,13 @@ class RemappedLabels(Protocol):
                 fitting += 1
             fit = min(fit, fitting)
         return numbers_that_fit(self, model, self.grid, fit)
+
+
+def most_shown(prompt: str) -> str:
+    """The number that most demonstrations of a prompt have; of several the one shown last."""
+    shown = re.findall(r"^label: (\d+)$", prompt, re.MULTILINE)
+    counts = Counter(reversed(shown))  # of equal counts the first that was met comes first
+    return counts.most_common(1)[0][0]
 
 
 def _hashed(text: str) -> int:

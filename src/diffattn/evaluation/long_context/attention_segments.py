@@ -14,6 +14,7 @@ from diffattn.evaluation.long_context.magic_numbers import (
     MagicPrompt,
     MagicTask,
     answer,
+    before_digits,
     build_prompts,
     needle,
 )
@@ -45,7 +46,8 @@ class AttentionSegments(Protocol):
 
     name = "attention_segments"
     choices = {
-        "query row": "the last prompt token, after 'Answer: The special magic CITY number is:'",
+        "query row": "the last prompt token, after 'Answer: The special magic CITY number is:' and "
+        "the space where the tokenizer makes it a token: what comes next is the first digit",
         "answer": "the whole needle with its line ends; 'number' counts its digits alone",
         "noise": "context before and after together, other needles included; BOS and query are "
         "neither",
@@ -209,10 +211,10 @@ def segment_spans(prompt: MagicPrompt) -> list[tuple[int, int]]:
 
 def _number(model: LanguageModel, prompt: MagicPrompt) -> tuple[int, int]:
     """Where the digits of the answer stand, with the space before them if a token holds both."""
-    first = prompt.spans[0][0]
+    first = prompt.spans[0][0] + len(before_digits(model, prompt.cities[0], prompt.numbers[0]))
     sentence = needle(prompt.cities[0], prompt.numbers[0]).removesuffix("\n")
     given = len(encode_within(model, f"\n{answer(prompt.cities[0])}"))
-    return first + given, first + len(encode_within(model, sentence))
+    return first + given, prompt.spans[0][0] + len(encode_within(model, sentence))
 
 
 def _keys(shares: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[tuple[str, str, str]]:

@@ -10,7 +10,7 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.fitting import most_that_fits
 from diffattn.evaluation.long_context.lengths import lengths_that_fit, require_lengths
-from diffattn.evaluation.metrics import score_metric
+from diffattn.evaluation.metrics import guess_metrics, guess_shares, score_metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.records.evaluations import Metric
@@ -53,6 +53,7 @@ class KeyValues(Protocol):
         "object by object; examples are other pairs, at random",
         "score": "the value is in the output up to the line end; teacher-forced log-probability "
         "beside it",
+        "guess": "expected recall of naming any value that no worked example has shown",
     }
     quick = {"num_pairs": (8,), "samples": 4, "questions": 2}
 
@@ -121,9 +122,9 @@ class KeyValues(Protocol):
         chosen = [item.payload[2] for item in items]
         texts = [sample.prompts()[i] for i in chosen]
         values = [sample.asked[i][1] for i in chosen]
-        done = model.complete(
-            texts, values, max_new_tokens=self._budget(model, sample), stop=("\n",)
-        )
+        budget = self._budget(model, sample)
+        done = model.complete(texts, values, max_new_tokens=budget, stop=("\n",))
+        guesses = guess_shares(1, sample.pairs - self.examples, budget // (budget - _MARGIN))
         return [
             {
                 "pairs": sample.pairs,
@@ -134,6 +135,7 @@ class KeyValues(Protocol):
                 "output": completion.text,
                 "prompt_tokens": completion.prompt_tokens,
                 "prompt": prompt_facts(completion.prompt),
+                **guesses,
                 "scores": {
                     "recall": float(value in completion.text.lower()),
                     "logprob_per_token": completion.logprob_per_token,
@@ -156,6 +158,7 @@ class KeyValues(Protocol):
         metrics: list[Metric] = []
         for where, group in groups:
             metrics += score_metric("recall", group, where, headline="depth" not in where)
+            metrics += guess_metrics(group, where) if "depth" not in where else []
         return Summary(metrics=metrics)
 
     def _cells(self, model: LanguageModel) -> tuple[int, ...]:

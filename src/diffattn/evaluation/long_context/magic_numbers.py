@@ -84,7 +84,7 @@ class MagicTask:
     text_field: str = "text"
     """Key of the text in JSON lines."""
     ending: str = ""
-    """Follows the template, for example the beginning of an answer; ``{city}`` is the first."""
+    """Beginning of an answer after the template, up to its first digit; ``{city}`` is the first."""
 
 
 def needle(city: str, number: str) -> str:
@@ -102,6 +102,13 @@ def forced_answer(model: LanguageModel, city: str, number: str) -> Continuation:
     given = encode_within(model, f" {answer(city)}")
     whole = encode_within(model, f" {answer(city)} {number}")
     return Continuation(tuple(given), tuple(whole[len(given) :]))
+
+
+def before_digits(model: LanguageModel, city: str, number: str) -> list[int]:
+    """Tokens between the words of an answer and its first digit: a space, if it is a token."""
+    target = forced_answer(model, city, number).target
+    digits = (any(map(str.isdigit, model.decode([token]))) for token in target)
+    return list(target[: next(i for i, found in enumerate(digits) if found)])
 
 
 def answer_room(model: LanguageModel, generated: int) -> int:
@@ -155,6 +162,8 @@ def build_prompts(
     head = [*model.start(task.needs_start), *(model.encode(before) if before else [])]
     asked = question(cities[: task.num_asked])
     tail = encode_within(model, after.format(question=asked) + task.ending.format(city=cities[0]))
+    if task.ending:
+        tail += before_digits(model, cities[0], numbers[0])
     needles = sum(map(len, pieces))
     size = task.length - task.room - len(head) - len(tail) - needles
     if size < task.num_needles:

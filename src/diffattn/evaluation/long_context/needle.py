@@ -17,7 +17,7 @@ from diffattn.evaluation.long_context.magic_numbers import (
     build_prompts,
     forced_answer,
 )
-from diffattn.evaluation.metrics import score_metric
+from diffattn.evaluation.metrics import guess_metrics, guess_shares, score_metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError, Prefix
@@ -45,6 +45,8 @@ class Needle(Protocol):
         "answer": "greedy, up to a line end or 8 R + 24 tokens",
         "score": "recall per number (mean over R), and all R right beside it; a number counts if "
         "it stands in the output and no digit touches it",
+        "guess": "expected recall of naming hidden numbers without regard to the question: R of "
+        "them, and as many as the new tokens hold",
         "forced": "beside it the digits after 'The special magic CITY number is:', given: whether "
         "the argmax writes them all, and their log-probability",
         "depth": "of the first city asked for, in tokens of the text without needles, back to the "
@@ -154,6 +156,7 @@ class Needle(Protocol):
                 names = [x for x in _SCORES if r > 1 or x != "all_correct"]
                 for name in names:
                     metrics += score_metric(name, chosen, where, headline=name in printed)
+                metrics += guess_metrics(chosen, where)
         return Summary(metrics=metrics, tables={"grids": grids})
 
     def _task(self, model: LanguageModel, n: int, r: int, length: int, sample: int) -> MagicTask:
@@ -188,6 +191,7 @@ def _row(
     scores = model.score(forced, before=prefix)
     recalled = [contains_number(written.text, number) for _, number in asked]
     logprobs = [x for score in scores for x in score.token_logprobs]
+    tokens_of_one = len(model.encode(f" {' '.join(prompt.numbers)}")) / task.num_needles
     return {
         "needles": task.num_needles,
         "asked": task.num_asked,
@@ -203,6 +207,7 @@ def _row(
         "prompt_tokens": len(prompt.ids),
         "prompt": prompt_facts(model.decode(prompt.ids)),
         "room_tokens": task.room,
+        **guess_shares(task.num_asked, task.num_needles, int(room / tokens_of_one)),
         "haystack_tokens": prompt.haystack_tokens,
         "haystack": prompt.haystack,
         "scores": {

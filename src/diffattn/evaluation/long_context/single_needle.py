@@ -48,7 +48,8 @@ class SingleNeedle(Protocol):
     """The San Francisco sentence at 15 depths of texts of 15 lengths, without a judge.
 
     A model that always answers finds every needle and refuses nothing; one that always refuses
-    does the opposite. So every text is asked once without the needle, and both rates are given.
+    does the opposite; one that knows the sentence, which the web is full of, need not read. So
+    every text is asked once without the needle, and all three rates are given.
 
     Source: G. Kamradt, LLMTest_NeedleInAHaystack (sentence, question, grid).
     """
@@ -59,7 +60,8 @@ class SingleNeedle(Protocol):
         "and 'UNANSWERABLE' does not; no judge",
         "prompt": "an instruction to answer from the text or to write UNANSWERABLE, the text, "
         "question and 'Answer:'; greedy, up to a line end or 16 tokens more than the phrase has",
-        "controls": "one per text: the same text without the needle, filled up to the same length",
+        "controls": "one per text: the same text without the needle, filled up to the same length; "
+        "what is scored there as if it were right was not read",
         "forced": "beside it the phrase after 'The best thing to do in San Francisco is', given: "
         "its log-probability with and without the needle in the text",
         "grid": "lengths evenly from 1,024 to 16,384 tokens (the reference: 1,000 to 16,000), "
@@ -129,6 +131,7 @@ class SingleNeedle(Protocol):
         controls = [row for row in rows if row["depth"] is None]
         metrics = [
             *score_metric("accuracy", needles, {}, headline=True),
+            *score_metric("control_accuracy", controls, {}, headline=True, higher_is_better=None),
             *score_metric("false_refusal", needles, {}, headline=True, higher_is_better=False),
             *score_metric("refusal", controls, {}, headline=True),
             *score_metric("phrase_greedy", needles, {}),
@@ -148,6 +151,9 @@ class SingleNeedle(Protocol):
             metrics += score_metric("accuracy", chosen, {"length": length})
             chosen = [row for row in controls if row["length"] == length]
             metrics += score_metric("refusal", chosen, {"length": length})
+            metrics += score_metric(
+                "control_accuracy", chosen, {"length": length}, higher_is_better=None
+            )
         return Summary(metrics=metrics, tables={"grid": grid})
 
     def _prompts(
@@ -225,7 +231,11 @@ def _row(model: LanguageModel, prompt: SinglePrompt, prefix: Prefix) -> dict[str
         "logprob_per_token": logprob,
     }
     if prompt.depth is None:
-        scores = {"refusal": float(refused), "control_logprob_per_token": logprob}
+        scores = {
+            "refusal": float(refused),
+            "control_accuracy": float(recalled),
+            "control_logprob_per_token": logprob,
+        }
     return {
         "depth": prompt.depth,
         "realised": None if prompt.realised is None else round(prompt.realised, 3),

@@ -9,7 +9,7 @@ import numpy as np
 
 from diffattn.data.ngrams import NgramCounts, gaps, ngram_keys
 from diffattn.errors import ConfigError
-from diffattn.evaluation.metrics import loss_metric, metric
+from diffattn.evaluation.metrics import loss_metric, metric, row_clusters
 from diffattn.evaluation.perplexity.loss_slices import Slices, bin_sums, slice_losses
 from diffattn.evaluation.perplexity.training_tokens import token_splits
 from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_long_batches
@@ -42,6 +42,7 @@ class ArHits(Protocol):
 
     name = "ar_hits"
     choices = {
+        "intervals": "sequences of one document, by where they begin, count as one",
         "n": "2 as in Zoology is the headline, 3 stands beside it; the paper says 'n-gram'",
         "threshold": "1,250 x training tokens / 10e9, rounded up, at least 1: Zoology's count in "
         "proportion; the paper gives none",
@@ -101,6 +102,7 @@ class ArHits(Protocol):
         starts = [int(index) * self.length for index in chosen]
         tokens = [np.array(splits.validation[s : s + self.length]) for s in starts]
         vocab_size = 1 + max(model.tokenizer.get_vocab().values())
+        documents = np.searchsorted(splits.validation_starts, starts, side="right") - 1
         counts = {}
         for n in self.n:
             keys = np.concatenate([ngram_keys(ids, n, vocab_size) for ids in tokens])
@@ -112,11 +114,12 @@ class ArHits(Protocol):
         items = [
             Item(
                 id=str(start),
+                cluster=f"document-{document}",  # in which the sequence begins
                 payload=_Sequence(
                     tokens=ids, counts=counts, threshold=threshold, train_tokens=len(splits.train)
                 ),
             )
-            for start, ids in zip(starts, tokens, strict=True)
+            for start, document, ids in zip(starts, documents, tokens, strict=True)
         ]
         return split_long_batches([items], 8)
 
@@ -143,26 +146,31 @@ class ArHits(Protocol):
         """
         tokens = np.array([row["tokens"] for row in rows], float)
         nll = np.array([row["nll"] for row in rows])
-        overall = cluster_ratio(nll, tokens)
+        clusters = row_clusters(rows)
+        overall = cluster_ratio(nll, tokens, clusters)
         metrics = [loss_metric("nll", overall, headline=True)]
         errors = {}
         for n in self.n:
             parts = [(name, *_sums(rows, f"{name}_{n}")) for name in ("ar_hit", "other")]
             total = 0.0
             for name, count, losses in parts:
-                share = cluster_ratio(count, tokens)
+                share = cluster_ratio(count, tokens, clusters)
                 metrics.append(
                     metric(f"{name}_share", share, where={"n": n}, higher_is_better=None)
                 )
                 if count.sum():
-                    loss = cluster_ratio(losses, count)
+                    loss = cluster_ratio(losses, count, clusters)
                     headline = n == self.n[0]
                     metrics.append(loss_metric(f"{name}_nll", loss, {"n": n}, headline=headline))
                     total += share.mean * loss.mean
             errors[str(n)] = abs(total - overall.mean)
             assert errors[str(n)] < 1e-6, f"slices of n={n} must add up, off by {errors[str(n)]}"
         metrics += [
-            loss_metric("ar_hit_nll_by_gap", cluster_ratio(sums[:, 1], sums[:, 0]), {"gap": low})
+            loss_metric(
+                "ar_hit_nll_by_gap",
+                cluster_ratio(sums[:, 1], sums[:, 0], clusters),
+                {"gap": low},
+            )
             for low, sums in bin_sums(rows, f"gap_{self.n[0]}").items()
         ]
         tables = {

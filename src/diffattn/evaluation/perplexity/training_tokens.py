@@ -23,6 +23,8 @@ class TokenSplits:
     train: np.ndarray
     """Memory-mapped, or in memory for a corpus."""
     validation: np.ndarray
+    validation_starts: np.ndarray
+    """int64 ``[documents]``, the first token of each document of ``validation``, ascending."""
     origin: str
     """Where they came from, for records."""
 
@@ -61,7 +63,12 @@ def token_splits(
             f"({ours[:12]}), got those of another ({packed_by[:12]}). Name the corpus instead, or "
             "pack it with this tokenizer."
         )
-    return TokenSplits(train=train.tokens, validation=validation.tokens, origin=str(folder))
+    return TokenSplits(
+        train=train.tokens,
+        validation=validation.tokens,
+        validation_starts=validation.document_offsets[:-1],
+        origin=str(folder),
+    )
 
 
 def _packed_folder(protocol: str, path: Path) -> Path | None:
@@ -91,4 +98,6 @@ def _encoded(
         ids = encoder.encode(document.text, add_special_tokens=False).ids
         parts[split].append(np.array([*ids, *([] if end is None else [end])], dtype=np.uint32))
     train, validation = (np.concatenate(parts[split]) for split in ("train", "validation"))
-    return TokenSplits(train=train, validation=validation, origin=data)
+    lengths = [len(part) for part in parts["validation"]]
+    starts = np.cumsum([0, *lengths[:-1]], dtype=np.int64)
+    return TokenSplits(train=train, validation=validation, validation_starts=starts, origin=data)

@@ -1,11 +1,15 @@
 """BABILong on models: facts in order between sentences, exact length, what is refused."""
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.babilong.babilong import BabiLong
+from diffattn.evaluation.long_context.babilong.stories import STORIES, mentioned
+from diffattn.evaluation.metrics import GUESSES
+from diffattn.evaluation.primary import guessing
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.runner import evaluate
 from diffattn.inference.prompting import Completion
@@ -17,7 +21,10 @@ def test_every_kind_of_model(model, haystack, tmp_path):
     protocol = BabiLong(lengths=(0, 1000), tasks=("qa1", "qa4"), samples=1, haystack=haystack)
     result = evaluate(model, Part(variant="babilong", protocol=protocol), tmp_path / "out")
     assert (result.num_items, result.num_failed) == (4, 0)
-    assert [m.where for m in result.headline()] == [{"length": 0}, {"length": 1000}, {}]
+    assert [(m.name, m.where) for m in result.headline()] == [
+        ("mean_of_2_tasks", {"length": 0}), ("mean_of_2_tasks", {"length": 1000}),
+        *((guess, {}) for guess in GUESSES), ("effective_length", {}),
+    ]  # fmt: skip
     row = read_jsonl(tmp_path / "out" / "items.jsonl")[0]
     assert set(row["scores"]) == {"accuracy", "logprob_per_token"}
 
@@ -100,6 +107,30 @@ def test_default_lengths_hold_the_prompt_and_fit_the_model(build, haystack):
     protocol = BabiLong(tasks=("qa5",), samples=2, haystack=haystack)
     lengths = {item.payload[0] for batch in protocol.batches(model) for item in batch}
     assert {0, 2048} <= lengths <= {0, 1024, 2048}
+
+
+def test_labels_named_without_following_the_story(long_model, haystack, tmp_path):
+    """A model that writes the last label scores what the rows say, far above 1 in 6."""
+    asked = iter(
+        (task, STORIES[task](Random(f"42-{task}-{i}"))) for task in STORIES for i in range(40)
+    )
+
+    def write(prompts, answers, *, max_new_tokens, chat):
+        texts = [f" {mentioned(*next(asked))[-1]}" for _ in prompts]
+        return [Completion(text=text, prompt_tokens=1, logprob_per_token=-1.0) for text in texts]
+
+    model = ScriptedModel(long_model, complete=write)
+    protocol = BabiLong(lengths=(0,), samples=40, haystack=haystack)
+    result = evaluate(model, Part(variant="babilong", protocol=protocol), tmp_path / "out")
+    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    for row in rows:
+        assert row["guess_of_all_that_fit"] == row["scores"]["accuracy"]
+        assert 0 < row["guess"] <= 1
+    guess = guessing("babilong", rows)
+    mean = next(m.value for m in result.headline() if m.name == "mean_of_5_tasks")
+    assert guess.ceiling == pytest.approx(mean)
+    assert guess.ceiling > 0.4
+    assert guess.chance > 0.25
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """RULER on models: lengths, scores, summary, and what is refused before the first item."""
 
 import json
+from itertools import product
 
 import pytest
 
@@ -10,6 +11,7 @@ from diffattn.evaluation.long_context.ruler.samples import Material
 from diffattn.evaluation.long_context.ruler.summary import THRESHOLD, summarise
 from diffattn.evaluation.long_context.ruler.tasks import TASKS, THIN_TASKS
 from diffattn.evaluation.long_context.ruler.words import WordList
+from diffattn.evaluation.metrics import GUESSES
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.runner import evaluate
 from diffattn.inference.prompting import Completion
@@ -124,19 +126,31 @@ def test_all_thirteen_tasks_fill_their_length(long_model, haystack, questions, t
 
 def assert_guesses(result):
     """What copying would score stands beside every score, of lists also in the printed table."""
-    printed = {(m.name, m.where["length"]): m.value for m in result.headline() if "guess" in m.name}
-    assert set(printed) == {
-        (name, length) for name in ("guess", "guess_of_all_that_fit") for length in (3500, 8000)
+    printed = {
+        (m.where["task"], m.name, m.where["length"]): m.value
+        for m in result.headline()
+        if "guess" in m.name
     }
+    assert set(printed) == set(product(("cwe", "fwe"), GUESSES, (3500, 8000)))
     table = result.tables["guesses"]
-    at = table["tasks"].index("cwe")
-    assert table["guess"][1][at] == pytest.approx(printed["guess", 8000])
-    assert 0 < printed["guess", 8000] <= printed["guess_of_all_that_fit", 8000] <= 1
+    for task in ("cwe", "fwe"):
+        asked, most = (printed[task, name, 8000] for name in GUESSES)
+        assert table["guess"][1][table["tasks"].index(task)] == pytest.approx(asked)
+        assert 0 < asked <= most <= 1
     singles = [table["guess"][0][table["tasks"].index(f"niah_single_{i}")] for i in (1, 2, 3)]
     assert singles == [1.0, 1.0, 1.0]  # the only value there is
     assert table["guess"][0][table["tasks"].index("niah_multikey_1")] == 0.25
-    assert table["guess"][0][table["tasks"].index("qa_1")] is None
+    assert 0 < table["guess"][0][table["tasks"].index("qa_1")] < 0.5
     assert len(result.tables["words_sha256"]) == 1
+
+
+def test_a_question_at_several_lengths_is_one_cluster(long_model, questions):
+    protocol = Ruler(lengths=(2000, 3500), tasks=("qa_1", "vt"), samples=2, **questions)
+    clusters = {item.id: item.cluster for batch in protocol.batches(long_model) for item in batch}
+    assert clusters == {
+        **{f"{n}-qa_1-{i}": f"qa_1-{i}" for n in (2000, 3500) for i in (0, 1)},
+        **{f"{n}-vt-{i}": None for n in (2000, 3500) for i in (0, 1)},
+    }
 
 
 def test_lists_are_thin_where_full_ones_do_not_fit(long_model):

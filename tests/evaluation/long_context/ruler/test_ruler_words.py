@@ -11,7 +11,6 @@ from diffattn.evaluation.long_context.ruler.words import (
     ADJECTIVES,
     NOUNS,
     coined_words,
-    guess_shares,
     word_list,
 )
 
@@ -59,10 +58,3 @@ def test_words_of_a_haystack():
     assert set(known.words) == set(common)
     with pytest.raises(ConfigError, match=r"word_list 'haystack' must give 60 words .* got 0"):
         word_list("haystack", ("Short", "text."))
-
-
-def test_guesses():
-    assert guess_shares(10, 62, 30) == (10 / 62, 30 / 62)
-    assert guess_shares(1, 1, 16) == (1.0, 1.0)
-    assert guess_shares(10, 40, 3) == (0.25, 0.25)  # as many as are asked for at least
-    assert guess_shares(4, 8, 100) == (0.5, 1.0)

@@ -7,7 +7,12 @@ from random import Random
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.babilong.stories import LABELS, STORIES, Story
+from diffattn.evaluation.long_context.babilong.stories import (
+    LABELS,
+    STORIES,
+    Story,
+    mentioned,
+)
 from diffattn.evaluation.long_context.fitting import most_that_fits
 from diffattn.evaluation.long_context.haystack import insert_sentences, read_haystack_words
 from diffattn.evaluation.long_context.lengths import (
@@ -17,6 +22,7 @@ from diffattn.evaluation.long_context.lengths import (
     lengths_that_fit,
     require_lengths,
 )
+from diffattn.evaluation.metrics import GUESSES, guess_metrics
 from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.prompting import prompt_text, require_chat_template
@@ -129,6 +135,8 @@ class BabiLong(Protocol):
         "score": "first sentence of the output (up to '.', a line end, <context>, <example> or "
         "'question'); exactly one label of the task not named in the question, and it is the "
         "target; labels are whole words (upstream: substrings)",
+        "guess": "one of the labels, of the kind that is asked for, that the facts mention and the "
+        "question does not; and the last of them",
         "logprob": "teacher-forced log-probability of the answer beside it",
         "effective length": "longest length with a mean over tasks of 0.85 or more",
     }
@@ -222,6 +230,7 @@ class BabiLong(Protocol):
                 "prompt_tokens": completion.prompt_tokens,
                 "prompt": prompt_facts(completion.prompt),
                 "haystack": haystack,
+                **_guesses(item.payload[1], story),
                 "scores": {
                     "accuracy": is_right(
                         completion.text, story.answer, story.question, LABELS[item.payload[1]]
@@ -238,6 +247,7 @@ class BabiLong(Protocol):
         """Accuracy by task and length, its mean over tasks, and the effective length."""
         lengths = sorted({int(row["length"]) for row in rows})
         metrics, means, grid = by_length_and_task(rows, self.tasks, "accuracy", "accuracy")
+        metrics += guess_metrics(rows, {})
         metrics.append(length_metric("effective_length", means, GOOD, len(rows)))
         skipped = [n for n in _STANDARD if n < max(lengths) and n not in lengths]
         tables = {
@@ -289,3 +299,10 @@ class BabiLong(Protocol):
         """The prompt; by default the facts are the whole context."""
         question = question_text(task, " ".join(context or story.facts), story.question)
         return prompt_text(model, question, "\nAnswer:", chat=self.chat)
+
+
+def _guesses(task: str, story: Story) -> dict[str, float]:
+    """What is scored by naming labels without following the story."""
+    labels = mentioned(task, story)
+    shares = (1 / len(set(labels)), float(labels[-1] == story.answer))
+    return dict(zip(GUESSES, shares, strict=True))

@@ -1,5 +1,6 @@
 """Short stories in the manner of bAbI's first five tasks, written by rule."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -198,3 +199,26 @@ LABELS: dict[str, tuple[str, ...]] = {
     "qa5": (*GIVERS, *OBJECTS),
 }
 """Possible answers, by task."""
+
+
+def mentioned(task: str, story: Story) -> list[str]:
+    """Labels that could be the answer by the question's words alone, as the facts mention them.
+
+    They are of the kind that is asked for, and the question does not name them.
+
+    Args:
+        task: ``"qa1"`` to ``"qa5"``.
+        story: One of its stories.
+
+    Returns:
+        In the order of the facts, with repeats; the answer is among them.
+    """
+    kinds = LABELS[task]
+    if task == "qa5":
+        kinds = OBJECTS if story.question.startswith("What") else GIVERS
+    asked = set(_WORD.findall(story.question))
+    words = _WORD.findall(" ".join(story.facts))
+    return [word for word in words if word in kinds and word not in asked]
+
+
+_WORD = re.compile(r"\w+")

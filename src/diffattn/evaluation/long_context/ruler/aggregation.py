@@ -62,25 +62,25 @@ class CommonWordsTask(RulerTask):
         assert material.words is not None
         words = material.words.draw(self.example_words + units, streams("words"))
         shown, asked = words[: self.example_words], words[self.example_words :]
-        example, known = self._list(shown, self.example_repeats, streams("example"))
-        question, common = self._list(asked, self.repeats, streams("question"))
+        example, known, _ = self._list(shown, self.example_repeats, streams("example"))
+        question, common, listed = self._list(asked, self.repeats, streams("question"))
         return Sample(
             question=f"{example}{_COMMON_PREFIX} {_numbered(known)}\n{question}",
             answer_prefix=_COMMON_PREFIX,
             references=tuple(common),
             answer=_numbered(common),
-            candidates=units,
+            listed=tuple(listed),
             notes={"repeats": list(self.repeats)},
         )
 
     def _list(
         self, words: list[str], repeats: tuple[int, int], draw: Random
-    ) -> tuple[str, list[str]]:
-        """The question over a shuffled list, and its common words."""
+    ) -> tuple[str, list[str], list[str]]:
+        """The question over a shuffled list, its common words, and the list."""
         common, others = words[: self.num_common], words[self.num_common :]
         listed = common * repeats[0] + others * repeats[1]
         draw.shuffle(listed)
-        return _COMMON.format(context=_numbered(listed)), common
+        return _COMMON.format(context=_numbered(listed)), common, listed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +120,7 @@ class FrequentWordsTask(RulerTask):
             answer_prefix=_FREQUENT_PREFIX,
             references=tuple(words[1:4]),
             answer=" ".join(words[1:4]),
-            candidates=len(set(text)) - 1,  # the dots are none
+            listed=tuple(word for word in text if word != words[0]),
         )
 
 

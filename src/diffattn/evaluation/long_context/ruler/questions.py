@@ -58,6 +58,7 @@ class QuestionTask(RulerTask):
             answer_prefix=" Answer:",
             references=tuple(answers),
             answer=answers[0],
+            documents=context,
             notes={"query": text, "documents": len(documents)},
         )
 

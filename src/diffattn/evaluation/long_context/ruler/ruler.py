@@ -12,6 +12,7 @@ from diffattn.evaluation.long_context.lengths import (
     lengths_that_fit,
     require_lengths,
 )
+from diffattn.evaluation.long_context.ruler.guesses import guesses
 from diffattn.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
 from diffattn.evaluation.long_context.ruler.samples import (
     Material,
@@ -30,7 +31,7 @@ from diffattn.evaluation.long_context.ruler.tasks import (
     THIN_TASKS,
     needs_background,
 )
-from diffattn.evaluation.long_context.ruler.words import guess_shares, read_words, word_list
+from diffattn.evaluation.long_context.ruler.words import read_words, word_list
 from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_long_batches
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
@@ -67,8 +68,9 @@ class Ruler(Protocol):
         "words": "cwe: real words of 5 to 9 letters from the documentation that Python carries, "
         "of which none lies within another, then pairs as the keys; or word_list (upstream: "
         "wonderwords' nouns, adjectives and verbs, then a list of English words)",
-        "guess": "expected score of naming strings of the context without regard to the question: "
-        "as many as are asked for, and as many as the new tokens hold",
+        "guess": "score of copying from the context without regard to the question, as many pieces "
+        "as are asked for and as many as the new tokens hold: values drawn at random (expected), "
+        "of cwe and fwe the first different words, of qa a stretch of the documents (mean)",
         "lists": "cwe: 10 words 30 times among words 3 times; 6 and 1 below 4K (upstream's rule) "
         "and where the former do not fit, as with small vocabularies",
         "example": "cwe and vt show one worked example; that of vt has 10 lines of noise "
@@ -142,6 +144,8 @@ class Ruler(Protocol):
                     Item(
                         id=f"{length}-{task.name}-{index}",
                         payload=(length, task, index, max(lengths)),
+                        # A question of a file is the same at every length.
+                        cluster=f"{task.name}-{index}" if task.name in FILE_PARAMETERS else None,
                     )
                     for index in range(self.samples)
                 )
@@ -182,7 +186,7 @@ class Ruler(Protocol):
                     "prompt": prompt_facts(completion.prompt),
                     "units": units,
                     "haystack": text.sha256 if text else None,
-                    **_guess(model, task, sample),
+                    **guesses(model, task, sample),
                     **_words(task, material),
                     **sample.notes,
                     "scores": scores,
@@ -316,14 +320,3 @@ def _words(task: RulerTask, material: Material) -> dict[str, str]:
     """Which words a list was made of."""
     listed = material.words if task.name == "cwe" else None
     return {} if listed is None else {"words": listed.sha256}
-
-
-def _guess(model: LanguageModel, task: RulerTask, sample: Sample) -> dict[str, float]:
-    """What naming strings of the context would score, whatever was asked."""
-    if sample.candidates is None:
-        return {}
-    count = len(sample.references)
-    tokens_of_one = len(model.encode(f" {sample.answer}")) / count
-    fitting = int(task.max_new_tokens / tokens_of_one)
-    asked, most = guess_shares(count, sample.candidates, fitting)
-    return {"guess": asked, "guess_of_all_that_fit": most}

@@ -27,8 +27,11 @@ class Sample:
     answer: str
     """A right answer as it would follow the prefix."""
     candidates: int | None = None
-    """Different strings of the kind that is asked for, in what is asked about: values, variables,
-    words. Default: not countable."""
+    """Different values or variables in what is asked about. Default: it is a list, or documents."""
+    listed: tuple[str, ...] | None = None
+    """Words of a list in their order, as often as they occur. Default: it is none."""
+    documents: str | None = None
+    """Text that holds the answer. Default: there is none."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """For the reader of the log."""
 

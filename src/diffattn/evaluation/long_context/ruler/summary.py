@@ -7,15 +7,11 @@ import numpy as np
 
 from diffattn.evaluation.long_context.lengths import by_length_and_task, length_metric
 from diffattn.evaluation.long_context.ruler.tasks import TASKS
+from diffattn.evaluation.metrics import GUESSES, guess_metrics
 from diffattn.evaluation.protocol import Summary
-from diffattn.records.evaluations import Metric
 
 THRESHOLD = 0.856
 """Mean score of Llama-2-7B at 4K: from here on RULER calls a length effective."""
-
-
-_GUESSES = ("guess", "guess_of_all_that_fit")
-"""Of a row: see :func:`~diffattn.evaluation.long_context.ruler.words.guess_shares`."""
 
 
 def summarise(rows: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) -> Summary:
@@ -31,14 +27,17 @@ def summarise(rows: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) ->
     metrics, means, grid = by_length_and_task(rows, tasks, "score", "score")
     length_name = f"effective_length_of_{len(tasks)}_tasks"
     metrics.append(length_metric(length_name, means, THRESHOLD, len(rows)))
-    metrics += _list_guesses(rows, lengths)
+    for task in ("cwe", "fwe"):  # what a list's score has to beat: words named without counting
+        for length in lengths:
+            of_list = [row for row in rows if row["length"] == length and row["task"] == task]
+            metrics += guess_metrics(of_list, {"length": length, "task": task})
     hashes = sorted({row["haystack"] for row in rows if row.get("haystack")})
     tables = {
         "scores": {"lengths": lengths, "tasks": tasks, "score": grid},
         "guesses": {
             "lengths": lengths,
             "tasks": tasks,
-            **{kind: _grid(rows, lengths, tasks, kind) for kind in _GUESSES},
+            **{kind: _grid(rows, lengths, tasks, kind) for kind in GUESSES},
         },
         "words_sha256": sorted({row["words"] for row in rows if "words" in row}),
         name: [{"length": length, "score": mean} for length, mean in means.items()],
@@ -47,25 +46,6 @@ def summarise(rows: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) ->
         "haystack_sha256": hashes,
     }
     return Summary(metrics=metrics, tables=tables)
-
-
-def _list_guesses(rows: Sequence[Mapping[str, Any]], lengths: Sequence[int]) -> list[Metric]:
-    """What a score in the task of lists has to beat: words that were named without counting."""
-    metrics = []
-    for length in lengths:
-        where = {"length": length, "task": "cwe"}
-        of_lists = [r for r in rows if r["length"] == length and r["task"] == "cwe"]
-        for kind in _GUESSES:
-            shares = [row[kind] for row in of_lists if kind in row]
-            if shares:
-                value = float(np.mean(shares))
-                metrics.append(
-                    Metric(
-                        name=kind, value=value, n=len(shares), unit="share", where=where,
-                        headline=True, higher_is_better=None,
-                    )
-                )  # fmt: skip
-    return metrics
 
 
 def _grid(

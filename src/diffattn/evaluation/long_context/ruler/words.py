@@ -173,22 +173,6 @@ def _parts(word: str) -> Iterator[str]:
         yield from (word[i : i + size] for i in range(len(word) - size + 1))
 
 
-def guess_shares(references: int, candidates: int, fitting: int) -> tuple[float, float]:
-    r"""Expected scores of guesses that name what stands in the context, whatever was asked.
-
-    .. math:: R / N \quad\text{and}\quad \min(M, N) / N
-
-    Args:
-        references: R, strings that are looked for.
-        candidates: N, different strings of their kind in the context.
-        fitting: M, how many the new tokens have room for.
-
-    Returns:
-        Of naming R of the N strings, and of naming as many as fit.
-    """
-    return references / candidates, min(max(fitting, references), candidates) / candidates
-
-
 def coined_words(count: int, draw: Random) -> list[str]:
     """Different six-letter words of three syllables, such as ``"bavone"``.
 
