@@ -4,6 +4,8 @@ import pytest
 
 from diffattn.evaluation.catalog import PROTOCOLS
 from diffattn.evaluation.compare import compare_answers
+from diffattn.evaluation.judge.session import PROTOCOL as JUDGED
+from diffattn.evaluation.metrics import is_share
 from diffattn.evaluation.pairing import Answers, partners
 from diffattn.evaluation.primary import PRIMARY, guessing, primary_score
 from diffattn.evaluation.protocol import prompt_facts
@@ -48,6 +50,32 @@ def test_the_primary_score_is_split_and_the_others_are_not():
     assert (whole.n, short.n, whole.value, whole.baseline_value) == (20, 10, 0.5, 0.0)
     assert (whole.verdict, whole.higher_is_better, whole.p_holm) == ("higher", True, whole.p_value)
     assert short.verdict == ""
+
+
+def test_losses_below_one_are_tested_as_losses():
+    """A loss of 0.9 per token that falls by 0.02 everywhere: shares would add pairs of 1 nat."""
+
+    def losses(by):
+        return [
+            {"id": str(i), "scores": {"ar_hit_2_nll": 0.9 + 0.001 * (i % 7) - by * (1 + i % 3)}}
+            for i in range(40)
+        ]  # fmt: skip
+
+    sides = [answers(name, losses(by), protocol="ar_hits") for name, by in (("a", 0), ("b", 0.01))]
+    (one,) = compared(*sides).differences
+    assert one.test == "Student t over clusters"
+    assert one.difference == pytest.approx(-0.01 * (1 * 14 + 2 * 13 + 3 * 13) / 40)
+    assert one.verdict == "lower"
+
+
+def test_primary_scores_are_shares_or_not():
+    names = {name for primary in PRIMARY.values() for name in primary.scores}
+    assert {name for name in names if not is_share(name)} == {
+        "answer_signed", "ar_hit_2_nll", "largest hidden state", "nll", "nll_per_word",
+        "nll_window_{windows}",
+    }  # fmt: skip
+    for name in ("bits_per_byte", "text loss, 4 bits", "expected_logprob", "lookback_signed"):
+        assert not is_share(name)
 
 
 def test_other_texts_are_not_paired_and_named():
@@ -163,7 +191,7 @@ def test_verdicts(right, other, words):
 
 
 def test_every_protocol_declares_its_primary_score():
-    assert set(PROTOCOLS) <= {*PRIMARY, "quantized_logits"}
+    assert {*PROTOCOLS, JUDGED} == {*PRIMARY, "quantized_logits"}
 
 
 def test_the_primary_score_of_a_wrapped_protocol_is_at_the_fewest_bits():
@@ -181,11 +209,41 @@ def test_the_primary_score_of_a_wrapped_protocol_is_at_the_fewest_bits():
     assert primary_score("sliding_perplexity", windows, names) == ("nll_window_1024", False)
 
 
+def test_a_wrapped_protocol_has_its_floor_and_its_weights():
+    """Fig. 8: HellaSwag with everything at the same position is not above guessing."""
+
+    def asked(right):
+        return [
+            {
+                "id": f"{bits}-bits-{i}", "task": "hellaswag", "gold": i % 4, "logprobs": [0.0] * 4,
+                "scores": {f"hellaswag acc_norm, {bits} bits": float(right(i))}, "bits": bits,
+                "weights": {f"hellaswag acc_norm, {bits} bits": 1.0 + i % 2},
+            }
+            for bits in (16, 4) for i in range(40)
+        ]  # fmt: skip
+
+    parameters = {
+        "bits": [16, 4], "protocol": "lm_tasks", "settings": {"tasks": ["hellaswag"]},
+    }  # fmt: skip
+    sides = [
+        answers(name, asked(right), protocol="quantized_logits", parameters=parameters)
+        for name, right in (("a", lambda i: i % 4 == 0), ("b", lambda i: i % 4 == 1))
+    ]
+    (whole,) = [one for one in compared(*sides).differences if one.primary]
+    assert whole.score == "hellaswag acc_norm, 4 bits"
+    assert (whole.chance, whole.guess_ceiling) == (0.25, 0.25)
+    assert whole.verdict == "uninformative: neither is above guessing"
+    assert (whole.baseline_value, whole.value) == pytest.approx((1 / 6, 1 / 3))  # weighed 1 and 2
+
+
 def test_what_guessing_scores():
     closed = [{"task": t, "expected": a} for t, a in [("x", "1")] * 3 + [("x", "2"), ("y", "3")]]
     guess = guessing("hidden_needle", closed)
     assert guess.chance == pytest.approx((0.5 + 1) / 2)
     assert guess.ceiling == pytest.approx((0.75 + 1) / 2)
+    intents = [{"expected": str(i), "labels": 150} for i in range(10)]
+    for protocol in ("many_shot", "order_robustness"):  # ten items show ten labels of 150
+        assert guessing(protocol, intents).chance == pytest.approx(1 / 150)
     choices = [{"task": "x", "gold": g, "logprobs": [0.0] * 4} for g in (0, 0, 1)]
     guess = guessing("lm_tasks", choices)
     assert (guess.chance, guess.ceiling) == (0.25, pytest.approx(2 / 3))

@@ -1,20 +1,28 @@
 """Another protocol under rounded logits: paired, exact at 16 bits, whatever runs beside it."""
 
+import contextlib
 import copy
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.evaluation import quantized_logits as quantized
 from diffattn.evaluation.lm_tasks.lm_tasks import LmTasks
-from diffattn.evaluation.protocol import Part
+from diffattn.evaluation.metrics import metric
+from diffattn.evaluation.protocol import Item, Part
 from diffattn.evaluation.quantized_logits import QuantizedLogits
 from diffattn.evaluation.registry import parts, protocol_class
 from diffattn.evaluation.runner import evaluate
 from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.pass_limits import STANDARD_LIMITS
+from diffattn.inference.scoring import Continuation
 from diffattn.probes.quantized_logits import quantized_logits
 from diffattn.records.io import read_jsonl
+from diffattn.stats.clusters import cluster_mean
 from lm_documents import write_task
 
 _ONE_PAIR = {"num_pairs": [1], "samples": 1, "questions": 1, "examples": 0}
@@ -103,6 +111,64 @@ def test_16_bits_are_the_wrapped_protocol(models, tmp_path):
     }
 
 
+class Reading:
+    """As far as ``word_perplexity`` asks: so many nats per word, by document and width."""
+
+    rows_alone = False
+    network = None
+
+    def __init__(self, nats):
+        self.nats = nats
+
+    def start(self, *, required=False):
+        return [1]
+
+    def encode(self, text):
+        return [1] * len(text.split())
+
+    def sliding_losses(self, ids, **ignored):
+        return np.full(len(ids), self.nats[len(ids)])
+
+
+def test_weights_and_directions_are_the_wrapped_protocols(monkeypatch):
+    """A change of the loss per word weighs words, as the loss does; less of it is better."""
+    monkeypatch.setattr(quantized, "quantized_logits", lambda *a, **k: contextlib.nullcontext())
+    protocol = QuantizedLogits(
+        protocol="word_perplexity", settings={"documents": 2}, bits=(16, 4), text=None
+    )
+    texts, rows = {"x": "word " * 1_000, "y": "word " * 10}, []
+    for bits, nats in ((16, {1_000: 2.0, 10: 3.0}), (4, {1_000: 2.1, 10: 9.0})):
+        for name, text in texts.items():
+            asked = quantized._Asked(bits, Item(id=name, payload=text))
+            item = quantized._item(asked, asked.item)
+            (row,) = protocol.ask(Reading(nats), [item])
+            rows.append(row | {"id": item.id, "cluster": item.cluster})
+    metrics = {(m.name, m.where["bits"]): m for m in protocol.summarise(rows).metrics}
+    change = metrics["change of nll_per_word", 4]
+    whole = [metrics["nll_per_word", bits].value for bits in (4, 16)]
+    assert change.value == pytest.approx(whole[0] - whole[1]) == pytest.approx(160 / 1_010)
+    assert (change.higher_is_better, change.method) == (
+        False,
+        "Student t over clusters (jackknife)",
+    )
+    assert metrics["change of bits_per_byte", 4].higher_is_better is False
+    by_id = {row["id"]: row["weights"] for row in rows}
+    assert by_id["4-bits-x"]["nll_per_word, 4 bits"] == 1_000
+
+
+def test_the_direction_of_a_change_is_that_of_its_score():
+    protocol = QuantizedLogits(settings={"tasks": ["hellaswag", "piqa"]}, text=None)
+    rows = [{"scores": {"piqa acc": 1.0, "average": 1.0, "piqa share of the gold choice": 0.5}}]
+    assert protocol._directions(rows, [metric("acc", cluster_mean([0.0, 1.0]))]) == {
+        "piqa acc": True, "average": True, "piqa share of the gold choice": None,
+    }  # fmt: skip
+    wrong = metric("false_refusal", cluster_mean([0.0, 1.0]), higher_is_better=False)
+    single = QuantizedLogits(protocol="single_needle", settings={}, text=None)
+    assert single._directions([{"scores": {"false_refusal": 0.0}}], [wrong]) == {
+        "false_refusal": False
+    }
+
+
 @pytest.mark.parametrize("granularity", ["tensor", "head", "row"])
 def test_results_do_not_depend_on_what_runs_beside(models, granularity, tmp_path):
     pytest.importorskip("lm_eval", reason="lm-eval is not installed")
@@ -116,6 +182,24 @@ def test_results_do_not_depend_on_what_runs_beside(models, granularity, tmp_path
     together = protocol.ask(model, batch)
     one_by_one = [protocol.ask(model, [item])[0] for item in reversed(batch)]
     assert together == one_by_one[::-1]
+
+
+def test_results_do_not_depend_on_the_memory_that_is_left(models, corpus):
+    """Little of it makes chunks shorter, and a chunk shares a scale."""
+    protocol = QuantizedLogits(
+        **KEY_VALUES, bits=(4,), text=corpus, num_windows=1, window_tokens=40
+    )  # fmt: skip
+    scarce = copy.copy(models["diff"])
+    few = 8 * scarce.network.config.vocab_size
+    scarce.limits = replace(STANDARD_LIMITS, chunk_logits=few)
+    (item,) = protocol.batches(scarce)[-1]
+    assert protocol.ask(scarce, [item]) == protocol.ask(models["diff"], [item])
+    scarce.rows_alone = True
+    window = item.payload.window
+    with quantized_logits(scarce.network, 4):  # else it would show nothing
+        (chunked,) = scarce.score([Continuation(window[:1], window[1:])])
+    loss = protocol.ask(scarce, [item])[0]["scores"]["text loss, 4 bits"]
+    assert -chunked.logprob / (len(window) - 1) != loss
 
 
 def test_generation_too(models, text):

@@ -99,6 +99,19 @@ def test_a_model_gives_the_same_loss_and_gradients(num_items, autocast, model):
     assert (gradients - expected).norm() < rounding * expected.norm()
 
 
+@pytest.mark.parametrize("num_items", [None, 20], ids=["mean", "of a larger batch"])
+def test_shifted_labels_come_before_labels(num_items, model):
+    """As a trainer gives them that splits rows: the last token of a part has a successor."""
+    ids, shifted = torch.randint(60, (2, 3, 16))
+    shifted[:, :5] = chunked_loss.IGNORED
+    options = {"labels": ids, "shift_labels": shifted, "num_items_in_batch": num_items}
+    whole = model(ids, **options).loss
+    model.loss_chunk_tokens = 10
+    chunks = model(ids, **options)
+    assert chunks.loss.item() == pytest.approx(whole.item(), rel=2.0**-20)
+    assert ((chunks.token_losses == 0) == (shifted == chunked_loss.IGNORED)).all()
+
+
 def test_evaluation_reads_the_same_losses(model):
     ids = torch.randint(60, (3, 16))
     whole = window_losses(model, ids)

@@ -177,6 +177,39 @@ def test_bad_settings_are_refused_in_one_line(fields, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "asked", "neutral"),
+    [
+        ("attention_dropout", 0.5, 0.0),
+        ("dropout", 0.1, 0),
+        ("sliding_window", 4, None),
+        ("layer_types", ["full_attention", "sliding_attention"], ["full_attention"] * 12),
+        ("per_layer_config", {0: {"sliding_window": 4}}, None),
+        ("hidden_act", "gelu", "silu"),
+        ("attention_bias", True, False),
+        ("mlp_bias", True, False),
+    ],
+)
+def test_what_other_families_have_is_refused(name, asked, neutral, tmp_path):
+    """From a folder too; a value that says what holds anyway is taken, and not kept."""
+    with pytest.raises(ConfigError, match=f"^DiffTransformerConfig: {name} must "):
+        DiffTransformerConfig(**{name: asked})
+    DiffTransformerConfig(**{name: neutral}).save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert name not in written
+    (tmp_path / "config.json").write_text(json.dumps(written | {name: asked}))
+    with pytest.raises(ConfigError, match=f"^DiffTransformerConfig: {name} must "):
+        AutoConfig.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("num_layers", "num_hidden_layers"), ("rank", "shared_rank")]
+)
+def test_an_unknown_setting_is_warned_of(name, near):
+    with pytest.warns(UserWarning, match=f"{name} = 3 is kept .* Did you mean '{near}'\\?"):
+        DiffTransformerConfig(**{name: 3})
+
+
 def test_a_wrong_type_is_refused_on_assignment(make_config):
     config = make_config()
     with pytest.raises(ConfigError, match="'num_heads' expected int, got float"):

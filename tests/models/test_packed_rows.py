@@ -110,6 +110,42 @@ def test_packed_rows_of_a_batch_equal_separate_documents(
     assert_only_rounding([packed], model, lambda m: [each_document(m, ids)])
 
 
+def test_compiled_code_keeps_documents_apart(make_config, build, ids, assert_only_rounding):
+    """One graph, made without a look at positions, serves those that restart and those that do
+    not."""
+    model = build(make_config("diff", num_hidden_layers=1))
+    torch._dynamo.reset()
+    step = torch.compile(model.forward, fullgraph=True, backend="eager")
+    counted = torch.arange(11).repeat(2, 1)
+    with torch.no_grad():
+        plain = step(ids, position_ids=counted, use_cache=False).logits
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            packed = step(ids, position_ids=BATCH, use_cache=False).logits
+    assert_only_rounding(
+        [plain, packed], model, torch.no_grad()(lambda m: [m(ids).logits, each_document(m, ids)])
+    )
+
+
+@pytest.mark.scheduled
+def test_compiled_training_keeps_documents_apart(
+    make_config, build, attention_type, ids, assert_only_rounding
+):
+    model = build(make_config(attention_type))
+
+    def gradients(run):
+        def compute(m):
+            m.zero_grad()
+            (run or m)(ids, labels=ids, position_ids=BATCH, use_cache=False).loss.backward()
+            return [m.model.embed_tokens.weight.grad]
+
+        return compute
+
+    torch._dynamo.reset()
+    step = torch.compile(model.forward, fullgraph=True, backend="aot_eager")
+    found = gradients(step)(model)
+    assert_only_rounding(found, model, gradients(None))
+
+
 def test_positions_for_all_rows_mark_documents_in_each(model, ids):
     with torch.no_grad():
         logits = model(ids, position_ids=RESTARTS).logits

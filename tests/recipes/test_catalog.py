@@ -97,7 +97,9 @@ def test_numbers_of_the_main_pairs_stages(kind):
     assert rope == {"rope_type": "default", "rope_theta": 640_000.0}
     windows = plan(f"long-context-{kind}").config().windows
     assert (windows.upsample_longer_than, windows.upsample_factor) == (4_096, 10.0)
-    assert plan(f"math-2-{kind}").model.rope_parameters == rope
+    for stage in (1, 2):
+        model = plan(f"math-{stage}-{kind}").model
+        assert (model.rope_parameters, model.max_position_embeddings) == (rope, length)
     rate, _, tokens, batch, _ = numbers(f"math-1-{kind}")
     assert (rate, batch, tokens) == (8e-5, 4 * million, pytest.approx(20e9, rel=1e-3))
     rate, _, tokens, batch, _ = numbers(f"math-2-{kind}")
@@ -126,6 +128,8 @@ def test_ablations_are_the_rows_of_table_6():
     norms = {name: model.uses_head_norm for name, model in models.items()}
     assert (norms["softmax-8"], norms["softmax-8-norm"], norms["diff"]) == (False, True, True)
     assert not norms["diff-no-norm"]
+    counts = [parameter_count(model) for model in models.values()]
+    assert max(counts) - min(counts) < 1e-3 * min(counts)
     inits = [models[name].lambda_init for name in ("diff", "diff-lambda-0.8", "diff-lambda-0.5")]
     assert inits == [None, 0.8, 0.5]
     assert {make().train.num_steps for make in ABLATIONS.values()} == {40_000}

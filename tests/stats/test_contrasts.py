@@ -52,7 +52,7 @@ def test_zeros_and_ones_never_contradict_themselves(n):
     """Every table of n items: the interval leaves 0 out exactly where McNemar's test rejects."""
     for wins in range(n + 1):
         for losses in range(n + 1 - wins):
-            contrast = paired_contrast(*pairs(wins, losses, n - wins - losses))
+            contrast = paired_contrast(*pairs(wins, losses, n - wins - losses), shares=True)
             interval = contrast.interval
             assert contrast.p_value == mcnemar_test(wins, losses)
             assert interval.low <= interval.mean <= interval.high
@@ -71,9 +71,9 @@ def test_clusters_never_contradict_themselves(kind, num_clusters):
         x = generator.uniform(size=len(clusters)) * (1 - shift) + shift
         b = generator.uniform(size=len(clusters)) * (1 - shift)
         if kind == "losses":
-            x, b = 4 * x - 2, 4 * b - 2
+            x, b = 0.3 * x + 0.4, 0.3 * b + 0.4  # all within 0 to 1, and losses still
         weights = generator.uniform(1, 3, size=len(clusters))
-        contrast = paired_contrast(x, b, weights, clusters)
+        contrast = paired_contrast(x, b, weights, clusters, shares=kind == "shares")
         interval = contrast.interval
         assert interval.mean == pytest.approx((weights * (x - b)).sum() / weights.sum())
         assert interval.low <= interval.mean <= interval.high
@@ -86,31 +86,51 @@ def test_clusters_never_contradict_themselves(kind, num_clusters):
 def test_losses_of_single_items_are_students():
     generator = np.random.default_rng(0)
     x, b = generator.normal(5, 1, size=(2, 9))
-    contrast, student = paired_contrast(x, b), mean_interval(x - b)
+    contrast, student = paired_contrast(x, b, shares=False), mean_interval(x - b)
     found = contrast.interval
     assert (found.low, found.high) == pytest.approx((student.low, student.high))
     assert contrast.p_value == pytest.approx(paired_t_test(x - b))
 
 
+def test_losses_below_one_are_tested_as_those_above():
+    """A constant added to both sides of losses changes neither their interval nor their test."""
+    generator = np.random.default_rng(0)
+    b = generator.normal(0.9, 0.03, 50)
+    x = b + generator.normal(-0.018, 0.006, 50)
+    assert max(x.max(), b.max()) < 1
+    low, high = paired_contrast(x, b, shares=False), paired_contrast(x + 1, b + 1, shares=False)
+    assert low.p_value == pytest.approx(high.p_value, rel=1e-6)
+    assert low.p_value < 1e-20
+    assert (low.interval.low, low.interval.high) == pytest.approx(
+        (high.interval.low, high.interval.high)
+    )
+    assert paired_contrast(x, b, shares=True).p_value > 0.05  # as shares, two pairs of 1 are added
+
+
+def test_what_leaves_zero_to_one_is_no_share():
+    x, b = np.array([0.2, 0.4, 1.1]), np.array([0.1, 0.5, 0.3])
+    assert paired_contrast(x, b, shares=True) == paired_contrast(x, b, shares=False)
+
+
 def test_nothing_differs_or_everything_alike():
-    same = paired_contrast([0, 1, 1, 0], [0, 1, 1, 0], clusters=["a", "a", "b", "b"])
+    same = paired_contrast([0, 1, 1, 0], [0, 1, 1, 0], clusters=["a", "a", "b", "b"], shares=True)
     assert same.p_value == 1
     assert same.interval.low == -same.interval.high
     assert same.interval.high > 0.5  # two clusters that agree show little
-    shifted = paired_contrast([5.0] * 8, [3.0] * 8)
+    shifted = paired_contrast([5.0] * 8, [3.0] * 8, shares=False)
     assert (shifted.interval.mean, shifted.interval.low) == (2.0, None)
     assert shifted.p_value == pytest.approx(2 / 2**8)
-    alone = paired_contrast([0.5, 1.0], [0.0, 0.0], clusters=["a", "a"])
+    alone = paired_contrast([0.5, 1.0], [0.0, 0.0], clusters=["a", "a"], shares=True)
     assert (alone.p_value, alone.interval.low) == (None, None)
 
 
 def test_bad_arguments_are_refused():
     with pytest.raises(ConfigError, match="of one length"):
-        paired_contrast([1.0], [1.0, 2.0])
+        paired_contrast([1.0], [1.0, 2.0], shares=True)
     with pytest.raises(ConfigError, match="must be finite"):
-        paired_contrast([1.0], [float("nan")])
+        paired_contrast([1.0], [float("nan")], shares=True)
     with pytest.raises(ConfigError, match="level must be"):
-        paired_contrast([1.0, 0.0], [0.0, 0.0], level=1.0)
+        paired_contrast([1.0, 0.0], [0.0, 0.0], shares=True, level=1.0)
     for counts in ((-1, 0, 3), (2, 2, 3), (0, 0, 0)):
         with pytest.raises(ConfigError, match="wins and losses"):
             tango_interval(*counts)

@@ -46,7 +46,7 @@ def paired(rng, num_items, win, loss):
     """Items that one of two models alone has right."""
     u = rng.random(num_items)
     x, b = (u < win) | (u > 0.7), ((u >= win) & (u < win + loss)) | (u > 0.7)
-    return paired_contrast(x.astype(float), b.astype(float)).interval, win - loss
+    return paired_contrast(x.astype(float), b.astype(float), shares=True).interval, win - loss
 
 
 def paired_clusters(rng, num_clusters, win, loss, icc=0.2):
@@ -57,7 +57,7 @@ def paired_clusters(rng, num_clusters, win, loss, icc=0.2):
     won, lost = u < of_text[:, :1], u > 1 - of_text[:, 1:2]
     names = np.repeat(np.arange(num_clusters), 5).astype(str)
     sides = (won.ravel().astype(float), lost.ravel().astype(float))
-    return paired_contrast(*sides, clusters=list(names)).interval, win - loss
+    return paired_contrast(*sides, clusters=list(names), shares=True).interval, win - loss
 
 
 CASES = {

@@ -125,6 +125,19 @@ def test_another_model_is_refused_by_its_first_setting(changes, message, make_ru
         initial_weights(finished / "diff", other)
 
 
+def test_a_default_may_be_spelled_out(make_run, finished):
+    model = make_run("diff").model
+    spelled = {
+        "head_norm": True,
+        "lambda_init": [model.layer_lambda_init(i) for i in range(model.num_hidden_layers)],
+    }
+    same = type(model)(**model.settings() | spelled)
+    assert initial_weights(finished / "diff", same) == initial_weights(finished / "diff", model)
+    other = type(model)(**model.settings() | {"head_norm": False})
+    with pytest.raises(ConfigError, match=r"model\.head_norm must be None to start"):
+        initial_weights(finished / "diff", other)
+
+
 def test_other_parameters_than_the_settings_say_are_refused(given, make_run):
     model = make_run("diff").model
     path = given / "model.safetensors"

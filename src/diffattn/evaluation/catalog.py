@@ -53,7 +53,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "hidden_needle": ProtocolFacts(
         path="long_context.hidden_needle:HiddenNeedleSearch",
-        version=3,
+        version=4,
         summary="needles without literal overlap with the question, and the effective length",
         source="arXiv:2502.05167 (NoLiMa): depths, score and effective length; needles of our own",
     ),
@@ -89,7 +89,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "quantized_logits": ProtocolFacts(
         path="quantized_logits:QuantizedLogits",
-        version=2,
+        version=3,
         summary="another protocol with attention logits of 16, 8, 6 and 4 bits, and perplexity",
         source="arXiv:2410.05258v2, Fig. 8",
     ),

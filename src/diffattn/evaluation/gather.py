@@ -8,6 +8,7 @@ from typing import Any
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.evaluation.compare import compare_answers
 from diffattn.evaluation.pairing import Answers
+from diffattn.evaluation.read_data import recorded_data
 from diffattn.evaluation.setting_values import tuples
 from diffattn.evaluation.shards import shard_folders
 from diffattn.records.evaluations import Comparison, EvalResult, evaluation_marker
@@ -148,6 +149,9 @@ def _put_together(
         plain = replace(result, selection=result.selection | {"shard": first.selection["shard"]})
         if of != count or plain.unlike(first):
             found.gaps.append(f"{path.name} of {name} has other settings and is left out.")
+            continue
+        if len({recorded_data(path), recorded_data(parts[0][0])} - {None}) > 1:
+            found.gaps.append(f"{path.name} of {name} has read other data and is left out.")
             continue
         by_share.setdefault(number, (path, result))
     missing = [str(i) for i in range(1, count + 1) if i not in by_share]

@@ -1,6 +1,7 @@
 """The metrics of a summary: every interval enters a record here, with its level and its method."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -9,6 +10,28 @@ from diffattn.records.evaluations import Metric
 from diffattn.stats.clusters import cluster_mean
 from diffattn.stats.intervals import Interval
 from diffattn.stats.proportions import share_interval
+
+_LOSS = re.compile(r"nll|loss|bits_per_byte")
+_NO_SHARE = re.compile(r"logprob|largest|signed|lookback_")
+"""Log-probabilities, maxima, and parts of signed attention maps."""
+
+
+def is_loss(score: str) -> bool:
+    """Whether a score of this name is a loss, of which less is better.
+
+    Args:
+        score: Name of a score of a row, also of one under rounded logits.
+    """
+    return _LOSS.search(score) is not None
+
+
+def is_share(score: str) -> bool:
+    """Whether a score of this name lies between 0 and 1 by what it is, whatever its values are.
+
+    Args:
+        score: As of :func:`is_loss`.
+    """
+    return not is_loss(score) and _NO_SHARE.search(score) is None
 
 
 def metric(
@@ -55,14 +78,14 @@ def score_metric(
 ) -> list[Metric]:
     """The mean of one score over rows, with its interval over clusters; nothing without rows.
 
-    Shares have :func:`share_interval`; scores ``..._per_token``, in nats, :func:`cluster_mean`.
+    Shares have :func:`share_interval`; others, in nats per token, :func:`cluster_mean`.
     """
     if not rows:
         return []
     values = [row["scores"][name] for row in rows]
-    in_nats = name.endswith("per_token")
-    interval = (cluster_mean if in_nats else share_interval)(values, row_clusters(rows))
-    unit = "nats per token" if in_nats else "share"
+    share = is_share(name)
+    interval = (share_interval if share else cluster_mean)(values, row_clusters(rows))
+    unit = "share" if share else "nats per token"
     return [
         metric(
             name, interval, unit=unit, where=where, headline=headline,
@@ -109,6 +132,11 @@ def guess_metrics(
 def row_clusters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What each row belongs to; a row without a cluster is its own."""
     return [str(row["cluster"] if "cluster" in row else row["id"]) for row in rows]
+
+
+def row_weight(row: Mapping[str, Any], score: str) -> float:
+    """What a row counts in the mean of one of its scores."""
+    return float(row.get("weights", {}).get(score, 1.0))
 
 
 def loss_metric(

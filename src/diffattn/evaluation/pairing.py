@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from diffattn.evaluation.metrics import row_clusters
+from diffattn.evaluation.metrics import is_share, row_clusters, row_weight
 from diffattn.evaluation.primary import (
     PARTS,
     Row,
@@ -15,6 +15,7 @@ from diffattn.evaluation.primary import (
     part_of,
     part_score,
     primary_score,
+    wrapped_protocol,
 )
 from diffattn.records.evaluations import EvalResult, PairedDifference
 from diffattn.stats.contrasts import paired_contrast
@@ -113,15 +114,17 @@ def _difference(
 ) -> PairedDifference | None:
     rows, base = model.rows, baseline.rows
     scored, other = ({i for i in side if name in side[i]["scores"]} for side in (rows, base))
+    # Items of different weight are not the same item.
     both = [
         i for i in ids
-        if i in scored and i in other and _weight(rows[i], name) == _weight(base[i], name)
+        if i in scored and i in other and row_weight(rows[i], name) == row_weight(base[i], name)
     ]  # fmt: skip
     if not both:
         return None
     x, b = (np.array([side[i]["scores"][name] for i in both], float) for side in (rows, base))
-    weights = np.array([_weight(base[i], name) for i in both])
-    contrast = paired_contrast(x, b, weights, row_clusters([base[i] for i in both]))
+    weights = np.array([row_weight(base[i], name) for i in both])
+    clusters = row_clusters([base[i] for i in both])
+    contrast = paired_contrast(x, b, weights, clusters, shares=is_share(name))
     interval, whole = contrast.interval, len(ids) == len(pairing.same)
     return PairedDifference(
         variant=baseline.result.variant, score=name, model=model.label, baseline=baseline.label,
@@ -135,16 +138,12 @@ def _difference(
     )  # fmt: skip
 
 
-def _weight(row: Row, name: str) -> float:
-    """What an item counts in a score's mean; items of different weight are not the same item."""
-    return float(row.get("weights", {}).get(name, 1.0))
-
-
 def _with_guess(one: PairedDifference, of: Answers, ids: Sequence[str]) -> PairedDifference:
     rows = [of.rows[i] for i in ids if one.score in of.rows[i]["scores"]]
     if not rows:
         return one
-    guess = guessing(of.result.protocol, rows)
+    result = of.result
+    guess = guessing(wrapped_protocol(result.protocol, result.parameters), rows)
     return replace(one, chance=guess.chance, guess_ceiling=guess.ceiling, guess=guess.how)
 
 

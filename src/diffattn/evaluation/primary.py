@@ -28,6 +28,7 @@ PRIMARY: dict[str, Primary] = {
     "babilong": Primary(scores=("accuracy",)),
     "block_perplexity": Primary(scores=("nll",), higher_is_better=False),
     "hallucination": Primary(scores=("span_match", "entities_found")),
+    "hallucination_judge": Primary(scores=("accuracy",)),
     "hidden_needle": Primary(scores=("contains",)),
     "key_values": Primary(scores=("recall",)),
     "lm_tasks": Primary(scores=("average", "{task} {metric}")),
@@ -62,9 +63,8 @@ def primary_score(
         bits = [b for b in parameters.get("bits", ()) if isinstance(b, int)]
         end = f", {min(bits)} bits" if bits else ""
         inner = [name.removesuffix(end) for name in names if name.endswith(end)]
-        found = primary_score(
-            str(parameters.get("protocol")), parameters.get("settings") or {}, inner
-        )
+        wrapped = wrapped_protocol(protocol, parameters)
+        found = primary_score(wrapped, parameters.get("settings") or {}, inner)
         return None if found is None else (found[0] + end, found[1])
     if protocol not in PRIMARY:
         return None
@@ -74,6 +74,16 @@ def primary_score(
             if name in names:
                 return name, declared.higher_is_better
     return None
+
+
+def wrapped_protocol(protocol: str, parameters: Mapping[str, Any]) -> str:
+    """The protocol whose items the rows are of: the one that ``quantized_logits`` wraps, or itself.
+
+    Args:
+        protocol: Its name.
+        parameters: As recorded.
+    """
+    return str(parameters.get("protocol")) if protocol == "quantized_logits" else protocol
 
 
 def _filled(pattern: str, parameters: Mapping[str, Any]) -> list[str]:
@@ -125,7 +135,8 @@ def guessing(protocol: str, rows: Sequence[Row]) -> Guess:
     """What a model scores that does not read what it is asked about.
 
     A row may say itself what guessing scores (``guess``, and ``guess_of_all_that_fit``). Else, of
-    classifications and closed questions, chance is one of the different right answers and the
+    classifications and closed questions, chance is one of the labels that there are (``labels`` of
+    a row; without it, one of the different right answers, of which few items show few) and the
     ceiling always giving the most frequent one, task by task; of multiple choice it is one of the
     choices and always the same position.
 
@@ -149,8 +160,13 @@ def guessing(protocol: str, rows: Sequence[Row]) -> Guess:
         kinds: dict[str, set[str]] = defaultdict(set)
         for task, answer in right:
             kinds[task].add(answer)
-        chance = _mean_of_tasks([(task, 1 / len(kinds[task])) for task, _ in right])
-        return Guess(chance, _most_frequent(right), "the most frequent answer always")
+        chances = [
+            (task, 1 / int(row.get("labels", len(kinds[task]))))
+            for row, (task, _) in zip(rows, right, strict=True)
+        ]
+        return Guess(
+            _mean_of_tasks(chances), _most_frequent(right), "the most frequent answer always"
+        )
     return Guess()
 
 

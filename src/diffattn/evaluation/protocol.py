@@ -83,14 +83,27 @@ class Protocol(ABC):
             ConfigError: The data is missing or wrong, or the model cannot take the protocol.
         """
 
+    def material(self, model: "LanguageModel", items: Sequence[Item]) -> Any:
+        """What items are built from when they are asked and their payloads do not hold.
+
+        It is hashed, so that an evaluation is never continued on another text than it was begun
+        with. Default: nothing.
+
+        Args:
+            model: That is asked.
+            items: All of them, from :meth:`batches`.
+        """
+        return None
+
     @abstractmethod
     def ask(self, model: "LanguageModel", items: Sequence[Item]) -> list[dict[str, Any]]:
         """Put some items of one batch to the model.
 
         Returns:
             One row per item, in order, of JSON values. ``scores`` maps names to numbers: what is
-            compared between models, item by item. ``weights`` may say what an item counts in
-            the mean of a score, such as its tokens; default 1. ``prompt`` holds
+            compared between models, item by item, as shares from 0 to 1 unless the name says
+            otherwise (:func:`diffattn.evaluation.metrics.is_share`). ``weights`` may say what an
+            item counts in the mean of a score, such as its tokens; default 1. ``prompt`` holds
             :func:`prompt_facts` of the text that was read. Everything else is for the reader of
             the log.
 

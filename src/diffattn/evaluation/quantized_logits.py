@@ -8,11 +8,21 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.catalog import PROTOCOLS
-from diffattn.evaluation.metrics import loss_metric, metric, perplexity_metric, row_clusters
+from diffattn.evaluation.metrics import (
+    is_loss,
+    is_share,
+    loss_metric,
+    metric,
+    perplexity_metric,
+    row_clusters,
+    row_weight,
+)
 from diffattn.evaluation.perplexity.documents import first_windows
+from diffattn.evaluation.primary import primary_score
 from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.evaluation.registry import parts
 from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.pass_limits import STANDARD_LIMITS
 from diffattn.inference.scoring import Continuation
 from diffattn.models.known_names import check_known
 from diffattn.probes.quantized_logits import (
@@ -26,6 +36,8 @@ from diffattn.stats.clusters import cluster_mean
 from diffattn.stats.contrasts import paired_contrast
 
 _LOSS = "text loss"
+_BY_SCORE = ("scores", "weights")
+"""Parts of a row that say something of each of its scores, by the score's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +133,17 @@ class QuantizedLogits(Protocol):
             batches += [[_item(_Asked(bits, None, item.payload), item)] for item in windows]
         return batches
 
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """What the wrapped protocol's items are built from."""
+        inner = [question for item in items if (question := item.payload.item) is not None]
+        return self.wrapped().material(model, inner)
+
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """As the wrapped protocol asks, every sequence in a pass of its own."""
         alone = copy.copy(model)
         alone.rows_alone = True
+        # A chunk shares a scale: one that goes by the memory that is left would be another scale.
+        alone.limits = STANDARD_LIMITS
         asked: list[_Asked] = [item.payload for item in items]
         bits = asked[0].bits
         inner = [question.item for question in asked if question.item is not None]
@@ -136,7 +155,11 @@ class QuantizedLogits(Protocol):
                 **row,
                 "bits": bits,
                 "wrapped_id": name,
-                "scores": {_with_bits(key, bits): value for key, value in row["scores"].items()},
+                **{
+                    of: {_with_bits(key, bits): value for key, value in row[of].items()}
+                    for of in _BY_SCORE
+                    if of in row
+                },
             }
             for row, name in zip(rows, names, strict=True)
         ]
@@ -146,11 +169,13 @@ class QuantizedLogits(Protocol):
         metrics: list[Metric] = []
         tables: dict[str, Any] = {}
         by_bits = {bits: _unwrapped(rows, bits) for bits in self.bits}
+        better: dict[str, bool | None] = {}
         for bits, of_width in by_bits.items():
             inner = [row for row in of_width if _LOSS not in row["scores"]]
             if inner:
                 summary = self.wrapped().summarise(inner)
                 tables[f"{bits} bits"] = summary.tables
+                better |= self._directions(inner, summary.metrics)
                 metrics += [
                     replace(inner_metric, where=inner_metric.where | {"bits": bits})
                     for inner_metric in summary.metrics
@@ -163,8 +188,19 @@ class QuantizedLogits(Protocol):
                 metrics.append(perplexity_metric("perplexity", interval, where, headline=False))
         for bits in self.bits:
             if bits != UNQUANTIZED_BITS and UNQUANTIZED_BITS in by_bits:
-                metrics += _changes(by_bits[bits], by_bits[UNQUANTIZED_BITS], bits)
+                metrics += _changes(by_bits[bits], by_bits[UNQUANTIZED_BITS], bits, better)
         return Summary(metrics=metrics, tables=tables)
+
+    def _directions(
+        self, rows: Sequence[Mapping[str, Any]], metrics: Sequence[Metric]
+    ) -> dict[str, bool | None]:
+        """Whether more of each wrapped score is better, as the wrapped protocol's metrics say."""
+        names = sorted({name for row in rows for name in row["scores"]})
+        said = {one.name: one.higher_is_better for one in metrics}
+        # A score of a task is named TASK METRIC.
+        found = {name: said.get(name, said.get(name.partition(" ")[2])) for name in names}
+        declared = primary_score(self.protocol, self.wrapped().parameters(), names)
+        return found | (dict([declared]) if declared else {})
 
     def _windows(self, model: LanguageModel) -> list[Item]:
         """Windows of text, BOS or EOS first; a document is a cluster."""
@@ -206,9 +242,12 @@ def _unwrapped(rows: Sequence[Mapping[str, Any]], bits: int) -> list[dict[str, A
         {
             **row,
             "id": row["wrapped_id"],
-            "scores": {
-                key.removesuffix(_with_bits("", bits)): value
-                for key, value in row["scores"].items()
+            **{
+                of: {
+                    key.removesuffix(_with_bits("", bits)): value for key, value in row[of].items()
+                }
+                for of in _BY_SCORE
+                if of in row
             },
         }
         for row in rows
@@ -217,9 +256,15 @@ def _unwrapped(rows: Sequence[Mapping[str, Any]], bits: int) -> list[dict[str, A
 
 
 def _changes(
-    rows: Sequence[Mapping[str, Any]], exact: Sequence[Mapping[str, Any]], bits: int
+    rows: Sequence[Mapping[str, Any]],
+    exact: Sequence[Mapping[str, Any]],
+    bits: int,
+    better: Mapping[str, bool | None],
 ) -> list[Metric]:
-    """Paired differences to the same items without rounding, score by score."""
+    """Paired differences to the same items without rounding, score by score and weighed as it is.
+
+    ``better`` says of each wrapped score whether more of it is.
+    """
     before = {row["id"]: row["scores"] for row in exact}
     changes = []
     for name in sorted({key for row in rows for key in row["scores"]}):
@@ -227,12 +272,15 @@ def _changes(
         if both:
             values = [row["scores"][name] for row in both]
             others = [before[row["id"]][name] for row in both]
-            contrast = paired_contrast(values, others, clusters=row_clusters(both))
+            weights = [row_weight(row, name) for row in both]
+            contrast = paired_contrast(
+                values, others, weights, row_clusters(both), shares=is_share(name)
+            )
             changes.append(
                 metric(
                     f"change of {name}", contrast.interval,
                     where={"bits": bits}, unit="difference",
-                    higher_is_better=name != _LOSS,
+                    higher_is_better=False if is_loss(name) else better.get(name),
                 )
             )  # fmt: skip
     return changes

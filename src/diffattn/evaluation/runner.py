@@ -2,12 +2,14 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.evaluation.pairing import text_hash
 from diffattn.evaluation.protocol import Item, Part, Protocol, Summary, shortfall
+from diffattn.evaluation.read_data import DATA, claim_data, data_digest, recorded_data
 from diffattn.evaluation.selection import ALL, Selection
 from diffattn.evaluation.shards import rows_of_shards
 from diffattn.inference.language_model import LanguageModel
@@ -42,9 +44,10 @@ def evaluate(
 ) -> EvalResult:
     """Put every item of a protocol to a model, or those that an earlier call has not reached.
 
-    ``folder`` gets ``run.json`` before the first item, a line of ``items.jsonl`` per item (its
-    scores, or why it failed), and at the end ``result.json`` and ``costs.json``. What finished
-    shares beside it (``PART.shard-I-of-N``) have asked with the same settings is taken from them.
+    ``folder`` gets ``run.json`` and ``data.json`` (a hash of all that the items are built from)
+    before the first item, a line of ``items.jsonl`` per item (its scores, or why it failed), and
+    at the end ``result.json`` and ``costs.json``. What finished shares beside it
+    (``PART.shard-I-of-N``) have asked with the same settings of the same data is taken from them.
 
     Args:
         model: The model.
@@ -58,7 +61,8 @@ def evaluate(
 
     Raises:
         ConfigError: The protocol cannot be run on this model or data; see its ``batches``.
-        CheckpointError: ``folder`` holds another evaluation.
+        CheckpointError: ``folder`` holds another evaluation, or rows of other data, or what it
+            records of its data is damaged.
         BusyError: Another process works there, and it is not waited for.
         DiffAttnError: No item at all could be asked; the first reason is named.
     """
@@ -80,10 +84,10 @@ def evaluate(
         claim_run(folder, record, "an evaluation", free=["model.path"])
         finished = _finished(folder, on_message)
         if finished is not None:
+            recorded_data(folder)  # a damaged one is named
             on_progress(finished.num_items, finished.num_items)
             return finished
-        taken = [] if selection.shard else rows_of_shards(folder, config, on_message)
-        rows = _ask_all(model, protocol, folder, selection, taken, on_progress, on_message)
+        rows = _ask_all(model, protocol, folder, selection, config, on_progress, on_message)
         scored = [row for row in rows if "error" not in row]
         if not scored and not selection.shard:
             raise DiffAttnError(
@@ -132,11 +136,11 @@ def _ask_all(
     protocol: Protocol,
     folder: Path,
     selection: Selection,
-    taken: Sequence[dict[str, Any]],
+    config: Mapping[str, Any],
     on_progress: OnProgress,
     on_message: OnMessage,
 ) -> list[dict[str, Any]]:
-    """Rows of all items, in the order of the items; those ``taken`` are not asked again."""
+    """Rows of all items, in their order; what finished shares have asked is not asked again."""
     path = folder / ITEMS
     known, faults = recover_jsonl(path)
     for fault in faults:
@@ -146,11 +150,17 @@ def _ask_all(
         path.unlink(missing_ok=True)
         rows = {}
     try:
-        batches = selection.of(protocol.batches(model))
+        every = protocol.batches(model)
+        everything = [item for batch in every for item in batch]
+        data = data_digest(everything, protocol.material(model, everything))
     except DiffAttnError:
         if not rows:  # nothing was asked: the folder stays free for settings that can run
-            (folder / "run.json").unlink(missing_ok=True)
+            for name in ("run.json", DATA, ITEMS):
+                (folder / name).unlink(missing_ok=True)
         raise
+    claim_data(folder, data, has_rows=bool(rows))
+    taken = [] if selection.shard else rows_of_shards(folder, config, data, on_message)
+    batches = selection.of(every)
     wanted = [item.id for batch in batches for item in batch]
     assert len(set(wanted)) == len(wanted), f"{protocol.name}: ids must be unique"
     for row in taken:
@@ -166,7 +176,11 @@ def _ask_all(
         if all(item.id in rows for item in batch):
             continue
         # The whole batch, although some are known: in other company an answer is rounded otherwise.
-        for row in _ask(model, protocol, batch):
+        answers = _ask(model, protocol, batch)
+        for row in answers:
+            if row["id"] in rows:
+                _require_same_text(folder, row, rows[row["id"]])
+        for row in answers:
             if row["id"] not in rows:
                 append_jsonl(path, row)
                 rows[row["id"]] = row
@@ -179,6 +193,16 @@ def _ask_all(
     if wanted != list(rows):  # damaged rows were asked again
         write_jsonl(path, ordered)
     return ordered
+
+
+def _require_same_text(folder: Path, row: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Refuse to go on where an item that is asked again holds another text than it did."""
+    now, before = text_hash(row), text_hash(known)
+    if None not in (now, before) and now != before:
+        raise CheckpointError(
+            f"{folder}: item {row['id']!r} must hold the text that it was asked with ({before}), "
+            f"got another ({now}). Choose another --out."
+        )
 
 
 def _ask(model: LanguageModel, protocol: Protocol, items: Sequence[Item]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError
+from diffattn.evaluation.read_data import recorded_data
 from diffattn.records.evaluations import EvalResult
 from diffattn.records.run import RunRecord
 
@@ -29,13 +30,14 @@ def all_finished(folder: Path, count: int) -> bool:
 
 
 def rows_of_shards(
-    folder: Path, config: Mapping[str, Any], on_message: Callable[[str], None]
+    folder: Path, config: Mapping[str, Any], data: str, on_message: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Rows of all finished shares with the same settings; others are named and left out.
+    """Rows of all finished shares with the same settings and data; others are named and left out.
 
     Args:
         folder: Of the part.
         config: What is asked for; where the weights lie and the share itself may differ.
+        data: Digest of the items; see :func:`diffattn.evaluation.read_data.data_digest`.
         on_message: Given one line for a share that is left out.
     """
     rows: list[dict[str, Any]] = []
@@ -45,6 +47,9 @@ def rows_of_shards(
         try:
             if _settings(RunRecord.read(path).config) != _settings(config):
                 on_message(f"{path.name} has other settings and is left out")
+                continue
+            if recorded_data(path) not in (None, data):
+                on_message(f"{path.name} has read other data and is left out")
                 continue
             rows += EvalResult.read(path).read_items(path)
         except CheckpointError as error:

@@ -43,7 +43,8 @@ def sliding_losses(
         model: The model.
         tokens: int64 ``[n]``, n >= 2.
         window: Tokens of a window, ``given`` not counted; at most the model's.
-        stride: From 1 to ``window``.
+        stride: From 1 to ``window``; without ``given`` below it, for then the first token of a
+            window predicts and is not predicted.
         given: What stands before every window, such as BOS. May be empty: then the first token
             of the text is not predicted.
 
@@ -53,8 +54,9 @@ def sliding_losses(
     Raises:
         ItemError: An id is none of the model's, or ``stride`` does not move a window on.
     """
-    if not 1 <= stride <= window:
-        raise ItemError(f"sliding_losses: stride must be from 1 to {window}, got {stride}.")
+    longest = window if given else window - 1
+    if not 1 <= stride <= longest:
+        raise ItemError(f"sliding_losses: stride must be from 1 to {longest}, got {stride}.")
     model.require_ids(tokens.tolist())
     first, *rest = windows(len(tokens), window, stride)
     losses = [prefix_losses(model, [tokens[: first[2]]], given)[0]]

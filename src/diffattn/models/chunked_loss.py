@@ -41,7 +41,11 @@ def chunked_token_losses(
 
 
 def next_token_losses(
-    hidden: Tensor, head: Callable[[Tensor], Tensor], labels: Tensor, chunk_tokens: int
+    hidden: Tensor,
+    head: Callable[[Tensor], Tensor],
+    labels: Tensor,
+    chunk_tokens: int,
+    shift_labels: Tensor | None = None,
 ) -> Tensor:
     """The loss of predicting each token's successor; see :func:`chunked_token_losses`.
 
@@ -50,10 +54,15 @@ def next_token_losses(
         head: To logits.
         labels: int64 ``[B, T]``, unshifted.
         chunk_tokens: Most tokens of a chunk.
+        shift_labels: int64 ``[B, T]``, each token's successor, in place of ``labels``: a part of a
+            row cannot tell that of its last token. Default: as ``labels`` have it.
 
     Returns:
-        ``[B, T]``; 0 at the last position, and before an ignored label.
+        ``[B, T]``; 0 before an ignored label, and at the last position of ``labels``.
     """
-    following = F.pad(labels[:, 1:], (0, 1), value=IGNORED).to(hidden.device)
+    following = shift_labels
+    if following is None:
+        following = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    following = following.to(hidden.device)
     losses = chunked_token_losses(hidden.flatten(0, 1), head, following.flatten(), chunk_tokens)
     return losses.view_as(following)

@@ -1,5 +1,6 @@
 """Configuration of the DIFF Transformer family."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -8,9 +9,9 @@ from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassFieldValidationError
-from transformers import PreTrainedConfig
+from transformers import GenerationConfig, PreTrainedConfig
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, did_you_mean, shown
 from diffattn.models.remote_code.saving import NamesItsCode
 from diffattn.models.settings import OPTIONS, ModelSettings
 from diffattn.models.twins import Twin
@@ -27,6 +28,21 @@ _TENSOR_PARALLEL = {
     "layers.*.mlp.down_proj": "rowwise",
 }
 _DERIVED_HEADS = ("num_attention_heads", "num_key_value_heads")
+_ABSENT: dict[str, tuple[Any, ...]] = {
+    "attention_bias": (False, None), "attention_chunk_size": (None,),
+    "attention_dropout": (0, None), "attn_dropout": (0, None), "attn_pdrop": (0, None),
+    "dropout": (0, None), "embd_pdrop": (0, None), "hidden_act": ("silu", "swish", None),
+    "hidden_dropout": (0, None), "is_causal": (True, None), "kv_sharing_modes": (None,),
+    "mlp_bias": (False, None), "per_layer_config": (None,), "resid_pdrop": (0, None),
+    "sliding_window": (None,), "use_sliding_window": (False, None),
+}  # fmt: skip
+"""What models of other families have and these have not, with the values that say so. transformers
+would keep any of them, and its caches and masks read some."""
+OTHER_NAMES = (
+    "model_type", "name_or_path", "_name_or_path", "_commit_hash", "torch_dtype", "rope_scaling",
+    "rope_theta", "partial_rotary_factor", "attn_implementation", "auto_map", *_DERIVED_HEADS,
+)  # fmt: skip
+"""Of a DIFF Transformer's ``config.json``, besides the fields of its configuration."""
 _SHOWN = 300
 """Characters of a message that holds a value of the wrong type."""
 
@@ -111,7 +127,11 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
 
     Raises:
         ConfigError: Settings of the wrong type or that contradict each other; unknown
-            ``attention_type``; a keyword that looks like a misspelled field.
+            ``attention_type``; a keyword that looks like a misspelled field, or asks for what
+            these models have not, such as ``attention_dropout`` or ``sliding_window``.
+
+    Warns:
+        UserWarning: Any other keyword that neither these models nor transformers know.
     """
 
     model_type = "diff_transformer"
@@ -178,15 +198,37 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         return plan
 
     def _check_keywords(self, kwargs: dict[str, Any]) -> None:
-        """Hugging Face keeps any keyword: refuse what can only be a mistake."""
-        for name in kwargs:
-            if name in _DERIVED_HEADS:
-                continue
-            near = get_close_matches(name, {*self.settings(), *OPTIONS}, n=1, cutoff=0.85)
+        """Hugging Face keeps any keyword: refuse what can only be a mistake, warn of the rest."""
+        ours = {*self.settings(), *OPTIONS}
+        known = {*OTHER_NAMES, "experts_implementation", "quantization_config"}
+        known |= GenerationConfig().to_dict().keys()  # older versions wrote these here; not used
+        for name in sorted(kwargs.keys() - set(_DERIVED_HEADS)):
+            near = get_close_matches(name, ours, n=1, cutoff=0.85)
             if near:
                 raise ConfigError(
                     f"DiffTransformerConfig: unknown field {name!r}. Did you mean {near[0]!r}?"
                 )
+            if name in _ABSENT or name == "layer_types":
+                self._check_absent(name, kwargs.pop(name))
+            elif name not in known and name[0] != "_" and not hasattr(PreTrainedConfig, name):
+                hint = did_you_mean(name, ours)
+                warnings.warn(
+                    f"DiffTransformerConfig: {name} = {shown(kwargs[name])} is kept and changes "
+                    f"nothing, for a DIFF Transformer has no such setting.{hint}",
+                    stacklevel=2,
+                )
+
+    def _check_absent(self, name: str, value: Any) -> None:
+        """Refuse a setting of other families, unless it says what holds here anyway."""
+        if name == "layer_types":
+            listed = value if isinstance(value, list | tuple) else [value]
+            neutral = value is None or all(kind == "full_attention" for kind in listed)
+            must = "layer_types must all be 'full_attention'"
+        else:
+            neutral = value in _ABSENT[name]
+            must = f"{name} must be {_ABSENT[name][0]!r}, for a DIFF Transformer has no other"
+        if not neutral:
+            raise self._error(must, value)
 
     def validate_rope(self) -> None:
         """Checked with the other settings; Hugging Face only warns."""

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from diffattn.errors import CheckpointError, did_you_mean
 from diffattn.models.accounting import parameter_count
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import OTHER_NAMES, DiffTransformerConfig
 from diffattn.models.memory import available_bytes
 from diffattn.models.numbers import LARGEST_COUNT
 from diffattn.models.weight_files import Weights, weights_of
@@ -47,12 +47,6 @@ _FIXED: dict[str, Any] = {
     "chunk_size_feed_forward": 0, "is_encoder_decoder": False,
 }  # fmt: skip
 """What inference relies on; another value changes what a forward pass returns or holds."""
-_OTHER_NAMES = (
-    "model_type", "name_or_path", "_name_or_path", "_commit_hash", "torch_dtype", "rope_scaling",
-    "rope_theta", "partial_rotary_factor", "attn_implementation", "auto_map",
-    "num_attention_heads", "num_key_value_heads",
-)  # fmt: skip
-"""Of a DIFF Transformer's ``config.json``, besides the fields of its configuration."""
 _FLOATS = ("auto", "float16", "float32", "float64", "bfloat16")
 
 
@@ -189,7 +183,7 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
 def _check_ours(where: str, settings: dict[str, Any]) -> None:
     """Only what the configuration has: transformers makes an attribute of any other name, and
     reads some of them, such as ``sliding_window`` for its caches."""
-    known = {*DiffTransformerConfig.__dataclass_fields__, *_FIXED, *_OTHER_NAMES}
+    known = {*DiffTransformerConfig.__dataclass_fields__, *_FIXED, *OTHER_NAMES}
     known |= GenerationConfig().to_dict().keys()  # older versions wrote these here; not used
     for name in settings.keys() - known:
         hint = did_you_mean(name, known)

@@ -174,8 +174,8 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
             attention_mask: ``[B, keys]``, non-zero where a token is real; or ``[B or 1, 1, T,
                 keys]``, True where a key is seen or what is added to its score.
             position_ids: int64 ``[B or 1, T]``, from 0; beyond ``max_position_embeddings`` they
-                extrapolate. Restarts mark the documents of packed rows. Default: counted from the
-                cache's length.
+                extrapolate. Without a mask and a cache, restarts mark the documents of packed rows.
+                Default: counted from the cache's length.
             past_key_values: Cache to read and extend.
             inputs_embeds: ``[B, T, hidden_size]`` in place of ``input_ids``.
             use_cache: Make a cache if none is given.
@@ -290,7 +290,8 @@ class DiffTransformerForCausalLM(
             labels: int64 ``[B, T]``, unshifted; -100 is ignored.
             use_cache: Make a cache if none is given.
             logits_to_keep: Last positions to compute logits for, or their indices; 0 for all.
-            **kwargs: As in :meth:`DiffTransformerModel.forward`.
+            **kwargs: As in :meth:`DiffTransformerModel.forward`; beside labels ``shift_labels``
+                ``[B, T]``, each token's successor, and ``num_items_in_batch``.
 
         Returns:
             Logits ``[B, T, vocab_size]``; mean cross-entropy in nats per token. With labels and
@@ -310,7 +311,8 @@ class DiffTransformerForCausalLM(
                 f"DiffTransformer: logits_to_keep must be 0 or more, got {logits_to_keep}."
             )
         if labels is not None:
-            check_ids("labels", labels, below=self.config.vocab_size, ignored=True)
+            for name, ids in (("labels", labels), ("shift_labels", kwargs.get("shift_labels"))):
+                check_ids(name, ids, below=self.config.vocab_size, ignored=True)
             if self.loss_chunk_tokens is not None:
                 return self._loss_in_chunks(outputs, labels, self.loss_chunk_tokens, **kwargs)
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
@@ -333,12 +335,16 @@ class DiffTransformerForCausalLM(
         labels: Tensor,
         chunk_tokens: int,
         num_items_in_batch: Tensor | int | None = None,
+        shift_labels: Tensor | None = None,
         **kwargs: Any,
     ) -> DiffTransformerCausalLMOutput:
         """The loss as ``loss_function`` defines it, without logits."""
-        losses = next_token_losses(outputs.last_hidden_state, self.lm_head, labels, chunk_tokens)
+        losses = next_token_losses(
+            outputs.last_hidden_state, self.lm_head, labels, chunk_tokens, shift_labels
+        )
         if num_items_in_batch is None:
-            num_items_in_batch = (labels[:, 1:] != IGNORED).sum()
+            targets = labels[:, 1:] if shift_labels is None else shift_labels
+            num_items_in_batch = (targets != IGNORED).sum()
         return DiffTransformerCausalLMOutput(
             loss=losses.sum() / num_items_in_batch,
             past_key_values=outputs.past_key_values,

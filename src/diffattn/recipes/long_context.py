@@ -8,6 +8,8 @@ from diffattn.recipes.plan import RunPlan
 from diffattn.training.config import WindowConfig
 
 ROPE_THETA = 640_000.0
+LENGTH = 65_536
+"""Longest context after it, in tokens, and length of its windows."""
 
 
 def long_context(attention_type: str) -> RunPlan:
@@ -30,11 +32,11 @@ def long_context(attention_type: str) -> RunPlan:
     run = main_run("3b", f"long-context-{attention_type}", attention_type)
     main_tokens = run.train.seq_len
     run.model.rope_parameters = {"rope_type": "default", "rope_theta": ROPE_THETA}
-    run.model.max_position_embeddings = 65_536
+    run.model.max_position_embeddings = LENGTH
     train = replace(
         run.train,
         num_steps=358,
-        seq_len=65_536,
+        seq_len=LENGTH,
         micro_batch_sequences=1,
         learning_rate=8e-5,
         final_learning_rate=8e-5 * run.train.final_learning_rate / run.train.learning_rate,

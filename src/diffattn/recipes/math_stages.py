@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from diffattn.recipes.diff_transformer_3b import main_run
-from diffattn.recipes.long_context import ROPE_THETA
+from diffattn.recipes.long_context import LENGTH, ROPE_THETA
 from diffattn.recipes.plan import RunPlan
 
 _STAGES = {  # learning rate, tokens of a step, steps
@@ -18,11 +18,11 @@ def math_stage(stage: int, attention_type: str) -> RunPlan:
 
     Command: ``diffattn train math-1-diff --init-from LONG --out STAGE1 --set data.source=... --set
     data.tokenizer=LONG/model``, where LONG is the finished run of ``long-context-diff``, whose θ is
-    kept; then ``math-2-diff --init-from STAGE1``. Without ``--init-from`` they start from fresh
-    weights. Hardware: GPU nodes; not run by this project. Duration: days. Tokens: 20B at learning
-    rate 8e-5, then 2B at 1e-5 with 1M a step. Expected: Figure 9 of the paper, which starts from
-    its 64K models. Schedule, warm-up and length are not printed: the main run's decay and length, a
-    tenth of the steps.
+    kept, as is its longest context of 65,536; then ``math-2-diff --init-from STAGE1``. Without
+    ``--init-from`` they start from fresh weights. Hardware: GPU nodes; not run by this project.
+    Duration: days. Tokens: 20B at learning rate 8e-5, then 2B at 1e-5 with 1M a step. Expected:
+    Figure 9 of the paper, which starts from its 64K models. Schedule, warm-up and length are not
+    printed: the main run's decay and length, a tenth of the steps.
 
     Source: arXiv:2410.05258v2, mathematical reasoning (two-stage training).
 
@@ -33,6 +33,7 @@ def math_stage(stage: int, attention_type: str) -> RunPlan:
     rate, batch_tokens, num_steps = _STAGES[stage]
     run = main_run("3b", f"math-{stage}-{attention_type}", attention_type)
     run.model.rope_parameters = {"rope_type": "default", "rope_theta": ROPE_THETA}
+    run.model.max_position_embeddings = LENGTH  # of the model it starts from, beyond its windows
     train = replace(
         run.train,
         num_steps=num_steps,

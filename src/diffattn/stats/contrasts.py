@@ -94,20 +94,27 @@ def paired_contrast(
     weights: Sequence[float] | np.ndarray | None = None,
     clusters: Sequence[str] | None = None,
     *,
+    shares: bool,
     level: float = 0.95,
 ) -> Contrast:
     """Mean difference of paired scores, by the method that fits what they are.
 
-    - Independent zeros and ones of one weight: McNemar's exact test and Tango's interval, which is
-      widened to 0 where the test does not reject, so that they agree at any number of items.
-    - Other scores from 0 to 1: :func:`clustered_shares`.
-    - Scores without bounds, such as losses: Student's t over clusters, test and interval.
+    What they are is told, not read off the values: losses that all lie below 1 are losses still,
+    and a pair won by 1 is nothing that could have been among them.
+
+    - Shares that are independent zeros and ones of one weight: McNemar's exact test and Tango's
+      interval, which is widened to 0 where the test does not reject, so that they agree at any
+      number of items.
+    - Other shares: :func:`clustered_shares`.
+    - Everything else, such as losses, and what was to be a share and leaves 0 to 1: Student's t
+      over clusters, test and interval.
 
     Args:
         values: ``[n]``, finite, n >= 1: of the model.
         baseline: ``[n]``: of the baseline, on the same items.
         weights: ``[n]``, above 0: what an item counts in the mean. Default: 1 each.
         clusters: Name of each item's cluster. Default: every item is its own.
+        shares: Whether the scores lie between 0 and 1 by what they are.
         level: Coverage, in (0, 1). Default 0.95.
 
     Raises:
@@ -122,7 +129,7 @@ def paired_contrast(
         )
     plain = cluster_ratio(w * (x - b), w, clusters, level=level)  # checks what is left to check
     both = np.concatenate([x, b])
-    if not ((both >= 0) & (both <= 1)).all():
+    if not shares or not ((both >= 0) & (both <= 1)).all():
         return _unbounded(plain, w * (x - b), w, clusters)
     alone = clusters is None or len(set(clusters)) == x.size
     if alone and len(set(w)) == 1 and set(np.unique(both)) <= {0.0, 1.0}:

@@ -38,11 +38,14 @@ class CheckpointCallback(TrainerCallback):
     Args:
         folder: Where the checkpoints lie.
         engine: How often they are written, and which are kept.
+        back_every: Steps between those to which a run may go back. Each is written, and kept while
+            the run may need it, whatever ``engine`` says. Default: the run never goes back.
     """
 
-    def __init__(self, folder: Path, engine: EngineConfig) -> None:
+    def __init__(self, folder: Path, engine: EngineConfig, back_every: int | None = None) -> None:
         self.folder = folder
         self.engine = engine
+        self.back_every = back_every
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Copy what a killed process had not."""
@@ -51,14 +54,22 @@ class CheckpointCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """At other steps than the evaluations, if that is wanted; always after the last step."""
         if self.engine.save_every is not None and state.global_step < state.max_steps:
-            control.should_save = state.global_step % self.engine.save_every == 0
+            every = (self.engine.save_every, self.back_every)
+            control.should_save = any(n and state.global_step % n == 0 for n in every)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Copy those that stay, and remove older ones."""
         self._keep(state)
         if state.is_world_process_zero:
+            needed = self._ways_back(state.global_step)
             for path in _checkpoints(self.folder)[: -self.engine.keep_checkpoints]:
-                shutil.rmtree(path, ignore_errors=True)
+                if checkpoint_step(path) not in needed:
+                    shutil.rmtree(path, ignore_errors=True)
+
+    def _ways_back(self, step: int) -> set[int]:
+        """Where a fault of the next step goes back to, and one of this step that is told later."""
+        every = self.back_every
+        return set() if every is None else {step // every * every, (step - 1) // every * every}
 
     def _keep(self, state: Any) -> None:
         every = self.engine.keep_every

@@ -29,7 +29,8 @@ class EngineConfig:
     """Tokens whose logits are in memory at once; the backward pass computes them again. Default:
     those of the whole micro batch."""
     save_every: int | None = None
-    """Steps between checkpoints. Default: one at every evaluation."""
+    """Steps between checkpoints. Default: one at every evaluation. A run whose guard may go back to
+    an evaluation writes that one besides, and keeps it as long as it may."""
     keep_checkpoints: int = 2
     """Newest checkpoints that are kept until the run ends."""
     keep_every: int | None = None

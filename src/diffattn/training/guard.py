@@ -33,3 +33,8 @@ class GuardConfig:
     def judges_batches(self) -> bool:
         """Whether every step is looked at before its update."""
         return self.not_finite != "stop" or self.spike != "ignore"
+
+    @property
+    def rolls_back(self) -> bool:
+        """Whether a run may go back to an earlier evaluation."""
+        return "roll_back" in (self.not_finite, self.spike)

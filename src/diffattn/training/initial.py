@@ -53,7 +53,7 @@ def initial_weights(
     theirs = DiffTransformerConfig.from_pretrained(place)
     for key in (*model.settings(), *OPTIONS):
         value, must = getattr(model, key), getattr(theirs, key)
-        if key not in _FREE and value != must:
+        if key not in _FREE and _meaning(model, key) != _meaning(theirs, key):
             raise ConfigError(
                 f"train: model.{key} must be {must!r} to start from the weights in "
                 f"{folder}, got {value!r}."
@@ -65,6 +65,15 @@ def initial_weights(
     if len(hashes) > 1:
         weights = hashlib.sha256("\n".join(hashes).encode()).hexdigest()
     return InitConfig(folder=str(folder), weights=weights)
+
+
+def _meaning(model: DiffTransformerConfig, key: str) -> Any:
+    """A setting with its default spelled out."""
+    if key == "head_norm":
+        return model.uses_head_norm
+    if key == "lambda_init" and model.attention.lambda_vectors:
+        return [model.layer_lambda_init(i) for i in range(model.num_hidden_layers)]
+    return getattr(model, key)
 
 
 def initial_config(folder: Path) -> DiffTransformerConfig:

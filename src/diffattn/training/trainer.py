@@ -217,7 +217,8 @@ def _train(
     arguments = training_arguments(
         config.train, folder / "checkpoints", fresh=checkpoint is None, engine=config.engine
     )
-    checkpoints = CheckpointCallback(folder / "checkpoints", config.engine)
+    back_every = config.train.evaluate_every if config.guard.rolls_back else None
+    checkpoints = CheckpointCallback(folder / "checkpoints", config.engine, back_every)
     with tracked_in(folder, config.engine):
         trainer = OrderedTrainer(
             model=model,

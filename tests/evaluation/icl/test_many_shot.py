@@ -67,6 +67,7 @@ def test_metrics_and_curve(models, files, tmp_path):
         assert found['{"shots_from": 10}'].value == pytest.approx(sum(late) / len(late))
         assert all((m.n, m.method) == (8, "Wilson") for m in each)
         assert found["{}"].headline == (name == "accuracy_greedy_trie")
+    assert {row["labels"] for row in rows} == {6}
     answers = [row["expected"] for row in rows]
     often = result.tables["most_frequent_answer"]
     assert often["share"] == max(map(answers.count, answers)) / len(answers)

@@ -94,6 +94,9 @@ def test_verdicts_become_results_and_are_compared(folder):
     variant = "hallucination.judged-me-judge"
     assert EvalResult.read(folder / "diff" / variant) == results[1]
     (one,) = [d for d in compare_folder(folder).differences if d.variant == variant]
+    assert (one.score, one.primary, one.higher_is_better) == ("accuracy", True, True)
+    assert one.p_holm is not None
+    assert one.verdict == "inconclusive"
     assert (one.score, one.n, one.test) == ("accuracy", 6, "McNemar, exact")
     assert one.difference == pytest.approx(2 / 6)
     rows = read_jsonl(folder / "diff" / variant / "items.jsonl")

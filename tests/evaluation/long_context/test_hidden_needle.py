@@ -5,9 +5,11 @@ import re
 import pytest
 
 from diffattn.errors import ConfigError
+from diffattn.evaluation.compare import compare_answers
 from diffattn.evaluation.long_context.haystack import read_haystack_words
 from diffattn.evaluation.long_context.hidden_needle import HiddenNeedleSearch, names
 from diffattn.evaluation.long_context.hidden_needle_texts import KINDS, NAMES, NEEDLES
+from diffattn.evaluation.pairing import Answers
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.runner import evaluate
 from diffattn.inference.prompting import Completion
@@ -112,6 +114,24 @@ def finding(model, knows):
         return found
 
     return ScriptedModel(model, complete=write)
+
+
+def test_one_fact_more_of_ten_shows_nothing(build, haystack, tmp_path):
+    """A model that knows a fact finds it at every length and depth: needles are what is drawn."""
+    protocol = HiddenNeedleSearch(lengths=(250, 500), depths=2, needles=10, haystack=haystack)
+    sides = {}
+    for label, known in (("a", 4), ("b", 5)):
+        asked = [needle.question(kind) for needle in NEEDLES[:known] for kind in KINDS]
+        model = finding(build(), lambda _, text, asked=asked: any(one in text for one in asked))
+        part, out = Part(variant="hidden_needle", protocol=protocol), tmp_path / label
+        result = evaluate(model, part, out)
+        result.model["label"] = label
+        sides[label] = Answers.of(label, result, result.read_items(out))
+    found = compare_answers({"hidden_needle": sides}, list(sides), ["hidden_needle"], {})
+    (whole,) = [one for one in found.differences if one.primary and not one.where]
+    assert (whole.difference, whole.num_items, whole.n) == (pytest.approx(0.1), 80, 10)
+    assert whole.p_value > 0.2
+    assert whole.low < 0 < whole.high
 
 
 def test_the_effective_length_keeps_its_share_of_the_base(build, haystack, tmp_path):

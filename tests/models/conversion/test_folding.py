@@ -52,6 +52,15 @@ def test_lambda_stays_float32_and_the_original_as_it_was():
     assert all(torch.equal(shared.state_dict()[name], value) for name, value in before.items())
 
 
+def test_it_stops_and_samples_as_the_original():
+    shared = model()
+    shared.generation_config.update(eos_token_id=[7], temperature=0.3, do_sample=True)
+    folded = fold_shared(shared)
+    assert folded.generation_config.to_dict() == shared.generation_config.to_dict()
+    folded.generation_config.eos_token_id.append(8)
+    assert shared.generation_config.eos_token_id == [7]
+
+
 def test_other_types_are_refused():
     with pytest.raises(ConfigError, match="must be of Shared DIFF, got 'diff'"):
         fold_shared(model("diff"))

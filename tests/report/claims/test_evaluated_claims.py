@@ -1,15 +1,16 @@
 """The claims beside one evaluation: all that its protocols are about, judged by seeds."""
 
+from diffattn.evaluation.quantized_logits import QuantizedLogits
 from diffattn.records.evaluations import EvalResult, Metric
 from diffattn.report.claims.catalog import CLAIMS
 from diffattn.report.claims.evaluated import PROTOCOLS, evaluation_claims, published_values
 from diffattn.report.claims.records import EVALUATIONS
 
 
-def result(label, kind, value):
-    metric = Metric(name="recall", value=value, n=9, headline=True)
+def result(label, kind, value, protocol="needle", **of_metric):
+    metric = Metric(**{"name": "recall", "value": value, "n": 9, "headline": True} | of_metric)
     return EvalResult(
-        protocol="needle", version=1, source="", variant="needle", choices={}, metrics=[metric],
+        protocol=protocol, version=1, source="", variant=protocol, choices={}, metrics=[metric],
         model={"label": label, "attention_type": kind}, parameters={}, tables={}, num_items=9,
         num_failed=0, items={},
     )  # fmt: skip
@@ -37,6 +38,23 @@ def test_seeds_are_judged_and_one_pair_is_not():
     pair = [result("a", "softmax", 0.5), result("b", "diff", 0.8)]
     assert verdict(pair).startswith("inconclusive: one seed, as the models are not called")
     assert verdict(pair[:1]).startswith("not run: it needs models with softmax and with DIFF V1")
+
+
+def test_the_claim_about_rounded_logits_finds_its_metric():
+    """Under the name that a record of Fig. 8 has it."""
+    protocol = QuantizedLogits()
+    names = [f"{protocol.settings['tasks'][0]} acc_norm", "hellaswag acc", "text loss"]
+    seeds = [
+        result(
+            f"{kind}-seed{seed}", kind, value + 0.001 * seed * (kind == "diff"),
+            "quantized_logits", name=f"change of {name}", headline=False, where={"bits": 4},
+        )
+        for name, shift in zip(names, (0.0, 5.0, 9.0), strict=True)
+        for kind, value in (("softmax", -0.3 + shift), ("diff", -0.1))
+        for seed in range(3)
+    ]  # fmt: skip
+    assert verdict(seeds[:6]) == verdict(seeds) == "agrees"
+    assert verdict(seeds[6:]) != "agrees"
 
 
 def test_protocols_without_a_claim_have_no_table():

@@ -89,6 +89,21 @@ def test_rolling_back_leaves_out_what_led_there(guarded, stopped, bad_batches, d
     assert_same_files(tmp_path / "again", tmp_path / "whole", SAME)
 
 
+@pytest.mark.parametrize("save_every", [1, 3], ids=["many between", "none at evaluations"])
+def test_rolling_back_finds_the_evaluation_it_goes_to(
+    save_every, guarded, bad_batches, data, tmp_path
+):
+    """However often checkpoints are written; steps 1 to 4 are not done again."""
+    engine = {"save_every": save_every, "keep_checkpoints": 1}
+    config = guarded(guard={"not_finite": "roll_back"}, engine=engine, num_steps=8)
+    bad_batches(config, {8: broken})
+    steps = []
+    train(config, data, tmp_path, on_progress=lambda step, loss: steps.append(step))
+    (row,) = read_jsonl(tmp_path / "guard.jsonl")
+    assert (row["first"], row["last"]) == (5, 8)
+    assert steps == [1, 2, 3, 4, 5, 6, 7, 5, 6, 7, 8]
+
+
 @pytest.mark.scheduled
 def test_weights_that_are_no_numbers_are_undone(guarded, bad_batches, data, tmp_path):
     """The update of step 6 is of a finite gradient; that of no later step would be."""

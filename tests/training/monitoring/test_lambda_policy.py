@@ -46,6 +46,20 @@ def test_clipping_moves_one_vector_along_its_partner(lam, edge, seed):
     assert abs(float(cosine)) == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.parametrize(("lambda_init", "edge"), [(2.5, 1.0), (1.5, 1.0), (-3.0, 0.0)])
+def test_clipping_moves_the_other_vector_where_one_cannot_reach_the_edge(lambda_init, edge):
+    layer = DiffAttention(32, 2, 16, lambda_init=lambda_init)
+    with torch.no_grad():
+        for name in LAMBDA_NAMES:
+            getattr(layer, name).fill_(0.3 if name in ("lambda_q1", "lambda_k1") else 0.1)
+        (layer.lambda_q2 if edge else layer.lambda_q1).mul_(-5)
+    before = {name: getattr(layer, name).detach().clone() for name in LAMBDA_NAMES}
+    clip_lambda(layer)
+    assert layer.lam().item() == pytest.approx(edge, abs=TOLERANCE)
+    moved = [name for name in LAMBDA_NAMES if not getattr(layer, name).equal(before[name])]
+    assert moved == ["lambda_q2" if edge else "lambda_q1"]
+
+
 def test_vectors_are_drawn_as_for_a_new_layer():
     wide = DiffAttention(32, 2, 4096)
     draw_lambda_vectors(wide, torch.Generator().manual_seed(3))

@@ -96,6 +96,11 @@ class ManyShot(Protocol):
         ]
         return split_long_batches(items, 50)
 
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The examples."""
+        task = self._ready(model).task
+        return task.train, task.test
+
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Both predictions of every item, all labels in one pass."""
         ready = self._ready(model)
@@ -177,6 +182,7 @@ def _row(trie: LabelTrie, example: Example, reading: LabelReading) -> dict[str, 
     return {
         "text": example.text,
         "expected": example.label,
+        "labels": len(trie.labels),
         "greedy_trie": trie.labels[reading.greedy],
         "loglik": trie.labels[reading.likeliest],
         "scores": {

@@ -94,6 +94,11 @@ class OrderRobustness(Protocol):
         ]
         return split_long_batches(items, 50)
 
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The examples."""
+        task = self._ready(model).task
+        return task.train, task.test
+
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Both predictions of every item after one order."""
         ready = self._ready(model)

@@ -104,6 +104,10 @@ class RemappedLabels(Protocol):
             for i in ready.test
         ]
 
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The examples."""
+        return self._ready(model).data
+
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """The prompt is read once, for free decoding and for the numbers."""
         ready = self._ready(model)

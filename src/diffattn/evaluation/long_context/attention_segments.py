@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.evaluation.long_context.haystack import encode_within
+from diffattn.evaluation.long_context.haystack import corpus_text, encode_within
 from diffattn.evaluation.long_context.lengths import require_grid
 from diffattn.evaluation.long_context.magic_numbers import (
     CITIES,
@@ -100,6 +100,10 @@ class AttentionSegments(Protocol):
             ]
             for sample in range(self.samples)
         ]
+
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The haystack."""
+        return corpus_text(self.haystack, self.text_field)
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Read each prompt up to its last token, then look at that token's attention."""

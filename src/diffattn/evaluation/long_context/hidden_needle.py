@@ -124,7 +124,7 @@ class HiddenNeedleSearch(Protocol):
                 Item(
                     id=f"{length}-{number}-{step}-{kind}",
                     payload=(length, number, step, kind, longest),
-                    cluster=f"{length}-{number}-{step}",
+                    cluster=str(number),  # a fact that is known is known in every text
                 )
                 for kind in KINDS
             ]
@@ -132,6 +132,11 @@ class HiddenNeedleSearch(Protocol):
             for number in range(self.needles)
             for step in range(self.depths)
         ]
+
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The haystack, as far as the longest length reads it."""
+        longest = items[0].payload[-1]
+        return read_haystack_words(self.haystack, longest, self.text_field).sha256
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Ask all questions about one text."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diffattn.errors import ConfigError
+from diffattn.evaluation.long_context.haystack import corpus_text
 from diffattn.evaluation.long_context.lengths import require_grid
 from diffattn.evaluation.long_context.magic_numbers import (
     CITIES,
@@ -110,6 +111,10 @@ class Needle(Protocol):
             for n, r in self.tasks
             for sample in range(self.samples)
         ]
+
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The haystack."""
+        return corpus_text(self.haystack, self.text_field)
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Read each prompt once; generate, and score the forced answers."""

@@ -111,6 +111,10 @@ class SingleNeedle(Protocol):
             for sample in range(self.samples)
         ]
 
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The haystack."""
+        return corpus_text(self.haystack, self.text_field)
+
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Read each prompt once; generate, and score the phrase."""
         length, sample, _ = items[0].payload

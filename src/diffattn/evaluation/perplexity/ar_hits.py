@@ -123,6 +123,11 @@ class ArHits(Protocol):
         ]
         return split_long_batches([items], 8)
 
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """What was counted in the training tokens."""
+        counts: Mapping[int, NgramCounts] = items[0].payload.counts
+        return {n: (of.keys, of.counts) for n, of in counts.items()}
+
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Losses summed over the slices of each sequence."""
         given = model.start()

@@ -1,5 +1,7 @@
 """A Shared DIFF model as the V1 model that computes the same."""
 
+from copy import deepcopy
+
 import torch
 
 from diffattn.errors import ConfigError
@@ -18,7 +20,8 @@ def fold_shared(model: DiffTransformerForCausalLM) -> DiffTransformerForCausalLM
         model: Shared DIFF model; left as it is.
 
     Returns:
-        A new model on the same device, in the same dtypes; it shares no memory with ``model``.
+        A new model on the same device, in the same dtypes, that generates by the same settings; it
+        shares no memory with ``model``.
 
     Raises:
         ConfigError: Another attention type.
@@ -38,4 +41,5 @@ def fold_shared(model: DiffTransformerForCausalLM) -> DiffTransformerForCausalLM
         state |= {f"model.layers.{index}.self_attn.{name}": of_layer[name] for name in of_layer}
     folded = DiffTransformerForCausalLM(config).to(model.device, model.dtype)
     folded.load_state_dict(state)
+    folded.generation_config = deepcopy(model.generation_config)  # where it stops, how it samples
     return folded.train(model.training)

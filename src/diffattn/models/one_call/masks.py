@@ -147,9 +147,7 @@ def _check_score_mask(mask: Tensor, batch: int, num_queries: int, num_keys: int)
 
 
 def _document_borders(position_ids: Tensor, batch: int) -> Tensor | None:
-    """Borders of the documents of all rows, or ``None`` if no position restarts."""
-    if torch.compiler.is_compiling():
-        return None  # depends on the values: compiled callers pass cu_seq_lens_q
+    """Borders of the documents of all rows, or ``None`` if no position is seen to restart."""
     starts = position_ids[:, 1:] - position_ids[:, :-1] != 1
     may_look = _may_look(starts)  # waits for the device once a pass
     if may_look and not starts.any():

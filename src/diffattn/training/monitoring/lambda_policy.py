@@ -76,19 +76,22 @@ def clip_lambda(layer: Any) -> None:
 
     Above 1 that is :math:`\lambda_{q1}`, so that :math:`e^{\lambda_{q1} \cdot \lambda_{k1}}
     = 1 - \lambda_\mathrm{init} + e^{\lambda_{q2} \cdot \lambda_{k2}}`; below 0 it is
-    :math:`\lambda_{q2}`. The change is along its partner.
+    :math:`\lambda_{q2}`. Where the right side is not above 0, as a λ_init outside [0, 1] can make
+    it, it is the other vector. The change is along its partner.
 
     Args:
         layer: With λ vectors.
     """
     vectors = layer.lambda_bias
     q1, k1, q2, k2 = (getattr(vectors, name).double() for name in LAMBDA_NAMES)
-    if float(layer.lam()) > 1:
-        wanted = math.log(1 - layer.lambda_init + float((q2 @ k2).exp()))
-        vectors.lambda_q1 += _along(q1, k1, wanted)
+    above = float(layer.lam()) > 1
+    missing = float(above) - layer.lambda_init
+    first = float((q2 @ k2).exp()) + missing  # what either exponential must be at the edge;
+    second = float((q1 @ k1).exp()) - missing  # one of the two is above 0
+    if first > 0 if above else second <= 0:
+        vectors.lambda_q1 += _along(q1, k1, math.log(first))
     else:
-        wanted = math.log(layer.lambda_init + float((q1 @ k1).exp()))
-        vectors.lambda_q2 += _along(q2, k2, wanted)
+        vectors.lambda_q2 += _along(q2, k2, math.log(second))
 
 
 @torch.no_grad()

@@ -201,6 +201,13 @@ class BabiLong(Protocol):
             _BATCH,
         )
 
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The haystack, as far as the longest length reads it."""
+        longest = items[0].payload[-1]
+        if not longest:  # facts alone
+            return None
+        return read_haystack_words(self.haystack, longest, self.text_field).sha256
+
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Complete the answers greedily, and score them as upstream does."""
         asked = [self._sample(model, *item.payload) for item in items]

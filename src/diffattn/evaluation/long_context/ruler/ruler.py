@@ -151,6 +151,10 @@ class Ruler(Protocol):
                 )
         return split_long_batches(list(batches.values()), _BATCH)
 
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The haystack, words, keys and questions, as far as the longest length reads them."""
+        return self._material(items[0].payload[-1])
+
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Complete the answers greedily; see whether the references occur."""
         material = self._material(items[0].payload[3])
