@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from diffattn.evaluation.perplexity.documents import first_windows
-from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, used_of
 from diffattn.inference.language_model import LanguageModel
 from diffattn.probes.layer_reader import (
     AttentionInputs,
@@ -137,9 +137,11 @@ class Outliers(Protocol):
             texts |= {int(token): text for token, text in row["texts"].items()}
         scale = common_scale([scale for row in rows for scale in row["scales"]])
         table = outlier_summary(groups, scale, lambda token: texts.get(token, str(token)))
+        num_tokens = sum(row["tokens"] for row in rows)
+        used = used_of("windows", self.num_windows, num_tokens // self.window_tokens)
         return Summary(
-            metrics=_metrics(table, sum(row["tokens"] for row in rows)),
-            tables={"outliers": table, "layers": _layers(rows)},
+            metrics=_metrics(table, num_tokens),
+            tables={"outliers": table, "layers": _layers(rows)} | used,
         )
 
 

@@ -189,6 +189,30 @@ class Part:
     protocol: Protocol
 
 
+def used_of(unit: str, wanted: int | None, used: int) -> dict[str, Any]:
+    """The table ``used`` of a summary: a corpus may hold fewer texts than are wanted.
+
+    A run says so where there are fewer.
+
+    Args:
+        unit: What is counted, in the plural.
+        wanted: The setting. ``None``: all that there are.
+        used: How many were scored.
+    """
+    return {"used": {"unit": unit, "wanted": wanted, "used": used}}
+
+
+def shortfall(tables: Mapping[str, Any]) -> str | None:
+    """One line where :func:`used_of` counts fewer than were wanted, else ``None``."""
+    used = tables.get("used")
+    if used is None or used["wanted"] is None or used["used"] >= used["wanted"]:
+        return None
+    return (
+        f"{used['used']} {used['unit']} are used where {used['wanted']} were wanted: the texts "
+        "hold no more that are long enough."
+    )
+
+
 _BEGINS, _ENDS = 400, 1_200
 """Characters of a prompt that a row keeps: questions stand at the end."""
 

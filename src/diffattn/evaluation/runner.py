@@ -8,7 +8,7 @@ from typing import Any
 
 from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.evaluation.pairing import text_hash
-from diffattn.evaluation.protocol import Item, Part, Protocol, Summary
+from diffattn.evaluation.protocol import Item, Part, Protocol, Summary, shortfall
 from diffattn.evaluation.read_data import DATA, claim_data, data_digest, recorded_data
 from diffattn.evaluation.selection import ALL, Selection
 from diffattn.evaluation.shards import rows_of_shards
@@ -57,7 +57,7 @@ def evaluate(
         wait: Whether to wait for another process that works in ``folder``.
         on_progress: Given the items done and in all.
         on_message: Given one line for a damaged result or row of ``items.jsonl``: what is missing
-            is asked again.
+            is asked again; and one where there are fewer texts than are wanted.
 
     Raises:
         ConfigError: The protocol cannot be run on this model or data; see its ``batches``.
@@ -112,6 +112,9 @@ def evaluate(
             selection=selection.recorded(),
         )
         result.write(folder)
+        fewer = shortfall(summary.tables)
+        if fewer and not selection.recorded() and not result.num_failed:
+            on_message(fewer)
     return result
 
 

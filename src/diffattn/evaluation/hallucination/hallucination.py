@@ -20,7 +20,7 @@ from diffattn.evaluation.hallucination.source_overlap import (
 from diffattn.evaluation.hallucination.tasks import TASKS, Task
 from diffattn.evaluation.hallucination.truncation import cut
 from diffattn.evaluation.metrics import metric
-from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, used_of
 from diffattn.inference.decoding import Generation
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
@@ -160,7 +160,10 @@ class Hallucination(Protocol):
             "cut documents": sum(sum(row["read"]) < len(row["document"]) for row in rows),
             "finished": dict(Counter(row["finished"] for row in rows)),
         }
-        return Summary(metrics=metrics, tables={"counts": counts, "lookback": _mean_ratios(rows)})
+        tables = {"counts": counts, "lookback": _mean_ratios(rows)}
+        return Summary(
+            metrics=metrics, tables=tables | used_of("examples", self.samples, len(rows))
+        )
 
     def _limits(self) -> tuple[int, int]:
         """Tokens of the prompt and of the output."""

@@ -9,7 +9,14 @@ import numpy as np
 from diffattn.errors import ConfigError
 from diffattn.evaluation.metrics import loss_metric
 from diffattn.evaluation.perplexity.documents import long_texts, text_bytes
-from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_long_batches
+from diffattn.evaluation.protocol import (
+    Item,
+    Protocol,
+    Summary,
+    prompt_facts,
+    split_long_batches,
+    used_of,
+)
 from diffattn.inference.language_model import LanguageModel
 from diffattn.stats.clusters import cluster_mean, cluster_ratio
 from diffattn.stats.intervals import Interval
@@ -121,6 +128,7 @@ class NllByPosition(Protocol):
             },
             "power_law": self._power_law(curves, clusters),
             "documents": sorted(set(clusters)),
+            **used_of("documents", self.documents, len(set(clusters))),
         }  # fmt: skip
         return Summary(metrics=metrics, tables=tables)
 

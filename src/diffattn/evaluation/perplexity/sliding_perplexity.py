@@ -7,7 +7,7 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.evaluation.metrics import loss_metric, perplexity_metric
 from diffattn.evaluation.perplexity.documents import long_texts
-from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
+from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts, used_of
 from diffattn.inference.language_model import LanguageModel
 from diffattn.stats.clusters import cluster_mean
 
@@ -101,6 +101,6 @@ class SlidingPerplexity(Protocol):
                 perplexity_metric("sliding_perplexity", interval, where),
                 loss_metric("nll", interval, where),
             ]
-        return Summary(
-            metrics=metrics, tables={"documents": sorted({row["cluster"] for row in rows})}
-        )
+        documents = sorted({row["cluster"] for row in rows})
+        used = used_of("documents", self.documents, len(documents))
+        return Summary(metrics=metrics, tables={"documents": documents} | used)
