@@ -27,7 +27,7 @@ from diffattn.report.claims.tables import claims_document, claims_table, committ
 from diffattn.report.claims.verdicts import VERDICTS, judged_claims
 from diffattn.stats.paired import paired_t_test
 from record_files import write_record
-from report.made_up_scaling import scaling
+from report.scaling_claims import scaling
 
 ROOT = Path(__file__).parents[3]
 BY_ID = {claim.id: claim for claim in CLAIMS}

@@ -9,7 +9,7 @@ from diffattn.report.claims.catalog import CLAIMS
 from diffattn.report.claims.from_studies import scaling_ratio
 from diffattn.report.claims.records import ClaimRecords
 from diffattn.report.claims.verdicts import judged_claims
-from report.made_up_scaling import scaling
+from report.scaling_claims import scaling
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
 
