@@ -123,8 +123,13 @@ class _ScalingFit(TypedDict):
     parameters: dict[str, Any]
 
 
+class _ScalingPoint(TypedDict):
+    loss: _Values
+    """One per seed."""
+
+
 class _ScalingType(TypedDict):
-    points: Annotated[list[dict[str, Any]], AtLeast(1)]
+    points: Annotated[list[_ScalingPoint], AtLeast(1)]
     fit: _ScalingFit
 
 
