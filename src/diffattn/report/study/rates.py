@@ -99,7 +99,7 @@ def _trace(name: str, entry: dict[str, Any], key: str) -> dict[str, Any] | None:
     )
     if not tries:
         return None
-    decides = key == "whole" or not entry.get("whole")
+    decides = _decides(entry, key)
     chosen = [decides and rate == entry["best"] for rate, _, _ in tries]
     color = type_color(name)
     return {
@@ -119,6 +119,11 @@ def _trace(name: str, entry: dict[str, Any], key: str) -> dict[str, Any] | None:
         "text": [run for _, _, run in tries],
         "hovertemplate": ["%{text}", "rate %{x}: %{y:.4f}"],
     }
+
+
+def _decides(entry: dict[str, Any], key: str) -> bool:
+    """Whether the rate was chosen by these runs: by those of all steps where there are any."""
+    return key == "whole" or not entry.get("whole")
 
 
 def _views(study: TextStudy, traces: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -144,7 +149,7 @@ def _table(swept: dict[str, dict[str, Any]]) -> Table:
             by_rate = {one["learning_rate"]: one for one in entry.get(key, ())}
             if not by_rate:
                 continue
-            decides = key == "whole" or not entry.get("whole")
+            decides = _decides(entry, key)
             cells = [type_cell(name), word_cell("all" if key == "whole" else "sweep")]
             for rate in rates:
                 one = by_rate.get(rate)
