@@ -1,5 +1,7 @@
 """The launch table is whole, and every kernel of the package is among the compile cases."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -95,6 +97,16 @@ def test_a_tuner_would_try_every_seed(capability, launch):
 
 
 @pytest.mark.parametrize("capability", configs.CAPABILITIES)
+def test_padded_rows_take_the_tiles_of_the_kernel_unless_they_have_their_own(capability):
+    for head_dim, kernel in product((32, 64, 96, 128), ("bwd", "dkv", "dq")):
+        widths = (head_dim, 2 * head_dim, capability)
+        tile = configs.seed(kernel, *widths)
+        own = kernel == "bwd" and head_dim > 64 and capability in configs.SMALL_SHARED
+        padded = configs.LaunchConfig(32, 16, 4, 2) if own else tile
+        assert configs.seed(kernel, *widths, padding=True) == padded
+
+
+@pytest.mark.parametrize("capability", configs.CAPABILITIES)
 def test_every_line_has_a_tile_per_column(capability):
     lengths = {len(tiles) for tiles in configs.table_row(capability).values()}
     assert lengths == {configs.NUM_COLUMNS}
@@ -107,7 +119,8 @@ def test_every_line_has_a_tile_per_column(capability):
 
 def test_a_tuner_has_candidates_for_every_launch():
     """Also for ``dkq``, which no chip needs by count: a device may find it faster."""
-    of_table = {launch for row in configs.CAPABILITIES for launch in configs.table_row(row)}
+    lines = {line for row in configs.CAPABILITIES for line in configs.table_row(row)}
+    of_table = {line.removesuffix("_padding") for line in lines}
     assert of_table | {"dkq"} == set(configs.CANDIDATES)
 
 

@@ -139,7 +139,8 @@ def aot_case(
     if shared_keys is None:
         shared_keys = value_dim == head_dim
     row = capability_row(*divmod(capability, 10))
-    config = config or seed(launch, head_dim, value_dim, row, shared_keys)
+    padding = flags.get("PADDING", False)
+    config = config or seed(launch, head_dim, value_dim, row, shared_keys, padding)
     if config is None:
         return None
     given = {

@@ -218,7 +218,8 @@ def backward(
             **options,
         )  # fmt: skip
 
-    configs = backward_configs("", q, value_dim, shared_keys=k.ndim == 4)
+    padding = mask.padding is not None
+    configs = backward_configs("", q, value_dim, shared_keys=k.ndim == 4, padding=padding)
     gradients = gradients_by_keys(go_by_keys, configs, q, k, v)
     if "dq" in configs:
         config, dq = configs["dq"], torch.empty(q.shape, dtype=q.dtype, device=q.device)

@@ -44,9 +44,10 @@ class LaunchConfig:
 # Per capability and launch the fields of LaunchConfig: of V1 (Dv = 2 D) for head_dim up to 32, 64,
 # 96 and 128, then of V2 (Dv = D) likewise. ``None``: the launch does not fit the registers, and the
 # next of ``FORWARD_FORMS`` or ``BACKWARD_FORMS`` takes its place. Softmax attention has bwd for the
-# widths it is compared at. The compile gate (docs/records/compile_gate.md) shows what rows cost; it
-# does not see that dQ is added to memory once per block of keys, so that few keys (V1, d 128) may
-# cost more than the products that one kernel saves. A GPU decides.
+# widths it is compared at. A line NAME_padding holds the tiles of padded rows, whose mask takes
+# registers too; ``None``: those of NAME. The compile gate (docs/records/compile_gate.md) shows what
+# rows cost; it does not see that dQ is added to memory once per block of keys, so that few keys
+# (V1, d 128) may cost more than the products that one kernel saves. A GPU decides.
 _Tile = tuple[int, int, int, int]
 _SEEDS: dict[int, dict[str, tuple[_Tile | None, ...]]] = {
     80: {
@@ -74,6 +75,8 @@ _SEEDS: dict[int, dict[str, tuple[_Tile | None, ...]]] = {
                 (32, 128, 8, 2), (32, 128, 8, 2), (16, 128, 8, 2), (16, 128, 8, 2)),
         "bwd": ((32, 32, 2, 2), (32, 32, 4, 2), (32, 32, 4, 2), (32, 32, 4, 2),
                 (64, 64, 4, 2), (32, 128, 8, 2), (16, 128, 8, 2), (16, 128, 8, 2)),
+        "bwd_padding": (None, None, (32, 16, 4, 2), (32, 16, 4, 2),
+                        None, None, None, None),
         "dq": ((128, 32, 8, 2), (128, 32, 8, 2), (16, 64, 4, 2), (16, 64, 4, 2),
                (128, 32, 8, 2), (128, 32, 8, 2), (32, 64, 8, 2), (32, 64, 8, 2)),
         "softmax_fwd": ((128, 64, 8, 2), (128, 64, 8, 2), (64, 64, 8, 2), (64, 64, 8, 2),
@@ -225,7 +228,7 @@ def device_row(device: torch.device) -> int | None:
 
 
 def launch_config(
-    launch: str, q: Tensor, value_dim: int, *, shared_keys: bool = False
+    launch: str, q: Tensor, value_dim: int, *, shared_keys: bool = False, padding: bool = False
 ) -> LaunchConfig | None:
     """Tile sizes, warps and stages of one launch; ``None`` if it does not fit the device.
 
@@ -235,6 +238,7 @@ def launch_config(
         q: The queries: their dtype, last axis and device decide.
         value_dim: Dv.
         shared_keys: Whether both maps read the same keys. What fits keys of their own fits these.
+        padding: Whether keys may be padding.
     """
     if launch in _IN_PLACE:
         return _IN_PLACE[launch]
@@ -243,7 +247,7 @@ def launch_config(
         return _INTERPRETED
     if q.dtype == torch.float32:
         return _FLOAT32
-    return seed(launch, q.shape[-1], value_dim, row, shared_keys)
+    return seed(launch, q.shape[-1], value_dim, row, shared_keys, padding)
 
 
 @contextmanager
@@ -296,7 +300,7 @@ def forward_configs(
 
 
 def backward_configs(
-    op: str, q: Tensor, value_dim: int, *, shared_keys: bool = False
+    op: str, q: Tensor, value_dim: int, *, shared_keys: bool = False, padding: bool = False
 ) -> dict[str, LaunchConfig]:
     """The launches of a backward pass by name: the one place that chooses its form.
 
@@ -309,15 +313,16 @@ def backward_configs(
         q: The queries: their dtype, last axis and device decide.
         value_dim: Dv.
         shared_keys: Whether both maps read the same keys.
+        padding: Whether keys may be padding.
 
     Returns:
         Tile sizes, warps and stages of each launch, in the order of the launches.
     """
-    return choose(
-        BACKWARD_FORMS,
-        lambda x: launch_config(op + x, q, value_dim, shared_keys=shared_keys),
-        adds_in_order(q),
-    )
+
+    def row_of(launch: str) -> LaunchConfig | None:
+        return launch_config(op + launch, q, value_dim, shared_keys=shared_keys, padding=padding)
+
+    return choose(BACKWARD_FORMS, row_of, adds_in_order(q))
 
 
 def choose(
@@ -367,7 +372,12 @@ def num_multiprocessors(device: torch.device) -> int:
 
 
 def seed(
-    launch: str, head_dim: int, value_dim: int, capability: int, shared_keys: bool = False
+    launch: str,
+    head_dim: int,
+    value_dim: int,
+    capability: int,
+    shared_keys: bool = False,
+    padding: bool = False,
 ) -> LaunchConfig | None:
     """The table's entry, ``None`` if there is none for this launch.
 
@@ -377,7 +387,10 @@ def seed(
     if launch.endswith("preprocess"):
         return PREPROCESS
     at = column(launch, head_dim, value_dim, shared_keys)
-    tile = _SEEDS[capability].get(launch, (None,) * NUM_COLUMNS)[at]
+    row, none = _SEEDS[capability], (None,) * NUM_COLUMNS
+    tile = row.get(launch, none)[at]
+    if tile and padding:
+        tile = row.get(f"{launch}_padding", none)[at] or tile
     return LaunchConfig(*tile) if tile else None
 
 
