@@ -14,6 +14,8 @@ from diffattn.models.twins import Twin
 BASELINE = "softmax"
 FLOOR = "none"
 """The control without attention: what a model has to beat before anything is said of attention."""
+WIDER_FLOOR = "none_ffn"
+"""The same with as many parameters as the others."""
 WIDE, MORE_HEADS = "softmax_wide", "softmax_more_heads"
 NORM_ALONE = "softmax_norm"
 """Softmax attention with what V1 has beside the difference."""
@@ -88,12 +90,13 @@ _TEXT = (
     Variant(name="shared_diff", role="type", what="Shared DIFF", attention_type="shared_diff",
             compared_with=BASELINE),
     _control(FLOOR, BASELINE, "no attention: its output is zero", match="heads"),
-    _control("none_ffn", FLOOR, "no attention, its parameters given to the feed-forward layers",
-             attention_type="none", match="params"),
+    _control(WIDER_FLOOR, FLOOR, "no attention, its parameters given to the feed-forward layers",
+             attention_type="none", match="params", besides=(BASELINE,)),
     _control("softmax_half", BASELINE, "softmax times ½: V2's scale at the start"),
     _control("softmax_minus_mean", BASELINE,
              "softmax minus 0.7 times the mean value: a second map that sees nothing"),
-    _of(WITHOUT_NORM, "control", "diff", "V1 without head norm", head_norm=False),
+    _of(WITHOUT_NORM, "control", "diff", "V1 without head norm", head_norm=False,
+        besides=(BASELINE,)),
     _control("diff_v2_gate", "diff_v2", "V2 without its second map: softmax times 1 − λ",
              role="ablation"),
     _control("diff_v2_constant", "diff_v2", "V2 with λ = ½", role="ablation"),

@@ -132,6 +132,31 @@ def test_the_studys_verdict_and_controls_make_it_uninformative():
     assert only(BY_ID["loss"], ClaimRecords(text=worse)).verdict == "agrees"
 
 
+def test_a_lead_has_to_stand_at_the_common_rate_and_without_the_norm():
+    half = LEAD | {"softmax_half": [3.45, 3.54, 3.66]}
+    assert only(BY_ID["loss"], ClaimRecords(text=text(half))).verdict == "agrees"
+    record = text(half)
+    at = record["variants"]["diff"]["at"]
+    at["common"] = {**at["best"], "validation_loss": {"values": [3.45, 3.55, 3.65]}}
+    found = only(BY_ID["loss"], ClaimRecords(text=record))
+    assert (found.verdict, found.why) == (
+        "uninformative", "not shown to do better than controls: Softmax × ½"
+    )  # fmt: skip
+    bare = text(LEAD | {"diff_no_norm": [3.5, 3.61, 3.69]})
+    found = only(BY_ID["loss"], ClaimRecords(text=bare))
+    assert "DIFF V1 without head norm" in found.why
+    leading = text(LEAD | {"diff_no_norm": [3.3, 3.41, 3.5]})
+    assert only(BY_ID["loss"], ClaimRecords(text=leading)).verdict == "agrees"
+
+
+def test_a_side_before_the_induction_phase_makes_it_uninformative():
+    record = text(LEAD)
+    for name, steps in (("softmax", [None] * 3), ("diff", [500] * 3)):
+        record["variants"][name]["at"]["best"]["phase_steps"] = steps
+    found = only(BY_ID["loss"], ClaimRecords(text=record))
+    assert found.why == "one has passed the induction phase and the other has not"
+
+
 def test_holm_counts_every_claim_with_a_p_value():
     """Two tests of p = 0.03 are not two results."""
 

@@ -26,19 +26,22 @@ T_975_2 = 4.302652729911275  # Student's t with two degrees of freedom, 97.5 %
 
 
 def study(seeds=3, losses=LOSSES, sweeps=None, late=(), at_common=0.5, **changes):
-    """Results and verdict of made-up runs; those named in ``late`` never pass the phase."""
+    """Results and verdict of made-up runs; those named in ``late`` never pass the phase.
+
+    Names of runs, of variants, or of variants at the common rate, as ``"diff-common"``.
+    """
     changes = {"seeds": tuple(range(seeds)), "variants": tuple(losses), "fewer_seeds": 3} | changes
     config = replace(comparison("study"), **changes)
     sweeps = sweeps or {}
     runs, phases = {}, {}
     for member in config.trials(best_rates(config, sweeps)):
         run = member.config.name
-        name, seed = run.split("-seed")
-        name = name.removesuffix("-common")
+        group, seed = run.split("-seed")
+        name = group.removesuffix("-common")
         loss = losses[name][int(seed)] + (at_common if "common" in run else 0.0)
         parts = {part: {"tokens": 10, "loss": loss + i} for i, part in enumerate(PARTS)}
         runs[run] = {"validation_loss": loss, "validation_parts": parts}
-        phases[run] = None if name in late else 500
+        phases[run] = None if {run, group, name} & set(late) else 500
     for name, sweep in sweeps.items():
         for rate, loss in sweep.tried:
             runs[sweep_name(name, rate, config.sweep_seed)] = {"validation_loss": loss}
@@ -124,7 +127,8 @@ def test_rates_of_the_sweep():
     )
     said = results["verdict"]["sentence"]
     assert "each type at the learning rate chosen for it (" in said
-    assert "; at the common learning rate DIFF V1 is worse (+0.397, " in said
+    at_common = "; at the common learning rate DIFF V1 is 0.397 nats worse than softmax attention ("
+    assert at_common in said
     assert results["verdict"]["reasons"] == [
         "the chosen learning rate of DIFF V1 lies at the edge of its sweep",
         "the chosen learning rate of No attention lies at the edge of its sweep",
@@ -151,7 +155,8 @@ def test_a_verdict_in_words():
     setting, found = said["sentence"].removesuffix(".").split(": ", maxsplit=1)
     assert setting == (
         "At 4.8 million parameters and 4,096,000 tokens, all at one learning rate (nats per token, "
-        "95 % interval)"
+        "95 % intervals, unadjusted; what is shown stands among 11 comparisons, p at most 0.05 "
+        "after Holm's adjustment)"
     )
     better, worse, alike, controls = re.split(r"; (?![^(]*\))", found)
     assert better == (
@@ -161,11 +166,66 @@ def test_a_verdict_in_words():
     )
     assert worse.startswith("Shared DIFF is 0.303 nats worse than softmax attention (+0.303, ")
     assert alike.startswith("no difference to softmax attention is shown for DIFF V2 (")
-    assert alike.endswith("0.000, −0.025 to +0.025, 3 seeds)")
+    assert alike.endswith(
+        "0.000, −0.025 to +0.025, 3 seeds; phase passed at step 500 against 500, medians)"
+    )
     assert controls.startswith(  # the other one is no better than softmax
         "better than softmax attention without a second map that learns: softmax minus 0.7 times "
         "the mean value (−0.100, "
     )
+
+
+def test_what_stands_alone_and_not_among_all_is_not_shown():
+    losses = LOSSES | {"diff": [2.9, 3.0, 3.07], "softmax_minus_mean": [3.0, 3.1, 3.21]}
+    results = study(losses=losses)
+    (test,) = (
+        test for test in results["tests"]
+        if (test["variant"], test["baseline"], test["at"]) == ("diff", "softmax", "best")
+    )  # fmt: skip
+    assert test["p"] < 0.05 < test["p_holm"]
+    assert difference(results, "diff", "softmax")["high"] < 0
+    said = results["verdict"]["sentence"]
+    assert "no difference to softmax attention is shown for DIFF V1 (−0.110, " in said
+
+
+def common_rates(**losses):
+    """V1 and Shared DIFF at a rate of their own, and at the common one."""
+    tried = ((5e-4, 9.0), (1e-3, 3.0), (2e-3, 2.0), (4e-3, 9.0))
+    own = ((5e-4, 9.0), (1e-3, 2.0), (2e-3, 3.0), (4e-3, 9.0))
+    sweeps = dict.fromkeys(SWEPT, Sweep(tried=tried))
+    sweeps |= dict.fromkeys(("diff", "shared_diff"), Sweep(tried=own))
+    return {"sweeps": sweeps, "losses": LOSSES | losses}
+
+
+def test_a_control_is_asked_at_the_common_rate_too():
+    plain = {"softmax_minus_mean": [3.0, 3.1, 3.21], "softmax_half": [2.9401, 3.04, 3.13]}
+    said = study(at_common=0.05, **common_rates(**plain))["verdict"]["sentence"]
+    best, common, *_ = said.split("; at the common learning rate ")
+    assert "DIFF V1 is 0.103 nats better than softmax attention (" in best
+    assert "not shown to be" not in best
+    assert common.startswith("DIFF V1 is 0.053 nats better than softmax attention (")
+    assert "), not shown to be better than softmax times ½ and than softmax minus 0.7 " in common
+
+
+def test_v1_is_asked_whether_it_needs_its_norm():
+    plain = {"softmax_minus_mean": LOSSES["softmax"]}
+    for bare, explained in (([3.0, 3.1, 3.21], True), ([2.8, 2.9, 2.99], False)):
+        results = study(losses=LOSSES | plain | {"diff_no_norm": bare})
+        said = results["verdict"]["sentence"]
+        assert ("not shown to be better without its head norm" in said) is explained
+        assert difference(results, "diff_no_norm", "softmax") is not None
+
+
+def test_a_phase_that_some_runs_passed_is_counted():
+    said = study(late=("softmax-seed2",))["verdict"]["sentence"]
+    assert "; phase passed in 3 of 3 runs against 2 of 3), not shown" in said
+
+
+def test_a_type_that_does_not_pass_at_the_common_rate_is_said_not_to():
+    said = study(late=("shared_diff-common",), **common_rates())["verdict"]
+    assert said["informative"]
+    _, at_common = said["sentence"].split("at the common learning rate Shared DIFF is 0.8")
+    assert "; phase passed in 0 of 3 runs against 3 of 3)" in at_common
 
 
 def test_a_lead_that_no_control_has_is_not_explained():
@@ -201,11 +261,14 @@ def test_one_seed_is_said_to_be_one_seed():
          "softmax attention does not beat no attention by 0.1 nats"),
         ({"losses": LOSSES | {"shared_diff": [4.1, 4.1, 4.1]}},
          "Shared DIFF does not beat no attention"),
+        ({"losses": LOSSES | {"none_ffn": [3.05, 3.15, 3.25]}},
+         "softmax attention does not beat no attention, its parameters given to the feed-forward "
+         "layers by 0.1 nats"),
         ({"late": ("softmax",)}, "passed the induction phase and Transformer (softmax) did not"),
         ({"seeds": 1, "fewer_seeds": 1, "losses": LOSSES | {"none": [3.05]}},
          "softmax attention does not beat no attention by 0.1 nats (−0.050, one seed)"),
     ],
-    ids=["no control", "too near", "too uncertain", "a type", "phase", "one seed"],
+    ids=["no control", "too near", "too uncertain", "a type", "wider", "phase", "one seed"],
 )  # fmt: skip
 def test_what_makes_a_comparison_uninformative(changes, reason):
     said = study(**changes)["verdict"]
@@ -216,4 +279,7 @@ def test_what_makes_a_comparison_uninformative(changes, reason):
 
 
 def test_a_phase_that_nobody_passed_separates_nobody():
-    assert study(late=tuple(LOSSES))["verdict"]["informative"]
+    said = study(late=tuple(LOSSES))["verdict"]
+    assert said["informative"]
+    assert "one learning rate, none of them past the induction phase (nats" in said["sentence"]
+    assert "phase passed" not in said["sentence"]

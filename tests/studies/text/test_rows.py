@@ -1,5 +1,7 @@
 """Rows of an ablation against numbers by hand, and the sentence that they lead to."""
 
+from dataclasses import replace
+
 import pytest
 
 from diffattn.errors import ConfigError
@@ -18,8 +20,9 @@ LOSSES |= {"diff_no_norm": 3.3, "softmax_more_heads": 2.95}
 NOISE = {"diff": (0, 1e-4, -1e-4), "diff_no_norm": (0, 1e-4, 0), "diff_v2": (0.01, -0.02, 0.03)}
 
 
-def results(kind="ablations", seeds=SEEDS, losses=LOSSES):
-    """Of made-up runs; a variant that is not named in ``losses`` equals softmax."""
+def results(kind="ablations", seeds=SEEDS, losses=LOSSES, late=()):
+    """Of made-up runs; a variant that is not named in ``losses`` equals softmax, and one that is
+    named in ``late`` never passes the phase."""
     config = comparison("laptop", kind=kind, seeds=seeds)
     runs = {}
     for member in config.trials(config.base_rates()):
@@ -27,7 +30,8 @@ def results(kind="ablations", seeds=SEEDS, losses=LOSSES):
         noise = NOISE.get(name, (0, 0, 0))[int(seed)]
         loss = losses.get(name, losses["softmax"]) + SPREAD[int(seed)] + noise
         runs[member.config.name] = {"validation_loss": loss, "validation_parts": {}}
-    made = comparison_results(config, {}, runs, dict.fromkeys(runs, 500))
+    phases = {run: None if run.split("-seed")[0] in late else 500 for run in runs}
+    made = comparison_results(config, {}, runs, phases)
     return made | {"verdict": verdict(made)}
 
 
@@ -110,6 +114,45 @@ def test_rows_say_nothing_where_attention_does_not_help():
     said = results(losses=LOSSES | {"none": 3.05})["verdict"]
     assert not said["informative"]
     assert said["sentence"].startswith("Uninformative about attention types: softmax attention")
+
+
+def test_a_row_is_compared_only_where_both_sides_copy_or_none():
+    late = {"shared_diff", "shared_diff_map_norm", "diff_no_norm"}
+    said = results(late=late)["verdict"]
+    assert said["informative"]
+    assert "DIFF V1 against Transformer (softmax) by 0.100" in said["sentence"]
+    assert said["sentence"].endswith(
+        "; not compared, as one has passed the induction phase and the other has not: DIFF V1 "
+        "without head norm against DIFF V1 and Shared DIFF against Transformer (softmax); not "
+        "compared, as neither has passed the induction phase: Shared DIFF, norm on the map against "
+        "Shared DIFF."
+    )
+    said = results(late=set(MEMBERS["ablations"]))["verdict"]["sentence"]
+    assert "not compared" not in said
+    assert ", none of them past the induction phase (" in said
+
+
+def test_at_study_scale_types_have_the_rates_that_were_chosen_for_them():
+    config = comparison("study", kind="ablations")
+    rates = config.base_rates()
+    assert (rates["softmax"], rates["diff"], rates["diff_lambda_08"]) == (2e-3, 1e-3, 1e-3)
+    assert (rates["diff_v2"], rates["shared_diff_map_norm"]) == (2e-3, 1e-3)
+    assert comparison("study", kind="rank").base_rates()["shared_diff_r4_lambda_05"] == 1e-3
+    faster = comparison("study", kind="rank", settings=["train.learning_rate=0.004"])
+    assert faster.base_rates()["diff"] == 2e-3
+    runs = {member.config.name: member.config.train for member in config.trials(rates)}
+    assert runs["diff-seed0"].learning_rate == 1e-3
+    assert runs["diff-common-seed0"].learning_rate == runs["softmax-seed0"].learning_rate == 2e-3
+    assert config.resolved()["rate_factors"] == {"diff": 0.5, "shared_diff": 0.5}
+    assert "rate_factors" not in comparison("laptop", kind="ablations").resolved()
+
+
+@pytest.mark.parametrize("factors", [{"softmax": 0.5}, {"diff": 0.0}, {"diff_no_norm": 2.0}])
+def test_rate_factors_that_mean_nothing_are_refused(factors):
+    with pytest.raises(ConfigError, match="rate_factors must be positive, of "):
+        replace(comparison("laptop", kind="ablations"), rate_factors=factors)
+    with pytest.raises(ConfigError, match="rate_factors"):
+        replace(comparison("study"), rate_factors={"diff": 0.5})
 
 
 def test_a_comparison_on_text_has_no_rows():

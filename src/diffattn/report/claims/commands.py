@@ -61,8 +61,6 @@ GRADIENT_FLOW = Commands(
     "diffattn reproduce gradient-flow --scale study",
     "diffattn reproduce gradient-flow --scale study --out runs/gradient-flow-gpu",
 )
-_FEWER_SEEDS = 2
-"""That a study of text makes of a control."""
 JUDGE = "diffattn judge {out} --endpoint https://HOST/v1 --model JUDGE"
 """What an evaluation of hallucination needs besides."""
 
@@ -83,7 +81,7 @@ def evaluation(
         gpu_parts: Preset or protocol of the paper's sizes.
         name: Of the evaluation folder.
         variants: Whose models are compared.
-        imitations: Also :data:`IMITATIONS`, with the fewer seeds that a study gives controls.
+        imitations: Also :data:`IMITATIONS`.
         small: Settings at which models of short contexts can be asked.
         whole: Settings of the paper's sizes, for example where data lies.
         then: A second command, on the evaluation folder ``{out}``.
@@ -95,7 +93,7 @@ def evaluation(
         models = " ".join(
             f"--model {kind}-seed{seed}={runs}/{kind}-seed{seed}"
             for seed in range(seeds)
-            for kind in (*variants, *(controls if seed < _FEWER_SEEDS else ()))
+            for kind in (*variants, *controls)
         )
         words = ["diffattn evaluate", parts, models, *options, f"--out {out}"]
         return " ".join([*words, f"&& {then.format(out=out)}"] if then else words)

@@ -6,9 +6,12 @@ from typing import Any
 
 from diffattn.report.claims.measured import Measure, Measured, explained_by, paired
 from diffattn.report.claims.records import ClaimRecords
+from diffattn.report.page.phase import gap
 from diffattn.report.page.wording import IMITATIONS, TYPE_NAMES
 from diffattn.stats.intervals import mean_interval
 
+_BARE = "diff_no_norm"
+"""V1 without what its authors added beside the difference."""
 _UNINFORMATIVE = "Uninformative about attention types: "
 
 
@@ -31,15 +34,24 @@ def loss_difference(
         if study is None or variant not in losses or baseline not in losses:
             return None
         values = _differences(losses, variant, baseline)
-        why = _why_not(study, losses, variant, baseline, values)
-        rates = "chosen rates" if study["rates"]["variants"] else "one learning rate"
+        at_common = _losses(study, part, "common")
+        why = _why_not(study, losses, at_common, variant, baseline, values)
+        rates = "chosen rates" if _are_chosen(study) else "one learning rate"
         return paired(values, bound, uninformative=why, note=rates)
 
     return measure
 
 
-def _losses(text: Mapping[str, Any], part: str | None) -> dict[str, list[float]]:
-    groups = {name: entry["at"]["best"] for name, entry in text["variants"].items()}
+def _are_chosen(study: Mapping[str, Any]) -> bool:
+    """Whether rates were swept, or differ because another study swept them."""
+    groups = (entry["at"]["best"] for entry in study["variants"].values())
+    used = {group.get("learning_rate") for group in groups}
+    return bool(study["rates"]["variants"]) or len(used) > 1
+
+
+def _losses(text: Mapping[str, Any], part: str | None, at: str = "best") -> dict[str, list[float]]:
+    ats = {name: entry["at"] for name, entry in text["variants"].items()}
+    groups = {name: groups.get(at, groups["best"]) for name, groups in ats.items()}
     if part is None:
         return {name: group["validation_loss"]["values"] for name, group in groups.items()}
     return {
@@ -57,19 +69,31 @@ def _differences(losses: Mapping[str, Sequence[float]], a: str, b: str) -> list[
 def _why_not(
     text: Mapping[str, Any],
     losses: Mapping[str, Sequence[float]],
+    at_common: Mapping[str, Sequence[float]],
     variant: str,
     baseline: str,
     values: Sequence[float],
 ) -> str:
-    """Why a difference says nothing: the study's verdict, or a control that gains as much."""
+    """Why a difference says nothing: the study's verdict, one side that copies from the context
+    where the other does not yet, a control that gains as much at the rates that were chosen or at
+    the common one, where all have the same, or a norm without which V1 gains nothing."""
     if not text["verdict"]["informative"]:
         return str(text["verdict"]["sentence"]).removeprefix(_UNINFORMATIVE)
+    if why := gap(text["variants"], variant, baseline):
+        return why
     if variant not in TYPE_NAMES or baseline != "softmax" or fmean(values) >= 0:
         return ""
-    return explained_by(
+    explained = [
         control
         for control in IMITATIONS
         if control in losses
-        and ((high := mean_interval(_differences(losses, variant, control)).high) is None
-             or high >= 0)
-    )  # fmt: skip
+        and not all(_is_lower(at, variant, control) for at in (losses, at_common))
+    ]
+    if variant == "diff" and _BARE in losses and not _is_lower(losses, _BARE, baseline):
+        explained.append(_BARE)
+    return explained_by(explained)
+
+
+def _is_lower(losses: Mapping[str, Sequence[float]], a: str, b: str) -> bool:
+    high = mean_interval(_differences(losses, a, b)).high
+    return high is not None and high < 0

@@ -125,10 +125,9 @@ def claims_document(root: Path) -> str:
         "## How each is tested",
         "",
         "Laptop: minutes to an hour on 2 CPU cores. Study: hours to a day. GPU: days on one. A "
-        "record's own `study.json` says of which scale and seeds it is: recall and stability are "
-        "of study scale, the other committed studies of laptop scale. Names in "
-        "capitals stand for your own files; the page of each protocol says what they hold. An "
-        "evaluation compares models by seed, so one seed shows nothing.",
+        "record's own `study.json` says of which scale and seeds it is. Names in capitals stand "
+        "for your own files; the page of each protocol says what they hold. An evaluation "
+        "compares models by seed, so one seed shows nothing.",
         "",
     ]
     for row in judged:

@@ -132,8 +132,8 @@ def evaluated_on(study: TextStudy) -> str:
     if not (isinstance(some, int) and isinstance(every, int) and some < every):
         return ""
     return (
-        f" Curves are of the first {count(some)} validation tokens, tables and dotted lines of all "
-        f"{count(every)}."
+        f" Curves are of {count(some)} validation tokens, spread evenly; tables and dotted lines "
+        f"of all {count(every)}."
     )
 
 

@@ -80,6 +80,17 @@ class Row(TypedDict):
     """Whether the adjusted p-value counts."""
 
 
+class Test(TypedDict):
+    """A difference that the verdict of a comparison of types rests on; all are tested together."""
+
+    variant: str
+    baseline: str
+    at: str
+    p: Probability | None
+    p_holm: Probability | None
+    shown: bool
+
+
 class _Try(TypedDict):
     """A run of the sweep; without a loss if it diverged."""
 
@@ -125,6 +136,7 @@ class StudyResults(TypedDict):
     variants: dict[str, _Variant]
     differences: list[_Difference]
     rows: NotRequired[list[Row]]
+    tests: NotRequired[list[Test]]
     statement: str
     protocol: NotRequired[dict[str, Any]]
     rates: NotRequired[_Rates | None]

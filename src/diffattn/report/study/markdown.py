@@ -84,13 +84,21 @@ def _others(study: TextStudy, shown: list[Variant]) -> str:
     headers += ["Compared with", "Difference", level, "Verdict", "Runs"]
     rows = []
     for variant in shown:
-        baseline = baseline_of(study, variant.name)
-        cells = [type_name(variant.name), count(variant.parameters), *_loss(variant.best)]
-        cells.append(MISSING if baseline is None else type_name(baseline))
-        cells += _change(study, variant.name, baseline, "best")
-        cells += [_verdict(study, variant.name, baseline, "best"), _runs(variant.best)]
-        rows.append(cells)
+        for baseline in _beside(study, variant):
+            cells = [type_name(variant.name), count(variant.parameters), *_loss(variant.best)]
+            cells.append(MISSING if baseline is None else type_name(baseline))
+            cells += _change(study, variant.name, baseline, "best")
+            cells += [_verdict(study, variant.name, baseline, "best"), _runs(variant.best)]
+            rows.append(cells)
     return markdown_table(headers, rows, numeric=(1, 2, 3, 5, 6))
+
+
+def _beside(study: TextStudy, variant: Variant) -> list[str | None]:
+    """What a variant is compared with; of a control or match the Transformer too."""
+    first = baseline_of(study, variant.name)
+    again = first != BASELINE and variant.role in ("control", "match")
+    again = again and difference(study, variant.name, BASELINE) is not None
+    return [first, BASELINE] if again else [first]
 
 
 def _loss(group: Group | None) -> list[str]:

@@ -25,6 +25,7 @@ from diffattn.report.study.names import (
     PART_MEANINGS,
     PARTS,
     QUARTERS,
+    rate_name,
 )
 from diffattn.report.study.summary import (
     baseline_of,
@@ -274,29 +275,32 @@ def _phase_table(study: TextStudy) -> Table | None:
     """The step at which each run passed; runs that did not are counted, not left out."""
     num_steps = count((study.info["config"].get("train") or {}).get("num_steps"))
     rows = []
-    for name, variant in variants_of(study).items():
-        best = variant.best
-        if best is None or not best.phase_steps:
+    every = variants_of(study)
+    groups = [(name, one) for name, of in every.items() for one in (of.best, of.common)]
+    for name, group in groups:
+        if group is None or not group.phase_steps:
             continue
-        ordered = sorted(inf if step is None else step for step in best.phase_steps)
-        late = sum(step is None for step in best.phase_steps)
+        ordered = sorted(inf if step is None else step for step in group.phase_steps)
+        late = sum(step is None for step in group.phase_steps)
         words = [
             f"{len(ordered) - late} of {len(ordered)}",
             str(late),
             _step(median(ordered), num_steps),
             _spread(ordered, num_steps),
         ]
-        each = ("not passed" if step is None else count(step) for step in best.phase_steps)
-        cells = [number_cell(text, best.loss.runs) for text in words]
+        each = ("not passed" if step is None else count(step) for step in group.phase_steps)
+        cells = [number_cell(rate_name(group.learning_rate))]
+        cells += [number_cell(text, group.loss.runs) for text in words]
         rows.append([type_cell(name), *cells, word_cell(", ".join(each))])
     if not rows:
         return None
     caption = (
-        "Step at which each run passed the induction phase, in the order of the seeds. From the "
+        "Step at which each run passed the induction phase, in the order of the seeds; at the "
+        "chosen rate, and at the common one where that is another. From the "
         "lowest to the highest step is an interval of the median, with its coverage; runs that "
         "did not pass count as later than the last step."
     )
-    headers = ["Model", "Passed", f"Not within {num_steps} steps", "Median step"]
+    headers = ["Model", "Rate", "Passed", f"Not within {num_steps} steps", "Median step"]
     return table(caption, [*headers, "Lowest to highest", "Each run"], rows)
 
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from diffattn.report.page.phase import gap
 from diffattn.report.page.runs import BASELINE, StudyRun, is_number
 from diffattn.report.page.wording import NO_ATTENTION, number, verdict
-from diffattn.report.study.fields import Row
+from diffattn.report.study.fields import Row, Test
 from diffattn.report.study.files import TextStudy, has_loss
 from diffattn.stats.intervals import Interval, mean_interval
 from diffattn.stats.paired import paired_difference
@@ -150,6 +151,12 @@ def rows_of(study: TextStudy) -> list[Row]:
     return (study.results or {}).get("rows") or []
 
 
+def tests_of(study: TextStudy) -> list[Test]:
+    """Every difference with an adjusted p-value: the rows, or what a comparison's verdict takes."""
+    rows: list[Test] = [{**row, "at": "best"} for row in rows_of(study)]
+    return rows or (study.results or {}).get("tests") or []
+
+
 def in_words(study: TextStudy, entry: Difference) -> str:
     """What a difference shows: by the adjusted p-value where the study has one, else its interval.
 
@@ -157,15 +164,18 @@ def in_words(study: TextStudy, entry: Difference) -> str:
         study: The study.
         entry: One of its differences.
     """
-    for row in rows_of(study):
-        if (row["variant"], row["baseline"], "best") == (entry.variant, entry.baseline, entry.at):
-            if row["p_holm"] is not None and not row["shown"]:
+    pair = (entry.variant, entry.baseline)
+    for test in tests_of(study) if entry.metric == LOSS else ():
+        if (test["variant"], test["baseline"], test["at"]) == (*pair, entry.at):
+            if why := gap((study.results or {})["variants"], *pair, entry.at):
+                return f"not compared: {why}"
+            if test["p_holm"] is not None and not test["shown"]:
                 return "no difference shown after Holm"
-            if row["shown"]:
+            if test["shown"]:
                 side = "lower" if entry.interval.mean < 0 else "higher"
                 return f"{side} by {number(abs(entry.interval.mean))}"
     said = verdict(entry.interval)
-    return f"{said} (not among the tests)" if rows_of(study) else said
+    return f"{said} (not among the tests)" if tests_of(study) else said
 
 
 def group_at(variant: Variant, at: str) -> Group | None:

@@ -26,7 +26,6 @@ from diffattn.report.page.wording import (
     ratio,
     span,
     type_name,
-    verdict,
 )
 from diffattn.report.study.files import TextStudy
 from diffattn.report.study.names import AT, rate_name
@@ -41,6 +40,7 @@ from diffattn.report.study.summary import (
     difference,
     differences,
     group_at,
+    in_words,
     rows_of,
     variants_of,
 )
@@ -94,7 +94,8 @@ def verdict_table(study: TextStudy) -> Table:
         if variant.role not in COMPARED or variant.name == BASELINE:
             continue
         for at in ["best", "common"] if variant.common is not None else ["best"]:
-            words = (_in_words(difference(study, variant.name, other, at)) for other in others)
+            entries = (difference(study, variant.name, other, at) for other in others)
+            words = (_in_words(study, entry) for entry in entries)
             rate = [word_cell(AT[at])] * with_rate
             rows.append([type_cell(variant.name), *rate, *map(word_cell, words)])
     headers = ["Model", *["Rate"] * with_rate, *(f"Minus {_SHORT[other]}" for other in others)]
@@ -187,7 +188,7 @@ def runs_table(study: TextStudy) -> Table:
 def side_by_side_table(study: TextStudy, published: TextStudy) -> Table:
     """Differences of two studies of one protocol version, next to each other."""
     both = [
-        (entry, where)
+        (source, entry, where)
         for source, where in ((study, "this study"), (published, "published"))
         for entry in differences(source)
         if (entry.baseline, entry.at) == (BASELINE, "best")
@@ -195,14 +196,14 @@ def side_by_side_table(study: TextStudy, published: TextStudy) -> Table:
         and variants_of(source)[entry.variant].role in COMPARED
     ]
     order = list(dict.fromkeys(study.types + published.types))
-    both.sort(key=lambda pair: order.index(pair[0].variant))
+    both.sort(key=lambda one: order.index(one[1].variant))
     rows = [
-        [type_cell(entry.variant), word_cell(where), *_difference_cells(entry)]
-        for entry, where in both
+        [type_cell(entry.variant), word_cell(where), *_difference_cells(source, entry)]
+        for source, entry, where in both
     ]
-    level = interval_header(entry.interval.level for entry, _ in both)
+    level = interval_header(entry.interval.level for _, entry, _ in both)
     headers = ["Model", "Study", "Difference", level, "Verdict", "Each pair"]
-    caption = "Difference in validation loss to the Transformer at chosen rates, in both studies."
+    caption = "Difference in validation loss to the Transformer, in both studies."
     return table(caption, headers, rows)
 
 
@@ -279,7 +280,7 @@ def _role_table(study: TextStudy, role: str, shown: Sequence[Variant]) -> Table:
                 loss_cell(variant.best),
                 word_cell(type_name(baseline) if baseline else MISSING),
                 *(difference_cell(study, variant, baseline, at) for at in ats),
-                word_cell(_in_words(entry)),
+                word_cell(_in_words(study, entry)),
             ]
         )
     headers = ["Model", "Parameters, FLOPs per token", "Rate", "Seeds", "Loss"]
@@ -287,10 +288,10 @@ def _role_table(study: TextStudy, role: str, shown: Sequence[Variant]) -> Table:
     return table(_OTHER_ROLES.get(role, f"{role.capitalize()}."), headers, rows)
 
 
-def _in_words(entry: Difference | None) -> str:
+def _in_words(study: TextStudy, entry: Difference | None) -> str:
     if entry is None:
         return _NO_PAIR
-    return verdict(entry.interval).removeprefix("interval includes 0: ")
+    return in_words(study, entry).removeprefix("interval includes 0: ")
 
 
 def _compared_with(every: dict[str, Variant]) -> list[str]:
@@ -343,13 +344,13 @@ def _against_cell(study: TextStudy, variant: Variant, preferred: str) -> Cell:
     return number_cell(MISSING)
 
 
-def _difference_cells(entry: Difference) -> list[Cell]:
+def _difference_cells(study: TextStudy, entry: Difference) -> list[Cell]:
     names = [run for pair in entry.runs for run in pair]
     pairs = zip(entry.runs, entry.values, strict=True)
     return [
         number_cell(number(entry.interval.mean, signed=True), names),
         number_cell(ends(entry.interval, signed=True), names),
-        word_cell(verdict(entry.interval)),
+        word_cell(in_words(study, entry)),
         per_run((f"{a} − {b}", number(value, signed=True)) for (a, b), value in pairs),
     ]
 

@@ -1,7 +1,8 @@
 """Matched models on the same tokens in the same order: which runs, and at which learning rates."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from diffattn.errors import ConfigError
@@ -35,6 +36,8 @@ class ComparisonConfig:
     """What the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
     learning_rates: tuple[float, ...] = ()
     """Peak rates of the sweep. Empty: one rate for all, the base's."""
+    rate_factors: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    """Without a sweep: times the base's rate, of variants for which another study chose that."""
     sweep_seed: int = 1_000
     """None of ``seeds``."""
     sweep_share: float = 0.25
@@ -74,6 +77,13 @@ class ComparisonConfig:
                 f"{where}: variants must include those that decide rates, got no "
                 f"{', '.join(sorted(missing))}."
             )
+        known = set(SWEPT) - {BASELINE}
+        right = set(self.rate_factors) <= known and all(x > 0 for x in self.rate_factors.values())
+        if not right or (self.rate_factors and self.learning_rates):
+            raise ConfigError(
+                f"{where}: rate_factors must be positive, of {', '.join(sorted(known))}, and none "
+                f"where learning_rates are swept, got {dict(self.rate_factors)}."
+            )
         if self.sweep_seed in self.seeds:
             raise ConfigError(
                 f"{where}: sweep_seed must be none of the seeds, got {self.sweep_seed}."
@@ -96,8 +106,9 @@ class ComparisonConfig:
         return [VARIANTS[name] for name in self.variants if name in SWEPT]
 
     def base_rates(self) -> dict[str, float]:
-        """The base's rate for every variant: the rates where there is no sweep."""
-        return dict.fromkeys(self.variants, self.base.train.learning_rate)
+        """The base's rate times the factor of what decides: the rates where there is no sweep."""
+        base = self.base.train.learning_rate
+        return {name: base * self.rate_factors.get(rate_owner(name), 1) for name in self.variants}
 
     def seeds_of(self, name: str) -> tuple[int, ...]:
         """The seeds of one variant."""
@@ -185,6 +196,7 @@ class ComparisonConfig:
                 "config": self.base.resolved(),
             }
             | ({"whole_rates": self.whole_rates} if self.whole_rates else {})
+            | ({"rate_factors": dict(self.rate_factors)} if self.rate_factors else {})
         )
 
     def _sweep_steps(self) -> int:

@@ -50,6 +50,9 @@ _SCALES: dict[str, dict[str, Any]] = {
     },
 }
 """What each scale compares besides its recipe."""
+_RATE_FACTORS = {"study": {"diff": 0.5, "shared_diff": 0.5}}
+"""Of studies of rows: what the matched comparison of the scale chose on its sweep's seed. At the
+base's rate Shared DIFF does not pass the induction phase, so that its rows would say nothing."""
 _FEWEST_SEEDS = 3
 """Of a study of rows, but for smoke: with two, no difference outlives Holm's adjustment."""
 
@@ -77,8 +80,9 @@ def reproduce(
         scale: ``"smoke"`` (a minute), ``"laptop"`` (under ten minutes), ``"study"`` (a day) or
             ``"workstation"`` (one GPU).
         kind: ``"text"``; or ``"ablations"`` for Table 6, V2's ablations and the other reading of
-            Shared DIFF's norm, or ``"rank"`` for Shared DIFF's rank and λ_init. These have one
-            learning rate and test every row against what it changes one thing of.
+            Shared DIFF's norm, or ``"rank"`` for Shared DIFF's rank and λ_init. These sweep no
+            learning rate (at study scale types have those that the matched comparison chose) and
+            test every row against what it changes one thing of.
         out: Study folder. Default: ``runs/<scale>``, or ``runs/<kind>-<scale>``.
         seeds: Seeds of initial weights and data order. Default: 0, for study 0 to 4; of the other
             kinds 0 to 2, for smoke 0.
@@ -227,7 +231,12 @@ def comparison(
     made = _SCALES[scale]
     if kind != "text":
         each = tuple(range(1 if scale == "smoke" else _FEWEST_SEEDS)) if seeds is None else seeds
-        made = {"variants": MEMBERS[kind], "seeds": tuple(each), "fewer_seeds": max(1, len(each))}
+        made = {
+            "variants": MEMBERS[kind],
+            "seeds": tuple(each),
+            "fewer_seeds": max(1, len(each)),
+            "rate_factors": _RATE_FACTORS.get(scale, {}),
+        }
     elif seeds is not None:
         made = made | {"seeds": tuple(seeds)}
     return ComparisonConfig(

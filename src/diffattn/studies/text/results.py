@@ -19,14 +19,14 @@ from diffattn.studies.text.comparison import (
     trial_name,
     whole_name,
 )
-from diffattn.studies.text.rows import compared_rows
-from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS
+from diffattn.studies.text.rows import compared_rows, compared_types
+from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS, WIDER_FLOOR
 from diffattn.studies.workers import Member
 from diffattn.training.config import RunConfig
 
 Records = Mapping[str, Mapping[str, Any]]
 """Name of a run to what its ``results.json`` holds."""
-SOFTMAX_CONTROLS = (FLOOR, *IMITATIONS)
+SOFTMAX_CONTROLS = (FLOOR, WIDER_FLOOR, *IMITATIONS)
 """What a type is compared with besides softmax: a lead over softmax that these have, too, is none
 of the second map."""
 
@@ -51,7 +51,9 @@ def comparison_results(
         name: _variant(config, name, rates, trials, runs, phases) for name in config.variants
     }
     differences = list(_differences(config, variants, runs, rates[BASELINE]))
-    rows = {} if config.kind == "text" else {"rows": compared_rows(differences)}
+    is_text = config.kind == "text"
+    tests = {"tests": compared_types(differences)} if is_text else {}
+    rows = {} if is_text else {"rows": compared_rows(differences)}
     return {
         "schema": 2,
         "protocol": {"name": "matched_comparison", "version": 2},
@@ -61,6 +63,7 @@ def comparison_results(
         "rates": _rates(config, sweeps, rates, runs),
         "variants": variants,
         "differences": differences,
+        **tests,
         **rows,
         "complete": True,
     }

@@ -1,12 +1,13 @@
-"""Rows of an ablation: each against what it changes one thing of, all tested together."""
+"""What a study tests together: the differences that its sentence speaks of."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from diffattn.report.page.wording import listing, type_name
+from diffattn.report.page import phase
+from diffattn.report.page.wording import IMITATIONS, listing, type_name
 from diffattn.stats.multiple import holm
 from diffattn.stats.paired import paired_t_test
-from diffattn.studies.variants import FLOOR, VARIANTS
+from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS, WITHOUT_NORM
 
 LEVEL = 0.05
 """Adjusted p-values up to it count."""
@@ -26,21 +27,38 @@ def compared_rows(differences: Sequence[Mapping[str, Any]]) -> list[dict[str, An
         ``shown``: whether ``p_holm`` is at most :data:`LEVEL`.
     """
     found = [entry for entry in differences if _is_row(entry)]
-    p_values = [paired_t_test(entry["values"]) for entry in found]
+    return [
+        {"variant": entry["variant"], "baseline": entry["baseline"], **test}
+        for entry, test in zip(found, _tested(found), strict=True)
+    ]
+
+
+def compared_types(differences: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What a comparison of types rests on, with Holm's adjusted p-values.
+
+    Every type minus softmax attention and minus its imitations, at its chosen rate and at the
+    common one; the imitations and V1 without head norm minus softmax attention.
+
+    Args:
+        differences: Of :func:`diffattn.studies.text.results.comparison_results`.
+
+    Returns:
+        As :func:`compared_rows`, and by ``at`` the rate.
+    """
+    found = [entry for entry in differences if _is_of_types(entry)]
+    return [
+        {name: entry[name] for name in ("variant", "baseline", "at")} | test
+        for entry, test in zip(found, _tested(found), strict=True)
+    ]
+
+
+def _tested(entries: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """``p``, ``p_holm`` and ``shown`` of each, all adjusted together."""
+    p_values = [paired_t_test(entry["values"]) for entry in entries]
     adjusted = iter(holm([p for p in p_values if p is not None]))
-    rows = []
-    for entry, p in zip(found, p_values, strict=True):
+    for p in p_values:
         p_holm = None if p is None else next(adjusted)
-        rows.append(
-            {
-                "variant": entry["variant"],
-                "baseline": entry["baseline"],
-                "p": p,
-                "p_holm": p_holm,
-                "shown": p_holm is not None and p_holm <= LEVEL,
-            }
-        )
-    return rows
+        yield {"p": p, "p_holm": p_holm, "shown": p_holm is not None and p_holm <= LEVEL}
 
 
 def _is_row(entry: Mapping[str, Any]) -> bool:
@@ -51,11 +69,22 @@ def _is_row(entry: Mapping[str, Any]) -> bool:
     return entry["baseline"] in (variant.compared_with, *others)
 
 
+def _is_of_types(entry: Mapping[str, Any]) -> bool:
+    if entry["metric"] != "validation_loss":
+        return False
+    if VARIANTS[entry["variant"]].role == "type":
+        return entry["baseline"] in (BASELINE, *IMITATIONS)
+    return entry["baseline"] == BASELINE and entry["variant"] in (*IMITATIONS, WITHOUT_NORM)
+
+
 def rows_said(results: Mapping[str, Any]) -> Iterator[str]:
     """What the rows show, as clauses of a sentence: what is worse, what is better, and the rest.
 
+    Rows with a side that has not passed the induction phase, where others have, are apart: their
+    losses say who copies by now.
+
     Args:
-        results: With ``rows`` and ``differences``.
+        results: With ``rows``, ``variants`` and ``differences``.
     """
     means = {
         (entry["variant"], entry["baseline"]): entry["mean"]
@@ -66,17 +95,26 @@ def rows_said(results: Mapping[str, Any]) -> Iterator[str]:
     if all(row["p"] is None for row, _ in rows):
         yield f"{len(rows)} rows with one seed each, so nothing is shown of any"
         return
+    apart: dict[str, list[str]] = {}
+    compared = []
+    for row, mean in rows:
+        if why := phase.gap(results["variants"], row["variant"], row["baseline"]):
+            apart.setdefault(why, []).append(_named(row))
+        else:
+            compared.append((row, mean))
     for side, sign in (("worse", 1), ("better", -1)):
         there = [
             f"{_named(row)} by {abs(mean):.3f}"
-            for row, mean in rows
+            for row, mean in compared
             if row["shown"] and sign * mean > 0
         ]
         if there:
             yield f"{side}: {listing(there)}"
-    alike = [_named(row) for row, _ in rows if not row["shown"]]
+    alike = [_named(row) for row, _ in compared if not row["shown"]]
     if alike:
         yield f"no difference is shown for {listing(alike)}"
+    for why, names in apart.items():
+        yield f"not compared, as {why}: {listing(names)}"
 
 
 def _named(row: Mapping[str, Any]) -> str:

@@ -26,6 +26,11 @@ from diffattn.training.prepare import PreparedData
 EXAMPLE_TOKENS = 48
 # The papers' models see 10 billion tokens or more.
 FEWEST_TESTED_TOKENS = 10_000_000_000
+_UNSWEPT = {
+    False: "One learning rate is used for all types, tuned for none.",
+    True: "Each type's learning rate is the one that the matched comparison of this scale chose.",
+}
+"""By whether rates differ."""
 PHASE_GAIN = 1.0
 """Nats by which a model must beat bigram counts on repeated bigrams."""
 _PHASE = (
@@ -135,7 +140,7 @@ def statement(config: ComparisonConfig) -> str:
         f"Each type's learning rate was chosen by one rule from {len(config.learning_rates)} rates "
         f"or more, on another seed, in runs of {100 * config.sweep_share:g} % of the steps{whole}."
         if config.learning_rates
-        else "One learning rate is used for all types, tuned for none."
+        else _UNSWEPT[bool(config.rate_factors)]
     )
     fewer = min(len(config.seeds_of(name)) for name in config.variants)
     rest = f" Ablations and other matches have {fewer}." if fewer < len(config.seeds) else ""

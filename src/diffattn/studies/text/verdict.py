@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
 
+from diffattn.report.page import phase
 from diffattn.report.page.wording import IMITATIONS, listing, type_name
 from diffattn.studies.text.rows import LEVEL, rows_said
-from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS
+from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS, WIDER_FLOOR, WITHOUT_NORM
 
 MARGIN = 0.1
 """Nats per token by which softmax attention must beat no attention before types are compared."""
@@ -15,10 +16,10 @@ MARGIN = 0.1
 def verdict(results: Mapping[str, Any]) -> dict[str, Any]:
     """Whether the comparison is informative, and its result.
 
-    It is not if the softmax model does not beat the model without attention by :data:`MARGIN`
-    (with its whole interval), if a type does not beat it at all, or if one type has passed the
+    It is not if the softmax model does not beat the models without attention by :data:`MARGIN`
+    (with its whole interval), if a type does not beat one at all, or if one type has passed the
     induction phase in most seeds and another has not: then what is compared is who leaves a
-    plateau first.
+    plateau first. Rows of an ablation are asked that one by one.
 
     Args:
         results: Of :func:`diffattn.studies.text.results.comparison_results`.
@@ -66,32 +67,42 @@ def _reasons(results: Mapping[str, Any]) -> Iterator[str]:
     if FLOOR not in results["variants"]:
         yield "no model without attention was trained beside them"
         return
-    floor = difference(results, FLOOR, BASELINE)
-    assert floor is not None, "the control is compared with the baseline"
-    least = floor["mean"] if floor["low"] is None else floor["low"]
-    if least < MARGIN:
-        yield (
-            f"softmax attention does not beat no attention by {MARGIN} nats "
-            f"({_interval(floor, flip=True)})"
-        )
-    for name in _types(results):
-        row = difference(results, name, FLOOR)
-        assert row is not None, "every type is compared with the control"
-        most = row["mean"] if row["high"] is None else row["high"]
-        if most >= 0:
-            yield f"{type_name(name)} does not beat no attention ({_interval(row)})"
-    passed = {
-        name: sum(step is not None for step in steps) / len(steps)
+    for name in (FLOOR, WIDER_FLOOR):
+        yield from _not_above(results, name)
+    if "rows" in results:  # whose phases are looked at row by row
+        return
+    shares = {
+        name: phase.share_passed(results["variants"][name]["at"]["best"])
         for name in (BASELINE, *_types(results))
-        if (steps := results["variants"][name]["at"]["best"]["phase_steps"])
     }
-    late = [type_name(name) for name, share in passed.items() if share < 0.5]
+    passed = {name: share for name, share in shares.items() if share is not None}
+    late = [type_name(name) for name, share in passed.items() if share < phase.MOST]
     if late and len(late) < len(passed):
-        early = [type_name(name) for name, share in passed.items() if share >= 0.5]
+        early = [type_name(name) for name, share in passed.items() if share >= phase.MOST]
         yield (
             f"{' and '.join(early)} passed the induction phase and {' and '.join(late)} did not: "
             "the losses rank who got there within these steps"
         )
+
+
+def _not_above(results: Mapping[str, Any], control: str) -> Iterator[str]:
+    """What attention does not gain over a control without it, where that takes part."""
+    floor = difference(results, control, BASELINE)
+    if floor is None:
+        return
+    what = _control(control)
+    least = floor["mean"] if floor["low"] is None else floor["low"]
+    if least < MARGIN:
+        yield (
+            f"softmax attention does not beat {what} by {MARGIN} nats "
+            f"({_interval(floor, flip=True)})"
+        )
+    for name in _types(results):
+        row = difference(results, name, control)
+        assert row is not None, "every type is compared with the control"
+        most = row["mean"] if row["high"] is None else row["high"]
+        if most >= 0:
+            yield f"{type_name(name)} does not beat {what} ({_interval(row)})"
 
 
 def _warnings(results: Mapping[str, Any]) -> Iterator[str]:
@@ -114,70 +125,88 @@ def _mean_loss(group: Mapping[str, Any]) -> float:
 
 def _said(results: Mapping[str, Any]) -> Iterator[str]:
     """What is said of the types, then of the controls that beat softmax attention."""
-    alike, other = [], []
+    alike = []
     for name in _types(results):
         row = difference(results, name, BASELINE)
         assert row is not None, "every type is compared with the baseline"
-        if _side(row) == "":
-            alike.append(f"{type_name(name)} ({_interval(row)})")
+        common = "common" in results["variants"][name]["at"]
+        if not common and _is_alike(results, row):
+            alike.append(f"{type_name(name)} ({_found(results, row)})")
         else:
-            yield _of_type(results, name, row)
-        common = difference(results, name, BASELINE, "common")
-        if common is not None and _side(common) != _side(row):
-            other.append(f"{type_name(name)} is {_side(common) or 'alike'} ({_interval(common)})")
+            yield _of_type(results, row)
+        if common:
+            at_common = difference(results, name, BASELINE, "common")
+            assert at_common is not None, "also at the common rate"
+            yield f"at the common learning rate {_of_type(results, at_common)}"
     if alike:
         yield f"no difference to softmax attention is shown for {listing(alike)}"
-    if other:
-        yield f"at the common learning rate {listing(other)}"
     leading = [
         f"{_control(name)} ({_interval(row)})"
         for name in IMITATIONS
         if (row := difference(results, name, BASELINE)) is not None
-        and row["high"] is not None
-        and row["high"] < 0
+        and row["mean"] < 0
+        and _is_shown(results, row)
     ]
     if leading:
         yield f"better than softmax attention without a second map that learns: {listing(leading)}"
 
 
-def _of_type(results: Mapping[str, Any], name: str, row: Mapping[str, Any]) -> str:
-    """A type that ends better or worse than softmax attention, or that has one seed."""
-    label, size = type_name(name), f"{abs(row['mean']):.3f} nats"
+def _of_type(results: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """A type beside softmax attention, at one rate."""
+    name, size = row["variant"], f"{abs(row['mean']):.3f} nats"
+    label, found = type_name(name), _found(results, row)
     if row["low"] is None:
         side = "below" if row["mean"] < 0 else "above"
         return f"{label} ends {size} {side} softmax attention (one seed: this may be chance)"
-    side = _side(row)
+    if _is_alike(results, row):
+        return f"no difference to softmax attention is shown for {label} ({found})"
+    if row["mean"] > 0:
+        return f"{label} is {size} worse than softmax attention ({found})"
     explained = [
-        _control(control)
+        f"than {_control(control)}"
         for control in IMITATIONS
-        if side == "better"
-        and (against := difference(results, name, control)) is not None
-        and (against["high"] is None or against["high"] >= 0)
+        if (against := difference(results, name, control, row["at"])) is not None
+        and not (against["mean"] < 0 and _is_shown(results, against))
     ]
-    but = f", not shown to be better than {listing(explained)}" if explained else ""
-    found = f"{_interval(row)}{_where(results, name)}"
-    return f"{label} is {size} {side} than softmax attention ({found}){but}"
+    if name == "diff" and row["at"] == "best":
+        bare = difference(results, WITHOUT_NORM, BASELINE)
+        if bare is not None and not (bare["mean"] < 0 and _is_shown(results, bare)):
+            explained.append("without its head norm")
+    but = f", not shown to be better {listing(explained)}" if explained else ""
+    return f"{label} is {size} better than softmax attention ({found}){but}"
 
 
-def _where(results: Mapping[str, Any], name: str) -> str:
-    """What of a difference lies on tokens new to the context, where no copying helps, and when the
-    models passed the induction phase: a lead in time is one in loss as long as all still learn."""
-    said = ""
-    new = difference(results, name, BASELINE, metric="first_occurrence")
-    if new is not None:
+def _found(results: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """A difference to softmax attention; what of it lies on tokens new to the context, where no
+    copying helps; and when the models passed the induction phase: a lead in time is one in loss
+    as long as all still learn."""
+    said = _interval(row)
+    new = difference(results, row["variant"], BASELINE, row["at"], "first_occurrence")
+    if new is not None and not _is_alike(results, row):
         said += f"; on tokens new to the context {_ends(new)}"
-    steps = [results["variants"][of]["at"]["best"]["phase_steps"] for of in (name, BASELINE)]
+    groups = [results["variants"][row["variant"]]["at"][row["at"]]]
+    groups.append(results["variants"][BASELINE]["at"]["best"])
+    steps = [group["phase_steps"] for group in groups]
     if all(step is not None for of in steps for step in of):
         here, there = (f"{median(of):,.0f}" for of in steps)
         said += f"; phase passed at step {here} against {there}, medians"
+    elif any(step is not None for of in steps for step in of):
+        here, there = (f"{sum(x is not None for x in of)} of {len(of)}" for of in steps)
+        said += f"; phase passed in {here} runs against {there}"
     return said
 
 
-def _side(row: Mapping[str, Any]) -> str:
-    """``"better"``, ``"worse"``, or nothing where the interval holds 0."""
-    if row["low"] is not None and row["low"] <= 0 <= row["high"]:
-        return ""
-    return "better" if row["mean"] < 0 else "worse"
+def _is_alike(results: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    """Whether two or more seeds show no difference."""
+    return row["low"] is not None and not _is_shown(results, row)
+
+
+def _is_shown(results: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    """Whether a difference stands after the adjustment over all that the sentence rests on."""
+    names = ("variant", "baseline", "at")
+    return any(
+        test["shown"] for test in results["tests"] if all(test[name] == row[name] for name in names)
+    )
 
 
 def _control(name: str) -> str:
@@ -204,12 +233,26 @@ def _ends(row: Mapping[str, Any], *, flip: bool = False) -> str:
 def _setting(results: Mapping[str, Any]) -> str:
     """Where the result holds, and what stands in brackets."""
     base, swept = results["variants"][BASELINE], results["rates"]["variants"]
-    rates = "each type at the learning rate chosen for it" if swept else "all at one learning rate"
+    used = {entry["at"]["best"]["learning_rate"] for entry in results["variants"].values()}
+    one = not swept and len(used) == 1
+    rates = "all at one learning rate" if one else "each type at the learning rate chosen for it"
     level = 100 * results["differences"][0]["level"]
-    tested = f"{level:.0f} % interval"
-    if "rows" in results:
-        tested = f"{len(results['rows'])} comparisons, p at most {LEVEL:g} after Holm's adjustment"
+    tests = results["rows"] if "rows" in results else results["tests"]
+    tested = f"{len(tests)} comparisons, p at most {LEVEL:g} after Holm's adjustment"
+    if "rows" not in results:
+        tested = f"{level:.0f} % intervals, unadjusted; what is shown stands among {tested}"
+    where = "" if _passed(results) else ", none of them past the induction phase"
     return (
         f"At {base['parameters'] / 1e6:.1f} million parameters and {results['tokens']:,} tokens, "
-        f"{rates} (nats per token, {tested})"
+        f"{rates}{where} (nats per token, {tested})"
+    )
+
+
+def _passed(results: Mapping[str, Any]) -> bool:
+    """Whether a run of any type has passed the induction phase."""
+    return any(
+        step is not None
+        for name in (BASELINE, *_types(results))
+        for group in results["variants"][name]["at"].values()
+        for step in group["phase_steps"]
     )
