@@ -249,10 +249,10 @@ def _setting(results: Mapping[str, Any]) -> str:
 
 
 def _passed(results: Mapping[str, Any]) -> bool:
-    """Whether a run of any type has passed the induction phase."""
+    """Whether any run has passed the induction phase."""
     return any(
         step is not None
-        for name in (BASELINE, *_types(results))
-        for group in results["variants"][name]["at"].values()
+        for entry in results["variants"].values()
+        for group in entry["at"].values()
         for step in group["phase_steps"]
     )
