@@ -73,7 +73,6 @@ def read_study(folder: Path) -> TextStudy:
     if (folder / "costs.json").exists():
         shared_costs = read_checked(folder / "costs.json", Costs)["runs"]
     runs = read_runs(folder, shared_costs)
-    _require_one_of_each(folder, runs)
     results = maps = None
     if (folder / "results.json").exists():
         path = folder / "results.json"
@@ -168,12 +167,6 @@ def _place(name: str, variants: Iterable[str], info: dict[str, Any]) -> tuple[st
         if re.fullmatch(r"lr.+-(sweep|whole)\d+", rest):
             return variant, "sweep"
     return None
-
-
-def _require_one_of_each(folder: Path, runs: list[StudyRun]) -> None:
-    names = [run.name for run in runs]
-    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise CheckpointError(f"{folder}: one run.json per run is needed, got two of {twice[0]}.")
 
 
 def _require_one_run_per_value(

@@ -59,7 +59,9 @@ def summarise(
         CheckpointError: A run's records are missing or damaged.
     """
     names = _run_names(config, sweeps)
-    costs = {name: read_json(folder / "runs" / name / "costs.json") for name in names}
+    costs = {
+        name: read_json(folder / "runs" / name / "costs.json") | {"run": name} for name in names
+    }
     write_json(folder / "results.json", study_results(config, sweeps, counts, folder))
     write_json(folder / "costs.json", {"schema": 1, "runs": costs})
     write_json(folder / "maps.json", _maps(config, data, folder))
