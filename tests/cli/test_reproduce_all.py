@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,20 @@ def test_studies_of_two_scales_share_no_page(tmp_path):
     change_record(tmp_path / "text" / "study.json", scale="smoke")
     with pytest.raises(ConfigError, match="studies of scale 'laptop', got text of scale 'smoke'"):
         only(tmp_path, "gradient-flow", None)
+
+
+def test_a_study_that_has_trained_nothing_gives_no_runs(tmp_path):
+    write_study(tmp_path / "text", num_steps=10, scale="study")
+    shutil.copytree(tmp_path / "text", tmp_path / "ablations", ignore=lambda *of: ["runs"])
+    reused = []
+
+    def run(plan, folder, reuse):
+        reused.extend(reuse)
+        raise KeyboardInterrupt  # more is not asked here
+
+    with pytest.raises(KeyboardInterrupt):
+        only(tmp_path, "rank", run, scale="study")
+    assert reused == [tmp_path / "text"]
 
 
 @pytest.mark.scheduled

@@ -118,3 +118,15 @@ def test_a_folder_without_a_study_is_refused_first(settings, tmp_path):
     with pytest.raises(ConfigError, match="reuse must name folders of studies"):
         reproduce("smoke", kind="rank", settings=settings, out=out, reuse=[tmp_path])
     assert not out.exists()
+
+
+def test_a_study_that_has_trained_nothing_is_refused_first(study, settings, tmp_path):
+    out, begun = tmp_path / "out", tmp_path / "begun"
+    begun.mkdir()
+    shutil.copy(study / "study.json", begun)
+    with pytest.raises(ConfigError) as error:
+        reproduce("smoke", kind="rank", settings=settings, out=out, reuse=[study, begun])
+    assert str(error.value) == (
+        f"reproduce: reuse must name folders of studies (study.json and runs/), got {begun}."
+    )
+    assert not out.exists()
