@@ -203,7 +203,8 @@ def _run_gaps(study: TextStudy) -> list[str]:
             gaps.append(f"No run of {variant} with {which} was found.")
     for run in study.all_runs:
         gaps += run_gaps(run)
-        if run.results is not None and not has_loss(run):
+        tried = run in study.sweep_runs and run.result("diverged_step") is not None
+        if run.results is not None and not has_loss(run) and not tried:
             gaps.append(f"Run {run.name} finished without a finite validation loss.")
     return gaps
 
