@@ -2,13 +2,17 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from diffattn.cli.whole import reproduce_all
 from diffattn.errors import ConfigError
 from diffattn.studies.whole import STUDIES_OF, TITLES, finish, scale_of, stages_of
-from record_files import read_record
+from record_files import change_record, read_record
+from report.made_up_analysis import make_analysis
+from report.made_up_gradient_flow import write_gradient_flow
 from report.made_up_study import VERDICT, write_study
 from report.page_reader import outline_of, own_part
 
@@ -52,7 +56,7 @@ def test_a_dry_run_shows_every_study(cli):
 
 def test_the_page_names_what_has_just_run(tmp_path):
     write_study(tmp_path / "text", num_steps=10)
-    page = finish(tmp_path, "laptop", ("text",))
+    page = finish(tmp_path, "laptop")
     results = read_record(tmp_path / "results.json")
     assert results["stages"]["text"]["sentence"] == VERDICT["sentence"]
     assert re.fullmatch("[0-9a-f]{64}", results["stages"]["text"]["sha256"])
@@ -64,6 +68,55 @@ def test_the_page_names_what_has_just_run(tmp_path):
     assert "is no evidence" in text
     assert "the verdicts on this page, which rest on the committed records" in text
     assert "published/scaling" in content
+
+
+def only(folder, stage, run, scale="laptop"):
+    """One stage alone, by a function that stands for its study."""
+    reproduce_all(
+        scale, folder, [stage], plan=lambda *of, **settings: None, run=run,
+        first_seed=True, dry_run=False, json_=False,
+    )  # fmt: skip
+
+
+def test_one_stage_again_leaves_the_others_on_the_page(tmp_path, monkeypatch):
+    shown = []
+
+    def page(folders, out, root, *, own, own_benchmarks, scale):
+        shown.extend([*(stage.link for stage in own), *own_benchmarks])
+        return out
+
+    monkeypatch.setattr("diffattn.studies.whole.build_papers_report", page)
+    write_study(tmp_path / "text", num_steps=10)
+    make_analysis().write(tmp_path / "analysis")
+    (tmp_path / "recall").mkdir()  # it has begun
+    (tmp_path / "throughput").mkdir()
+    (tmp_path / "throughput" / "cpu.json").touch()
+    only(tmp_path, "gradient-flow", lambda plan, folder, reuse: write_gradient_flow(folder))
+    stages = read_record(tmp_path / "results.json")["stages"]
+    assert list(stages) == ["text", "gradient-flow", "analysis"]
+    assert stages["text"]["sentence"] == VERDICT["sentence"]
+    assert shown == [*(f"{name}/report.html" for name in stages), tmp_path / "throughput"]
+
+
+def test_studies_of_two_scales_share_no_page(tmp_path):
+    write_study(tmp_path / "text", num_steps=10)
+    change_record(tmp_path / "text" / "study.json", scale="smoke")
+    with pytest.raises(ConfigError, match="studies of scale 'laptop', got text of scale 'smoke'"):
+        only(tmp_path, "gradient-flow", None)
+
+
+def test_a_study_that_has_trained_nothing_gives_no_runs(tmp_path):
+    write_study(tmp_path / "text", num_steps=10, scale="study")
+    shutil.copytree(tmp_path / "text", tmp_path / "ablations", ignore=lambda *of: ["runs"])
+    reused = []
+
+    def run(plan, folder, reuse):
+        reused.extend(reuse)
+        raise KeyboardInterrupt  # more is not asked here
+
+    with pytest.raises(KeyboardInterrupt):
+        only(tmp_path, "rank", run, scale="study")
+    assert reused == [tmp_path / "text"]
 
 
 @pytest.mark.scheduled

@@ -273,11 +273,18 @@ def test_a_study_of_unnamed_models_is_refused(make_study):
         build_report(study)
 
 
-def test_two_runs_of_one_seed_are_refused(make_study):
-    study = make_study(seeds=(0,), num_steps=10)
-    shutil.copytree(study / "runs" / "diff-seed0", study / "runs" / "again")
-    with pytest.raises(CheckpointError, match=r"one run\.json per run"):
-        build_report(study)
+def test_a_run_goes_by_the_name_of_its_folder(make_study):
+    """A copied one has a record of another name, perhaps that of a run of this study."""
+    study = make_study(variants=("softmax", "none"), sweep=True, seeds=(0,), num_steps=10)
+    before = build(study)
+    change_record(study / "runs" / "none-seed0" / "run.json", name="none-common-seed0")
+    (study / "runs" / "none-seed0" / "costs.json").unlink()  # those of the study stand for them
+    after = build(study)
+    recorded = "runs/none-seed0/run.json, recorded as none-common-seed0"
+    assert after.count(recorded) == 1
+    assert after.replace(recorded, "runs/none-seed0/run.json") == before
+    shutil.copytree(study / "runs" / "none-seed0", study / "runs" / "again")
+    assert "Run again is in the folder but not part of this study." in build(study)
 
 
 def test_report_needs_no_torch(make_study):

@@ -66,6 +66,7 @@ def test_each_member_gets_its_own_job(members, tmp_path, monkeypatch):
         job = json.loads((tmp_path / "runs" / name / "job.json").read_text())
         assert job["config"] == member.config.resolved()
         assert job["facts"] == member.facts
+        assert job["records_divergence"] is member.records_divergence is True
         assert job["data"] == str(tmp_path / "data")
         assert (tmp_path / "runs" / f"{name}.log").read_text() == ""
 

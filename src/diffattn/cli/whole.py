@@ -46,13 +46,16 @@ def reproduce_all(
         resolved = {name: of.config.resolved() for name, of in plans.items()}
         typer.echo(json.dumps(resolved, indent=2, ensure_ascii=False))
         return
-    from diffattn.studies.whole import TITLES, analyse_models, finish, time_models
+    from diffattn.studies.reuse import is_reusable
+    from diffattn.studies.whole import TITLES, analyse_models, finish, require_scale, time_models
+
+    require_scale(folder, scale)
 
     for number, name in enumerate(stages, 1):
         typer.echo(f"{number}/{len(stages)} {name}: {TITLES[name]}", err=True)
         if name in plans:
             others = [folder / x for x in MEMBERS if name in MEMBERS and x != name]
-            reuse = [other for other in others if (other / "study.json").exists()]
+            reuse = [other for other in others if is_reusable(other)]
             run(plans[name], folder / name, reuse=reuse)
         elif name == ANALYSIS:
             with ItemProgress(4) as items:
@@ -62,7 +65,7 @@ def reproduce_all(
         else:
             with RunsProgress(1, 0, lambda _: 1) as progress:
                 time_models(folder, scale, on_message=progress.on_message)
-    page = finish(folder, scale, stages)
+    page = finish(folder, scale)
     if json_:
         typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
     else:

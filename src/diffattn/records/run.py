@@ -25,7 +25,8 @@ class RunRecord:
     """One run: resolved config and provenance. Written once to ``run.json``, never edited."""
 
     name: str
-    """Unique within its study, e.g. ``"diff-seed1"``; every number in a report names it."""
+    """Unique within its study, e.g. ``"diff-seed1"``. A copy in another study keeps it: there the
+    run goes by the name of its folder."""
     config: dict[str, Any]
     """Resolved settings: ``{"model": ..., "train": ..., "data": ...}``."""
     seed: int

@@ -8,7 +8,12 @@ from typing import Any, Protocol
 from diffattn.records.io import read_json, write_json
 from diffattn.records.lock import sole_writer
 from diffattn.report.build import build_report
-from diffattn.studies.study_folder import begin_study, recorded_study, require_same_data
+from diffattn.studies.study_folder import (
+    begin_study,
+    recorded_costs,
+    recorded_study,
+    require_same_data,
+)
 from diffattn.studies.workers import (
     Member,
     OnMessage,
@@ -98,12 +103,7 @@ def reproduce_members(
         names = [member.config.name for member in members]
         made = {name: read_json(runs / name / "results.json") for name in names}
         found = results(made)
-        costs = {
-            name: read_json(runs / name / "costs.json")
-            for name in names
-            # A run that diverged before its first checkpoint has none.
-            if made[name].get("diverged_step") is None or (runs / name / "costs.json").exists()
-        }
+        costs = recorded_costs(runs, names)
         write_json(out / "results.json", found)
         write_json(out / "costs.json", {"schema": 1, "runs": costs})
         return build_report(out)

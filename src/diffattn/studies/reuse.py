@@ -19,16 +19,22 @@ def require_studies(folders: Iterable[Path]) -> None:
     """Refuse what is no folder of a study before anything is done.
 
     Raises:
-        ConfigError: One holds no ``study.json``.
+        ConfigError: One holds no ``study.json`` or no ``runs/``.
         CheckpointError: One is damaged or of another schema version.
     """
     for folder in folders:
-        path = Path(folder) / "study.json"
-        if not path.exists():
+        if not is_reusable(folder):
             raise ConfigError(
-                f"reproduce: reuse must name folders of studies (study.json), got {folder}."
+                "reproduce: reuse must name folders of studies (study.json and runs/), "
+                f"got {folder}."
             )
+        path = folder / "study.json"
         require_schema(read_json(path), path)
+
+
+def is_reusable(folder: Path) -> bool:
+    """Whether a folder holds a study that has begun to train."""
+    return (folder / "study.json").exists() and (folder / "runs").is_dir()
 
 
 def reuse_runs(

@@ -1,5 +1,6 @@
 """``study.json``: which study a folder holds."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,17 @@ def begin_study(folder: Path, resolved: dict[str, Any], facts: dict[str, Any]) -
         "config_hash": config_hash(resolved),
     }
     write_json(folder / _MARKER, head | facts | resolved)
+
+
+def recorded_costs(runs: Path, names: Iterable[str]) -> dict[str, Any]:
+    """``costs.json`` of finished runs by their names here, which a copied one may not hold."""
+    costs = {}
+    for name in names:
+        path = runs / name / "costs.json"
+        # A run that diverged before its first checkpoint has none.
+        if path.exists() or read_json(runs / name / "results.json").get("diverged_step") is None:
+            costs[name] = read_json(path) | {"run": name}
+    return costs
 
 
 def require_same_data(folder: Path, recorded: dict[str, Any], facts: dict[str, Any]) -> None:

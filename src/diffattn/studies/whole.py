@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.data.corpora import Document
+from diffattn.errors import ConfigError
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.known_names import check_known
 from diffattn.records.io import read_json, write_json
+from diffattn.report.analysis.page import is_analysis_folder
 from diffattn.report.beside_papers import OwnStage, build_papers_report
 from diffattn.report.claims.folders import committed_folders
 from diffattn.report.claims.tables import committed_claims
@@ -76,6 +78,45 @@ def scale_of(study: str, scale: str) -> str:
     return scale if study in ("text", "ablations", "rank") else "study"
 
 
+def require_scale(folder: Path, scale: str) -> None:
+    """Refuse a folder with studies of another scale, which would share a page with these.
+
+    Args:
+        folder: Of the whole reproduction; need not exist.
+        scale: A key of :data:`STUDIES_OF`.
+
+    Raises:
+        ConfigError: It holds one.
+        CheckpointError: A ``study.json`` is damaged.
+    """
+    for name in _ALL:
+        path, expected = folder / name / "study.json", scale_of(name, scale)
+        found = read_json(path).get("scale") if path.exists() else expected
+        if found != expected:
+            raise ConfigError(
+                f"reproduce all: {folder} must hold studies of scale {scale!r}, got {name} of "
+                f"scale {found!r}. Choose another --out."
+            )
+
+
+def finished_stages(folder: Path, scale: str) -> tuple[str, ...]:
+    """Names of the stages that have results in a folder, whichever call made them, in order.
+
+    Args:
+        folder: Of the whole reproduction.
+        scale: Its scale.
+    """
+    return tuple(name for name in stages_of(scale) if _has_results(folder, name))
+
+
+def _has_results(folder: Path, stage: str) -> bool:
+    if stage == ANALYSIS:
+        return is_analysis_folder(folder / stage)
+    if stage == THROUGHPUT:
+        return any((folder / stage).glob("*.json"))
+    return (folder / stage / _RESULTS).exists()
+
+
 def analyse_models(
     folder: Path,
     scale: str,
@@ -95,7 +136,7 @@ def analyse_models(
         CheckpointError: The comparison on text has not finished.
     """
     from diffattn.analysis.session import AnalysisSettings, analyze
-    from diffattn.report.analysis.page import build_analysis_report, is_analysis_folder
+    from diffattn.report.analysis.page import build_analysis_report
 
     out, text = folder / ANALYSIS, folder / "text"
     if is_analysis_folder(out):
@@ -139,8 +180,8 @@ def time_models(
     run_bench(config, result_path(folder / THROUGHPUT, config.device), on_message=on_message)
 
 
-def finish(folder: Path, scale: str, stages: Sequence[str]) -> Path:
-    """Write ``results.json`` and the page of everything that has finished.
+def finish(folder: Path, scale: str) -> Path:
+    """Write ``results.json`` and the page of everything that has finished, by this call or before.
 
     The page judges claims by the committed records, which have more seeds than a laptop's hour
     gives; at a long scale by the studies here, and by committed ones where there is none.
@@ -148,11 +189,11 @@ def finish(folder: Path, scale: str, stages: Sequence[str]) -> Path:
     Args:
         folder: Of the whole reproduction.
         scale: Its scale.
-        stages: Those that have finished, from :func:`stages_of`.
 
     Returns:
         The path of ``report.html``.
     """
+    stages = finished_stages(folder, scale)
     sentences = {name: _sentence(folder, name) for name in stages}
     write_json(
         folder / _RESULTS,

@@ -20,7 +20,14 @@ from diffattn.records.lock import sole_writer
 from diffattn.training.config import RunConfig
 
 
-def job(config: Any, facts: dict[str, Any], data: Path | None, folder: Path) -> str:
+def job(
+    config: Any,
+    facts: dict[str, Any],
+    data: Path | None,
+    folder: Path,
+    *,
+    records_divergence: bool = False,
+) -> str:
     """Everything a worker needs to know, as one JSON document; without ``data`` a recall task."""
     return json.dumps(
         {
@@ -29,6 +36,7 @@ def job(config: Any, facts: dict[str, Any], data: Path | None, folder: Path) -> 
             "engine": asdict(config.engine) if isinstance(config, RunConfig) else None,
             "init": asdict(config.init) if isinstance(config, RunConfig) and config.init else None,
             "facts": facts,
+            "records_divergence": records_divergence,
             "data": None if data is None else str(data),
             "folder": str(folder),
         }
@@ -89,13 +97,18 @@ def _train_on_text(order: dict[str, Any], **callbacks: Callable[..., None]) -> N
     from diffattn.training.engine import EngineConfig
     from diffattn.training.guard import GuardConfig
     from diffattn.training.prepare import open_data
-    from diffattn.training.stability import RECORDED, StabilityRun, train_stability
+    from diffattn.training.stability import (
+        RECORDED,
+        StabilityRun,
+        train_recorded,
+        train_stability,
+    )
     from diffattn.training.trainer import train
     from diffattn.training.windows import WindowConfig
 
     settings = order["config"]
-    records_divergence = settings.get("divergence") == RECORDED
-    config = (StabilityRun if records_divergence else RunConfig)(
+    of_stability = settings.get("divergence") == RECORDED
+    config = (StabilityRun if of_stability else RunConfig)(
         name=order["name"],
         model=DiffTransformerConfig(**settings["model"]),
         train=TrainConfig(**settings["train"]),
@@ -107,7 +120,8 @@ def _train_on_text(order: dict[str, Any], **callbacks: Callable[..., None]) -> N
         gradient_steps=tuple(settings.get("gradient_steps", ())),
     )
     data = open_data(Path(order["data"]))
-    run = train_stability if records_divergence else train
+    run: Callable[..., Any] = train_recorded if order["records_divergence"] else train
+    run = train_stability if of_stability else run
     run(config, data, Path(order["folder"]), facts=order["facts"], **callbacks)
 
 

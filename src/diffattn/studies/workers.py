@@ -40,12 +40,21 @@ class Member(Generic[Config]):
     config: Config
     facts: dict[str, Any]
     """Exact differences to the softmax base: parameters, training FLOPs per token."""
+    records_divergence: bool = False
+    """Whether a run on text whose numbers leave the range of floats ends with results, without a
+    loss. Else it fails."""
 
     @classmethod
-    def of(cls, config: Config, twin: Twin) -> "Member[Config]":
+    def of(
+        cls, config: Config, twin: Twin, *, records_divergence: bool = False
+    ) -> "Member[Config]":
         """The run of a twin."""
         facts = ("parameter_difference", "flops_difference")
-        return cls(config=config, facts={name: getattr(twin, name) for name in facts})
+        return cls(
+            config=config,
+            facts={name: getattr(twin, name) for name in facts},
+            records_divergence=records_divergence,
+        )
 
 
 def worker_count(workers: int | None) -> int:
@@ -221,9 +230,11 @@ class _Worker:
         self.run = member.config.name
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has died already: its exit says so
-            self.process.stdin.write(
-                job(member.config, member.facts, data, folder / self.run) + "\n"
-            )
+            order = job(
+                member.config, member.facts, data, folder / self.run,
+                records_divergence=member.records_divergence,
+            )  # fmt: skip
+            self.process.stdin.write(order + "\n")
             self.process.stdin.flush()
 
     def hang_up(self) -> None:

@@ -1,4 +1,4 @@
-"""One training run of which divergence is a result, not a failure."""
+"""Training runs of which divergence is a result, not a failure."""
 
 import shutil
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class StabilityRun(RunConfig):
         return {**RunConfig.resolved(self), "divergence": RECORDED}
 
 
-def train_stability(
+def train_recorded(
     config: RunConfig,
     data: PreparedData,
     folder: Path,
@@ -34,10 +34,10 @@ def train_stability(
     facts: dict[str, Any] | None = None,
     **callbacks: Callable[..., None],
 ) -> dict[str, Any]:
-    """Train one model as :func:`diffattn.training.trainer.train` does; keep no weights.
+    """Train one model as :func:`diffattn.training.trainer.train` does; record it if it diverges.
 
     Args:
-        config: A :class:`StabilityRun`, whose record says that divergence is one.
+        config: The run.
         data: Tokens.
         folder: Run directory.
         facts: More to record about the model.
@@ -60,8 +60,32 @@ def train_stability(
     except DivergenceError as error:
         with sole_writer(folder):
             _record(config, folder, error)
-    shutil.rmtree(folder / "model", ignore_errors=True)
     return read_json(folder / RESULTS)
+
+
+def train_stability(
+    config: RunConfig,
+    data: PreparedData,
+    folder: Path,
+    *,
+    facts: dict[str, Any] | None = None,
+    **callbacks: Callable[..., None],
+) -> dict[str, Any]:
+    """As :func:`train_recorded`; keep no weights.
+
+    Args:
+        config: A :class:`StabilityRun`, whose record says that divergence is one.
+        data: Tokens.
+        folder: Run directory.
+        facts: More to record about the model.
+        **callbacks: ``on_progress`` and ``on_message`` of ``train``.
+
+    Returns:
+        What ``results.json`` holds.
+    """
+    results = train_recorded(config, data, folder, facts=facts, **callbacks)
+    shutil.rmtree(Path(folder) / "model", ignore_errors=True)
+    return results
 
 
 def _record(config: RunConfig, folder: Path, error: DivergenceError) -> None:

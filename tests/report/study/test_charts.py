@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 import pytest
 
 from diffattn.report.page.wording import type_name
-from record_files import read_record, write_record
+from record_files import change_record, read_record, write_record
 from report.made_up_study import PARTS, TYPES
 from report.page_reader import build, figures, outline_of
 
@@ -73,10 +73,10 @@ def test_charts_are_valid_plotly(make_study):
 
 def test_charts_show_text_from_files_as_it_is(make_study):
     """Names of runs reach the hover text; quotes, which plotly would not decode, stay."""
-    name = '</b><b>"a\'s" & b'
+    name = '<i><b>"a\'s" & b'
     study = make_study(seeds=(0,), num_steps=10, variants=("softmax",))
-    run = study / "runs/softmax-seed0/run.json"
-    write_record(run, read_record(run) | {"name": f"{name}-seed0"})
+    run = (study / "runs/softmax-seed0").rename(study / "runs" / f"{name}-seed0")
+    change_record(run / "run.json", name="</b><b>")
     info = read_record(study / "study.json")
     write_record(study / "study.json", info | {"variants": [name]})
     results = read_record(study / "results.json")
@@ -84,8 +84,9 @@ def test_charts_show_text_from_files_as_it_is(make_study):
     write_record(study / "results.json", results)
     page = build(study)
     assert "</b><b>" not in page
+    assert "<i><b>" not in page
     traces = figures(page)["chart-train_loss"]["data"]
-    shown = '&lt;/b&gt;&lt;b&gt;"a\'s" &amp; b'
+    shown = '&lt;i&gt;&lt;b&gt;"a\'s" &amp; b'
     (hover,) = [t["hovertemplate"] for t in traces]
     assert hover == f"{shown}, {shown}-seed0<br>step %{{x:,}}: %{{y:.4f}}<extra></extra>"
     outline_of(page)

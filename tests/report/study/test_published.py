@@ -26,6 +26,20 @@ def test_published_study_has_its_own_provenance(make_study):
     assert page.count('<td data-label="Study">published</td>') == 3
 
 
+def test_every_commit_and_processor_of_a_mixed_study_is_named(make_study):
+    published = make_study("published", variants=("softmax", "diff"), seeds=(0, 1), num_steps=10)
+    study, runs = make_study(), published / "runs"
+    change_record(runs / "softmax-seed1" / "run.json", commit="decade" * 7)
+    other = {"processor": "Another processor", "machine": "none"}
+    change_record(runs / "diff-seed0" / "run.json", hardware=other)
+    text = "on Made-up processor and Another processor at commits c0ffeec0ffee and decadedecade."
+    assert f"run on 2001-02-03 {text} It has" in build(study, published=published)
+    path = runs / "diff-seed1" / "run.json"
+    write_record(path, read_record(path) | {"commit": None})
+    text = "at commits c0ffeec0ffee, decadedecade and not recorded."
+    assert text in build(study, published=published)
+
+
 def test_a_summary_shows_its_numbers_and_no_gaps(make_study, tmp_path):
     folder = make_study(
         "published", scale="study", num_layers=2, variants=(*TYPES, "none", "softmax_half")

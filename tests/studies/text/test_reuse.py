@@ -5,11 +5,14 @@ import shutil
 import pytest
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.records.io import read_json
+from diffattn.records.io import read_json, write_json
+from diffattn.report.study.files import read_study
+from diffattn.report.study.published import read_published, study_summary
 from diffattn.studies import reuse as module
 from diffattn.studies import workers
 from diffattn.studies.text.reproduce import comparison, reproduce
 from diffattn.studies.variants import MEMBERS, SWEPT
+from record_files import change_record
 
 SHARED = [f"{name}-seed0" for name in MEMBERS["ablations"] if name in SWEPT]
 
@@ -55,6 +58,29 @@ def test_a_study_trains_only_what_another_has_not(study, settings, tmp_path, mon
             assert (out / path.relative_to(study)).read_bytes() == path.read_bytes()
 
 
+def test_a_copy_goes_by_its_name_here(study, copied, settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "_Worker", None)  # no process is started
+    here, there, out = "diff-seed0", "diff-common-seed0", tmp_path / "out"
+    source = (copied / "runs" / here).rename(copied / "runs" / there)
+    change_record(source / "run.json", name=there)
+    for name in ("results.json", "costs.json"):
+        change_record(source / name, run=there)
+    shutil.copytree(study / "data", out / "data")
+    page = reproduce("smoke", settings=settings, out=out, reuse=[copied], on_message=[].append)
+    assert read_json(out / "runs" / here / "run.json")["name"] == there
+    assert read_json(out / "costs.json")["runs"][here]["run"] == here
+    for name in ("results.json", "maps.json"):
+        assert (out / name).read_bytes() == (study / name).read_bytes()
+    write_json(tmp_path / "summary.json", study_summary(out))
+    found, carried = read_study(out), read_published(tmp_path / "summary.json")
+    assert found.gaps == ()
+    for read in (found, carried):
+        (run,) = read.runs_of("diff")
+        assert (run.name, run.record.name) == (here, there)
+    text = page.read_text(encoding="utf-8")
+    assert text.count(f"runs/{here}/run.json, recorded as {there}") == text.count(there) == 1
+
+
 @pytest.mark.parametrize("changed", ["model.hidden_size=32", "train.learning_rate=0.01", ""])
 def test_other_settings_or_tokens_are_other_runs(study, settings, facts, tmp_path, changed):
     settings = (*settings, changed) if changed else settings
@@ -91,4 +117,16 @@ def test_a_folder_without_a_study_is_refused_first(settings, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(ConfigError, match="reuse must name folders of studies"):
         reproduce("smoke", kind="rank", settings=settings, out=out, reuse=[tmp_path])
+    assert not out.exists()
+
+
+def test_a_study_that_has_trained_nothing_is_refused_first(study, settings, tmp_path):
+    out, begun = tmp_path / "out", tmp_path / "begun"
+    begun.mkdir()
+    shutil.copy(study / "study.json", begun)
+    with pytest.raises(ConfigError) as error:
+        reproduce("smoke", kind="rank", settings=settings, out=out, reuse=[study, begun])
+    assert str(error.value) == (
+        f"reproduce: reuse must name folders of studies (study.json and runs/), got {begun}."
+    )
     assert not out.exists()

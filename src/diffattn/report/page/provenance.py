@@ -74,11 +74,17 @@ def _runs_table(study: Study) -> Table:
             (record.commit or _NOT_RECORDED)[:12],
             _dirty(run),
             "yes" if run.results is not None else "no",
-            "/".join(filter(None, [study.all_records, f"runs/{record.name}/run.json"])),
+            _record_file(study, run),
         ]
-        rows.append([head_cell(record.name), *(word_cell(str(cell)) for cell in cells)])
+        rows.append([head_cell(run.name), *(word_cell(str(cell)) for cell in cells)])
     headers = ["Run", "Seed", "Created", "Device", "Backends", "Commit", "Changed source"]
     return table("The runs.", [*headers, "Finished", "Record"], rows)
+
+
+def _record_file(study: Study, run: StudyRun) -> str:
+    """Where ``run.json`` lies, and the name it holds where that is another."""
+    path = "/".join(filter(None, [study.all_records, f"runs/{run.name}/run.json"]))
+    return path if run.record.name == run.name else f"{path}, recorded as {run.record.name}"
 
 
 def _grouped(study: Study, values: list[str]) -> list[str]:

@@ -55,6 +55,9 @@ class _RunResults(TypedDict):
 class StudyRun:
     """One run of a study, as far as it got."""
 
+    name: str
+    """Of its folder, unique within the study. The record of a run that was copied from another
+    study has the name that the run had there."""
     record: RunRecord
     metrics: list[dict[str, Any]] = field(default_factory=list)
     """Rows of ``metrics.jsonl``; empty if the run has not started."""
@@ -66,11 +69,6 @@ class StudyRun:
     def attention_type(self) -> str:
         """Of the model."""
         return str(self.record.config["model"]["attention_type"])
-
-    @property
-    def name(self) -> str:
-        """Name of the run, unique within its study."""
-        return self.record.name
 
     def result(self, key: str) -> Any:
         """One field of ``results``; ``None`` if it is missing or the run is unfinished."""
@@ -134,7 +132,7 @@ def read_runs(folder: Path, shared_costs: dict[str, Any]) -> list[StudyRun]:
 def _read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
     record = read_run_record(folder)
     require_attention_type(record, folder / "run.json")
-    results, costs = None, shared_costs.get(record.name)
+    results, costs = None, shared_costs.get(folder.name)
     if (folder / "results.json").exists():
         results = read_checked(folder / "results.json", _RunResults)
     metrics: list[dict[str, Any]] = []
@@ -144,7 +142,7 @@ def _read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
         metrics = [dict(checked(_MetricsRow, row, f"{path}:{line}")) for line, row in rows]
     if (folder / "costs.json").exists():
         costs = read_checked(folder / "costs.json", _RunCosts)
-    return StudyRun(record=record, metrics=metrics, results=results, costs=costs)
+    return StudyRun(name=folder.name, record=record, metrics=metrics, results=results, costs=costs)
 
 
 def read_run_record(folder: Path) -> RunRecord:

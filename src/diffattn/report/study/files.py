@@ -73,7 +73,6 @@ def read_study(folder: Path) -> TextStudy:
     if (folder / "costs.json").exists():
         shared_costs = read_checked(folder / "costs.json", Costs)["runs"]
     runs = read_runs(folder, shared_costs)
-    _require_one_of_each(folder, runs)
     results = maps = None
     if (folder / "results.json").exists():
         path = folder / "results.json"
@@ -170,12 +169,6 @@ def _place(name: str, variants: Iterable[str], info: dict[str, Any]) -> tuple[st
     return None
 
 
-def _require_one_of_each(folder: Path, runs: list[StudyRun]) -> None:
-    names = [run.name for run in runs]
-    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise CheckpointError(f"{folder}: one run.json per run is needed, got two of {twice[0]}.")
-
-
 def _require_one_run_per_value(
     path: Path, name: str, entry: dict[str, Any], values: list[Any]
 ) -> None:
@@ -210,7 +203,8 @@ def _run_gaps(study: TextStudy) -> list[str]:
             gaps.append(f"No run of {variant} with {which} was found.")
     for run in study.all_runs:
         gaps += run_gaps(run)
-        if run.results is not None and not has_loss(run):
+        tried = run in study.sweep_runs and run.result("diverged_step") is not None
+        if run.results is not None and not has_loss(run) and not tried:
             gaps.append(f"Run {run.name} finished without a finite validation loss.")
     return gaps
 

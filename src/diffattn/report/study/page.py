@@ -122,12 +122,15 @@ def published_study(study: TextStudy, published: TextStudy) -> dict[str, Any]:
         study: The user's.
         published: The other.
     """
-    first = published.runs[0].record if published.runs else None
-    where = (first.hardware.get("processor") if first else None) or "an unrecorded machine"
-    commit = ((first.commit if first else None) or "not recorded")[:12]
+    records = [run.record for run in published.all_runs]
+    machines = [record.hardware.get("processor") or "an unrecorded machine" for record in records]
+    commits = [(record.commit or "not recorded")[:12] for record in records]
+    where = listing(dict.fromkeys(machines)) or "an unrecorded machine"
+    at = listing(dict.fromkeys(commits)) or "not recorded"
+    word = "commits" if len(set(commits)) > 1 else "commit"
     lead = (
         f"A study of scale “{published.info.get('scale')}”, run on "
-        f"{str(published.info.get('created'))[:10]} on {where} at commit {commit}. It has other "
+        f"{str(published.info.get('created'))[:10]} on {where} at {word} {at}. It has other "
         "sizes and token counts: its losses must not be compared with those above. Its "
         "differences to its own baseline may be read beside yours."
     )

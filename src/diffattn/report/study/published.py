@@ -25,6 +25,7 @@ _GROUP = ("learning_rate", "runs", LOSS)
 
 
 class _PublishedRun(TypedDict):
+    name: str
     record: RunRecord
     results: dict[str, Any]
     costs: dict[str, Any]
@@ -62,6 +63,7 @@ def study_summary(folder: Path) -> dict[str, Any]:
             shape = {key: record["config"]["model"][key] for key in _SHAPE}
             runs.append(
                 {
+                    "name": run.name,
                     "record": record | {"config": {"model": shape}},
                     "results": {key: run.result(key) for key in _RESULTS},
                     "costs": {key: (run.costs or {}).get(key) for key in _COSTS},

@@ -157,7 +157,9 @@ def _table(swept: dict[str, dict[str, Any]]) -> Table:
                     cells.append(number_cell(MISSING))
                     continue
                 note = "chosen" if decides and rate == entry["best"] else ""
-                cells.append(number_cell(number(one["validation_loss"]), [one["run"]], note=note))
+                loss = one["validation_loss"]
+                shown = "diverged" if loss is None else number(loss)
+                cells.append(number_cell(shown, [one["run"]], note=note))
             rows.append(cells)
     headers = ["Model", "Steps", *map(rate_name, rates)]
     return table("Validation loss at every rate tried, nats per token.", headers, rows)

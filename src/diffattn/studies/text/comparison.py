@@ -1,5 +1,6 @@
 """Matched models on the same tokens in the same order: which runs, and at which learning rates."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -207,7 +208,8 @@ class ComparisonConfig:
     ) -> Member[RunConfig]:
         twin = variant.twin(self.base.model, self.match)
         train = self.base.train.at(rate, seed, **changes)
-        return Member.of(replace(self.base, name=name, model=twin.config, train=train), twin)
+        config = replace(self.base, name=name, model=twin.config, train=train)
+        return Member.of(config, twin, records_divergence=True)
 
 
 def trial_name(variant: str, seed: int, *, common: bool = False) -> str:
@@ -229,15 +231,16 @@ def whole_name(variant: str, rate: float, seed: int) -> str:
 class Sweep:
     """What one variant has tried, and what that says."""
 
-    tried: tuple[tuple[float, float], ...]
-    """Learning rate and validation loss of short runs, by rate."""
-    whole: tuple[tuple[float, float], ...] = ()
+    tried: tuple[tuple[float, float | None], ...]
+    """Learning rate and validation loss of short runs, by rate; ``None`` of one that diverged,
+    which counts as infinite."""
+    whole: tuple[tuple[float, float | None], ...] = ()
     """The same of runs of all steps, at the best of these rates."""
 
     @property
     def best(self) -> float:
         """The rate of the lowest loss, of whole runs if there are any; of equal ones the first."""
-        return min(self.whole or self.tried, key=lambda pair: pair[1])[0]
+        return min(self.whole or self.tried, key=_loss)[0]
 
     @property
     def inside(self) -> bool:
@@ -246,7 +249,7 @@ class Sweep:
 
     def leading(self, count: int) -> list[float]:
         """The best rates of the short runs, best first."""
-        return [rate for rate, _ in sorted(self.tried, key=lambda pair: pair[1])[:count]]
+        return [rate for rate, _ in sorted(self.tried, key=_loss)[:count]]
 
     def next_rate(self, count: int) -> float | None:
         """What to try next: twice or half of the first of the ``count`` best that is at the edge.
@@ -259,6 +262,11 @@ class Sweep:
             if rate in (low, high):
                 return rate * 2 if rate == high else rate / 2
         return None
+
+
+def _loss(one: tuple[float, float | None]) -> float:
+    """Of a try, as far as its place among the others is concerned."""
+    return math.inf if one[1] is None else one[1]
 
 
 def rates_to_try(

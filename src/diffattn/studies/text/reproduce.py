@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.data.corpora import corpus_hash, load_corpus
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.known_names import check_known
 from diffattn.recipes.catalog import SCALES, recipe
@@ -15,6 +15,7 @@ from diffattn.records.lock import sole_writer
 from diffattn.records.run import package_versions, require_schema
 from diffattn.report.build import build_report
 from diffattn.report.claims.tables import committed_claims
+from diffattn.report.page.wording import listing
 from diffattn.report.study.published import PUBLISHED
 from diffattn.studies.study_folder import begin_study, recorded_study, require_same_data
 from diffattn.studies.text.comparison import (
@@ -103,7 +104,8 @@ def reproduce(
         ConfigError: An unknown scale or setting, ``out`` holds another configuration, ``reuse``
             names what is no study, or the scale is made for a GPU and there is none.
         CheckpointError: ``out`` or a run to be copied holds foreign or damaged files.
-        DiffAttnError: A run failed.
+        DiffAttnError: A run failed; or one that counts diverged, and all others are made. A run
+            that is to choose a learning rate may diverge: its rate is the worst.
     """
     import torch
 
@@ -128,7 +130,7 @@ def reproduce(
         require_enough(config.base, data)
         _claim(folder, config, data.facts())
 
-        def train(members: Sequence[Member[RunConfig]], what: str) -> dict[str, float]:
+        def train(members: Sequence[Member[RunConfig]], what: str) -> dict[str, float | None]:
             copied = reuse_runs(members, data.facts(), folder / "runs", others)
             if copied:
                 on_message(f"{what}: copied {len(copied)} of {len(members)} models")
@@ -146,7 +148,7 @@ def reproduce(
         sweeps = _sweep(config, train)
         trials = config.trials(best_rates(config, sweeps))
         on_progress(trials[0].config.name, {"total": config.total_steps(sweeps)})
-        train(trials, "comparison")
+        _require_losses(config, train(trials, "comparison"), folder / "runs")
         counts = _counts(config, data, folder / _COUNTS, on_message)
         on_message("comparing")
         summarise(config, sweeps, counts, data, folder)
@@ -161,10 +163,11 @@ def reproduce(
 
 
 def _sweep(
-    config: ComparisonConfig, train: Callable[[Sequence[Member[RunConfig]], str], dict[str, float]]
+    config: ComparisonConfig,
+    train: Callable[[Sequence[Member[RunConfig]], str], dict[str, float | None]],
 ) -> dict[str, Sweep]:
     """Try the rates, further ones where a leading one lies at the edge, and those whole."""
-    tried: dict[str, dict[float, float]] = {}
+    tried: dict[str, dict[float, float | None]] = {}
 
     def add(wanted: Sequence[tuple[str, float]]) -> dict[str, Sweep]:
         losses = train(
@@ -191,6 +194,23 @@ def _sweep(
         return replace(sweep, whole=tuple((rate, losses[run]) for rate, run in runs))
 
     return {name: whole(name, sweep) for name, sweep in sweeps.items()}
+
+
+def _require_losses(config: ComparisonConfig, losses: dict[str, float | None], runs: Path) -> None:
+    """Refuse to compare where a run that counts has diverged."""
+    lost = [name for name, loss in losses.items() if loss is None]
+    if not lost:
+        return
+    steps = {name: read_json(runs / name / "results.json")["diverged_step"] for name in lost}
+    which = listing(f"{name} (not finite at step {step})" for name, step in steps.items())
+    # A rate that was swept for is not set.
+    change = (
+        "guard.not_finite=roll_back" if config.learning_rates else "a lower train.learning_rate"
+    )
+    raise DiffAttnError(
+        f"reproduce: every run that counts must end with a loss, got none from {which}. The others "
+        f"are kept. Choose another --out and --set {change}."
+    )
 
 
 def _counts(

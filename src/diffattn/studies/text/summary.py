@@ -10,6 +10,7 @@ from diffattn.models.loading import load_model
 from diffattn.probes.attention_rows import example_maps
 from diffattn.records.io import read_json, read_jsonl, write_json
 from diffattn.studies.limits import SMALLEST_TESTED_HEADS, few_heads, spread
+from diffattn.studies.study_folder import recorded_costs
 from diffattn.studies.text.comparison import (
     ComparisonConfig,
     Sweep,
@@ -58,8 +59,7 @@ def summarise(
     Raises:
         CheckpointError: A run's records are missing or damaged.
     """
-    names = _run_names(config, sweeps)
-    costs = {name: read_json(folder / "runs" / name / "costs.json") for name in names}
+    costs = recorded_costs(folder / "runs", _run_names(config, sweeps))
     write_json(folder / "results.json", study_results(config, sweeps, counts, folder))
     write_json(folder / "costs.json", {"schema": 1, "runs": costs})
     write_json(folder / "maps.json", _maps(config, data, folder))
