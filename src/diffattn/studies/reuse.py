@@ -63,7 +63,7 @@ def reuse_runs(
     waiting = [m.config for m in members if not (runs / m.config.name).exists()]
     found: dict[str, Path] = {}
     for study in studies if waiting else ():
-        for run in sorted((Path(study) / "runs").iterdir()):
+        for run in sorted((Path(study) / "runs").glob("[!.]*")):  # not what a copy was cut off at
             if is_done(run):
                 found.setdefault(config_hash(RunRecord.read(run).config), run)
     copied = []

@@ -58,6 +58,14 @@ def test_a_study_trains_only_what_another_has_not(study, settings, tmp_path, mon
             assert (out / path.relative_to(study)).read_bytes() == path.read_bytes()
 
 
+def cut_off_copy(study):
+    """What a kill in the middle of a copy leaves."""
+    folder = study / "runs" / ".none-seed0.copying"
+    folder.mkdir()
+    for name in ("run.json", "results.json"):
+        (folder / name).write_text("{", encoding="utf-8")
+
+
 def test_a_copy_goes_by_its_name_here(study, copied, settings, tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "_Worker", None)  # no process is started
     here, there, out = "diff-seed0", "diff-common-seed0", tmp_path / "out"
@@ -66,12 +74,14 @@ def test_a_copy_goes_by_its_name_here(study, copied, settings, tmp_path, monkeyp
     for name in ("results.json", "costs.json"):
         change_record(source / name, run=there)
     shutil.copytree(study / "data", out / "data")
+    cut_off_copy(copied)
     page = reproduce("smoke", settings=settings, out=out, reuse=[copied], on_message=[].append)
     assert read_json(out / "runs" / here / "run.json")["name"] == there
     assert read_json(out / "costs.json")["runs"][here]["run"] == here
     for name in ("results.json", "maps.json"):
         assert (out / name).read_bytes() == (study / name).read_bytes()
     write_json(tmp_path / "summary.json", study_summary(out))
+    cut_off_copy(out)
     found, carried = read_study(out), read_published(tmp_path / "summary.json")
     assert found.gaps == ()
     for read in (found, carried):

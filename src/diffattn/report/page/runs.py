@@ -125,7 +125,7 @@ def read_runs(folder: Path, shared_costs: dict[str, Any]) -> list[StudyRun]:
     Raises:
         CheckpointError: A file is damaged, of another kind or of another schema version.
     """
-    paths = sorted((folder / "runs").glob("*/run.json"))
+    paths = sorted((folder / "runs").glob("[!.]*/run.json"))  # not what a copy was cut off at
     return [_read_run(path.parent, shared_costs) for path in paths]
 
 
