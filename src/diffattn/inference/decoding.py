@@ -66,11 +66,7 @@ def generate(
         raise ItemError(f"generate: max_new_tokens must be 1 or more, got {max_new_tokens}.")
     known = before.length if before else 0
     for prompt in prompts:
-        if not prompt or known + len(prompt) + max_new_tokens > model.max_length:
-            raise ItemError(
-                f"generate: prompt and continuation must fit the model's {model.max_length} tokens "
-                f"and the prompt hold one or more, got {known + len(prompt)} + {max_new_tokens}."
-            )
+        require_room(model, known + len(prompt) if prompt else 0, max_new_tokens)
     generations: dict[int, Generation] = {}
     limits = None if share and not model.rows_alone else [0] * len(prompts)
     for group in share_prefixes(prompts, limits):
@@ -93,6 +89,20 @@ def generate(
             done = _decode(model, grow(model, prefix, some), numbers, max_new_tokens, stop, allowed)
             generations.update(zip(numbers, done, strict=True))
     return [generations[i] for i in range(len(prompts))]
+
+
+def require_room(model: NetworkReader, prompt_tokens: int, max_new_tokens: int) -> None:
+    """Refuse a prompt that leaves no room for its continuation, before any of it is read.
+
+    Raises:
+        ItemError: It does not fit the model with ``max_new_tokens`` more, or is empty.
+    """
+    if not prompt_tokens or prompt_tokens + max_new_tokens > model.max_length:
+        raise ItemError(
+            f"generate: prompt and continuation must fit the model's {model.max_length} tokens "
+            f"and the prompt hold one or more, got {prompt_tokens} + {max_new_tokens}."
+        )
+    model.require_steady(prompt_tokens + max_new_tokens)
 
 
 def _decode(
