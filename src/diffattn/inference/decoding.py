@@ -45,6 +45,9 @@ def generate(
 ) -> list[Generation]:
     """Greedy decoding of prompts of any lengths; those that begin alike are read once.
 
+    A row ends where the model says so, by any of its end tokens: see
+    :func:`diffattn.models.loading.end_tokens`.
+
     Args:
         model: The model.
         prompts: Token ids, one or more each.
@@ -116,7 +119,7 @@ def _decode(
     """One batch: each step adds a token to every open row."""
     written: list[list[int]] = [[] for _ in numbers]
     done: dict[int, Generation] = {}
-    eos = model.tokenizer.eos_token_id
+    last_tokens = frozenset(model.end_tokens)
     last = dict(enumerate(next(rows)))
     for step in range(max_new_tokens):
         tokens: dict[int, int] = {}
@@ -127,7 +130,7 @@ def _decode(
             else:
                 choices = sorted(allowed(numbers[i], tuple(written[i])))
                 choice = choices[int(logits[choices].argmax())] if choices else None
-            if choice is None or (allowed is None and choice == eos):
+            if choice is None or (allowed is None and choice in last_tokens):
                 kind = "choice" if choice is None else "eos"
                 done[i] = Generation(tuple(written[i]), model.decode(written[i]), kind)
                 continue

@@ -14,6 +14,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.inference.pass_limits import STANDARD_LIMITS, PassLimits
+from diffattn.models.loading import end_tokens
 from diffattn.models.numbers import LARGEST_COUNT
 from diffattn.models.rope_settings import steady_positions
 from diffattn.probes.finite import require_finite_logits
@@ -198,6 +199,11 @@ class NetworkReader:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of tokens, special ones left out."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    @cached_property
+    def end_tokens(self) -> list[int]:
+        """Tokens by which the model ends a text: :func:`diffattn.models.loading.end_tokens`."""
+        return end_tokens(self.network, self.tokenizer)
 
     @property
     def device(self) -> torch.device:

@@ -70,12 +70,32 @@ def load_model(
             dtype="auto" if dtype is None else dtype,
             **source,
         )
-    if model.can_generate():  # what to write is the caller's to say, not the folder's
-        model.generation_config = GenerationConfig()
+    if model.can_generate():  # what to write is the caller's to say, where it ends the model's
+        ends = end_tokens(model)
+        model.generation_config = GenerationConfig(eos_token_id=ends or None)
     _require_all_weights(name_or_path, model, report)
     with quiet(), _damage(f"{name_or_path}: must hold a tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(str(folder), **source)
     return model.eval(), tokenizer
+
+
+def end_tokens(model: Any, tokenizer: Any = None) -> list[int]:
+    """Tokens by which a model ends what it writes, in ascending order.
+
+    Chat models end a turn by another token than a text, so several places name one or more: the
+    configuration, ``generation_config`` and the tokenizer.
+
+    Args:
+        model: A causal language model.
+        tokenizer: Its tokenizer. Default: without.
+    """
+    config = model.config
+    places = (config, config.get_text_config(), getattr(model, "generation_config", None))
+    found: set[int] = set()
+    for place in (*places, tokenizer):
+        named = getattr(place, "eos_token_id", None)
+        found.update([named] if isinstance(named, int) else named or [])
+    return sorted(token for token in found if token >= 0)  # -1 stands for none
 
 
 def usable_device(name: str | None) -> torch.device:
