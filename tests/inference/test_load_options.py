@@ -1,6 +1,7 @@
 """How a model is opened: its dtype, its revision, its own code, and what a pass may hold."""
 
 import copy
+import json
 
 import pytest
 import torch
@@ -90,6 +91,16 @@ def test_where_a_folder_ends_a_text_is_kept_and_how_it_samples_is_not(two_ends):
     assert model.end_tokens == [0, 2, 9]
     (found,) = model.generate([[5, 6]], max_new_tokens=8)
     assert (found.ids, found.finished) == ((), "eos")
+
+
+@pytest.mark.parametrize("value", ["no", [1.5], {}, True])
+def test_ends_that_are_no_ids_are_refused(two_ends, value):
+    path = two_ends / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": value}))
+    with pytest.raises(
+        (ConfigError, CheckpointError), match=r"GenerationConfig: eos_token_id must be an id, a li"
+    ):
+        load_model(str(two_ends))
 
 
 def test_the_command_ends_where_the_model_does(two_ends, capsys):

@@ -10,10 +10,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import cached_file, logging
 
-from diffattn.errors import CheckpointError, ConfigError, first_line
+from diffattn.errors import CheckpointError, ConfigError, first_line, shown
 from diffattn.models.checkpoint_folder import checkpoint_folder
 from diffattn.models.folder_check import check_folder
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.models.numbers import is_whole
 from diffattn.records.manifest import MANIFEST, verify_manifest
 
 
@@ -44,7 +45,7 @@ def load_model(
 
     Raises:
         CheckpointError: Nothing is there, or the files are damaged or of another kind.
-        ConfigError: A revision of what is no name on the hub.
+        ConfigError: A revision of what is no name on the hub, or an end of its texts that is no id.
     """
     folder = checkpoint_folder(name_or_path)
     if revision is not None and folder.exists():
@@ -88,13 +89,22 @@ def end_tokens(model: Any, tokenizer: Any = None) -> list[int]:
     Args:
         model: A causal language model.
         tokenizer: Its tokenizer. Default: without.
+
+    Raises:
+        ConfigError: One of them names something else than ids.
     """
     config = model.config
     places = (config, config.get_text_config(), getattr(model, "generation_config", None))
     found: set[int] = set()
     for place in (*places, tokenizer):
         named = getattr(place, "eos_token_id", None)
-        found.update([named] if isinstance(named, int) else named or [])
+        ids = named if isinstance(named, list | tuple) else [] if named is None else [named]
+        if not all(is_whole(token) for token in ids):
+            raise ConfigError(
+                f"{type(place).__name__}: eos_token_id must be an id, a list of ids or null, got "
+                f"{shown(named)}."
+            )
+        found.update(ids)
     return sorted(token for token in found if token >= 0)  # -1 stands for none
 
 
