@@ -48,6 +48,7 @@ def test_what_an_older_record_lacks_is_not_compared(tmp_path):
     names = ["model.end", "model.template"]
     before, now = {"width": 8, "template": None}, {"width": 8, "end": 3, "template": None}
     assert claim_run(tmp_path, run(model=before), "a run", later=names) == []
+    assert claim_run(tmp_path, run(model=before), "a run", later=names) == []
     assert claim_run(tmp_path, run(model=now), "a run", later=names) == ["model.end"]
     with pytest.raises(CheckpointError, match=r"model\.end 3 where None"):
         claim_run(tmp_path, run(model=now), "a run")

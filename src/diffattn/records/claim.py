@@ -52,7 +52,7 @@ def claim_run(
         later: Those that may be missing in an older record.
 
     Returns:
-        Which of these are, and so were not compared.
+        Which of these are, and are asked for: they were not compared.
 
     Raises:
         CheckpointError: The folder holds another run, whose first other setting is named, or
@@ -62,7 +62,8 @@ def claim_run(
         record.write(folder)
         return []
     recorded = RunRecord.read(folder)
-    missing = missing_settings(recorded.config, later)
+    asked = set(later) - set(missing_settings(record.config, later))
+    missing = [name for name in missing_settings(recorded.config, later) if name in asked]
     for name, before, now in (
         ("", recorded.config, record.config),
         ("seed", recorded.seed, record.seed),
