@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {"ops"},
     "models": {"layers", "ops", "records"},
     "probes": {"models", "layers", "ops"},
-    "inference": {"probes", "models", "layers", "ops"},
+    "inference": {"probes", "models", "layers", "ops", "data"},
     "training": BELOW_RUNNERS,
     "evaluation": BELOW_RUNNERS,
     "analysis": BELOW_RUNNERS,

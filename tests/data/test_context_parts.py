@@ -46,6 +46,28 @@ def test_a_pair_may_overlap_the_one_it_repeats():
     assert parts["first_occurrence"].tolist() == [[False, False, True, False, False]]
 
 
+def test_documents_that_are_kept_apart_do_not_see_each_other():
+    windows = np.array([[1, 2, 3, 1, 2, 0, 1, 2, 3, 0], make_windows(1, 10, 3)[0]])
+    positions = np.array([[0, 1, 2, 3, 4, 5, 0, 1, 2, 3], [0, 1, 2, 0, 1, 2, 3, 0, 0, 1]])
+    parts = context_parts(windows, positions)
+    losses = PartLosses()
+    losses.add(windows, np.ones((2, 9)), positions)
+    expected = dict.fromkeys(PARTS, 0)
+    for i, window in enumerate(windows.tolist()):
+        for place in np.flatnonzero(positions[i]):
+            start = place - positions[i, place]
+            # The document alone, for what the token could see; the window, for where it stands.
+            seen = part_names(window[start:], positions[i, place]) & set(CONTEXT_PARTS)
+            wanted = seen | (part_names(window, place) & set(QUARTERS))
+            assert {name for name, mask in parts.items() if mask[i, place - 1]} == wanted
+            for name in wanted:
+                expected[name] += 1
+    assert {name: part["tokens"] for name, part in losses.parts().items()} == {
+        name: count for name, count in expected.items() if count
+    }
+    assert not parts["repeated_token"][0, 6:].any()  # each stood in the document before
+
+
 def test_windows_do_not_see_each_other():
     windows = make_windows(8, 30, 5)
     alone = [context_parts(window[None]) for window in windows]

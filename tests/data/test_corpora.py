@@ -119,6 +119,15 @@ def test_folder_reads_jsonl_files_as_rows(folder):
     assert names(documents)[-2:] == ["rows.jsonl:1", "rows.jsonl:2"]
 
 
+@pytest.mark.parametrize("name", ["ROWS.JSONL", "rows.Jsonl"])
+def test_the_ending_of_json_lines_is_read_in_any_case(tmp_path, name):
+    (tmp_path / name).write_text('{"text": "x"}\n{"text": ""}\n')
+    for source in (tmp_path, tmp_path / name):
+        assert [(d.name, d.text) for d in load_corpus(str(source))] == [(f"{name}:1", "x")]
+    kept = load_corpus(str(tmp_path / name), keep_empty=True)
+    assert [d.text for d in kept] == ["x", ""]
+
+
 def test_text_files_keep_the_order_given(folder):
     documents = list(text_files([folder / "b.txt", folder / "a"]))
     assert names(documents) == ["b.txt", "z.md"]

@@ -135,6 +135,16 @@ def test_damaged_work_is_named(documents, tokenizer, interrupted, name, damage):
         pack(documents, tokenizer, interrupted, validation_fraction=FRACTION)
 
 
+@pytest.mark.parametrize("name", ["train.bin", "validation.idx"])
+def test_work_that_is_gone_is_named(documents, tokenizer, interrupted, name):
+    (interrupted / ".packing" / name).unlink()
+    message = (
+        rf"{name}: must be as the interrupted packing left it, got no file\. Delete .*packing "
+    )
+    with pytest.raises(CheckpointError, match=message):
+        pack(documents, tokenizer, interrupted, validation_fraction=FRACTION)
+
+
 def test_a_damaged_checkpoint_is_named(documents, tokenizer, interrupted):
     path = interrupted / ".packing" / "progress.json"
     path.write_text("{")

@@ -1,11 +1,13 @@
 """Greedy decoding equals Hugging Face's generate, in batches and on shared prefixes."""
 
+import copy
 import random
 
 import pytest
 import torch
 
 from diffattn.inference import decoding
+from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
 from scripted_model import with_limits
 
@@ -23,7 +25,7 @@ def by_hugging_face(model, prompt, max_new_tokens):
         ids = model.network.generate(
             torch.tensor([prompt]), max_new_tokens=max_new_tokens, do_sample=False,
             attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            eos_token_id=model.tokenizer.eos_token_id, pad_token_id=0,
+            eos_token_id=model.end_tokens, pad_token_id=0,
         )  # fmt: skip
     return ids[0, len(prompt) :].tolist()
 
@@ -38,7 +40,8 @@ def test_equals_hugging_face(model, share, copied_tokens):
     ):
         wanted = by_hugging_face(model, prompt, 12)
         if found.finished == "eos":
-            assert [*found.ids, model.tokenizer.eos_token_id] == wanted
+            assert list(found.ids) == wanted[:-1]
+            assert wanted[-1] in model.end_tokens
         else:
             assert list(found.ids) == wanted
 
@@ -53,6 +56,25 @@ def test_layers_with_a_window_equal_hugging_face(build_windowed, share):
         wanted = by_hugging_face(model, prompt, 12)
         assert list(one.ids) == wanted[: len(one.ids)]
         assert len(one.ids) + (one.finished == "eos") == len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [("tokenizer", int), ("config", int), ("config", list), ("generation_config", list)],
+)
+def test_any_end_token_ends_a_row(build, place, kind):
+    model = build("llama")
+    free = model.generate([[5, 6, 7]], max_new_tokens=4)[0]
+    last = next(i for i, token in enumerate(free.ids) if token not in free.ids[:i] and i)
+    tokenizer = copy.deepcopy(model.tokenizer)
+    if place == "tokenizer":
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(free.ids[last])
+    else:
+        of = getattr(model.network, place)
+        of.eos_token_id = free.ids[last] if kind is int else [1, free.ids[last]]
+    again = LanguageModel(model.network, tokenizer)
+    (found,) = again.generate([[5, 6, 7]], max_new_tokens=4)
+    assert (found.ids, found.finished) == (free.ids[:last], "eos")
 
 
 def test_branches_meet_no_more_tokens_than_allowed():

@@ -176,6 +176,6 @@ def test_labels_that_a_tokenizer_cannot_tell_apart():
 def test_what_does_not_fit(models):
     model = models["diff"]
     trie = LabelTrie(model, NESTED, "\nType:")
-    for prompt in ([], [1] * model.max_length):
-        with pytest.raises(ItemError, match="must fit the model's 1024 tokens"):
+    for prompt, message in (([], "a token or more"), ([1] * 1024, "fit the model's 1024 tokens")):
+        with pytest.raises(ItemError, match=message):
             model.read_labels(trie, [prompt])

@@ -1,15 +1,18 @@
 """How a model is opened: its dtype, its revision, its own code, and what a pass may hold."""
 
 import copy
+import json
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
+from diffattn.cli.generate import generate
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.inference import pass_limits
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.pass_limits import STANDARD_LIMITS, limits_on
+from diffattn.models.loading import load_model
 
 GIB = 2**30
 CODE = """
@@ -54,6 +57,56 @@ def pass_one():
     from diffattn.inference.scoring import Continuation
 
     return Continuation((1, 2, 3), (4, 5))
+
+
+@pytest.fixture
+def two_ends(tokenizer, tmp_path):
+    """A folder whose ``generation_config.json`` alone names 9 as an end, and wants a sampled text.
+
+    Every token but the first is followed by 9.
+    """
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=64, eos_token_id=2,
+    )  # fmt: skip
+    network = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for parameter in network.model.layers.parameters():
+            parameter.zero_()  # the stream is the embedding
+        network.model.embed_tokens.weight.fill_(1)
+        network.lm_head.weight.zero_()
+        network.lm_head.weight[9] = 1
+    network.generation_config.update(
+        eos_token_id=[2, 9], do_sample=True, temperature=0.5, max_length=7
+    )
+    network.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_where_a_folder_ends_a_text_is_kept_and_how_it_samples_is_not(two_ends):
+    network, _ = load_model(str(two_ends))
+    assert network.generation_config == GenerationConfig(eos_token_id=[2, 9])
+    model = LanguageModel.load(str(two_ends), device="cpu")
+    assert model.end_tokens == [0, 2, 9]
+    (found,) = model.generate([[5, 6]], max_new_tokens=8)
+    assert (found.ids, found.finished) == ((), "eos")
+
+
+@pytest.mark.parametrize("value", ["no", [1.5], {}, True])
+def test_ends_that_are_no_ids_are_refused(two_ends, value):
+    path = two_ends / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": value}))
+    with pytest.raises(
+        (ConfigError, CheckpointError), match=r"GenerationConfig: eos_token_id must be an id, a li"
+    ):
+        load_model(str(two_ends))
+
+
+def test_the_command_ends_where_the_model_does(two_ends, capsys):
+    generate(str(two_ends), prompt="the city", max_new_tokens=8, temperature=0.0, seed=0)
+    end = LanguageModel.load(str(two_ends), device="cpu").decode([9])
+    assert capsys.readouterr().out == f"the city{end}\n"  # not eight of them
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import copy
 import pytest
 
 from diffattn.errors import ConfigError
+from diffattn.inference.network_reader import ItemError
 from diffattn.inference.prompting import prompt_text, require_chat_template
 from diffattn.inference.scoring import Continuation
 from scripted_model import LoggedModel, with_limits
@@ -48,6 +49,20 @@ def test_prompts_that_run_alone_are_read_once(models, text):
     model.complete(prompts, ["the", "a"], max_new_tokens=2)
     tokens = sum(len(model.encode_prompt(prompt)) for prompt in prompts)
     assert tokens - 4 <= sum(model.reads) <= tokens
+
+
+def test_prompts_that_do_not_fit_are_refused_before_they_are_read(build, text):
+    model = LoggedModel(build("diff", max_length=64))
+    for prompts in ([text], [text + "a", text + "b"]):
+        with pytest.raises(ItemError, match="prompt and continuation must fit the model's 64 tok"):
+            model.complete(prompts, ["x"] * len(prompts), max_new_tokens=4)
+    long = model.encode(text)
+    with pytest.raises(
+        ItemError, match=f"a prompt must fit the model's 64 tokens, got {len(long)}"
+    ):
+        list(model.read_prompts([long[:5], long]))
+    assert model.reads == []
+    assert list(model.read_prompts([])) == []
 
 
 def test_without_answers_there_are_no_scores(models, text):

@@ -2,10 +2,18 @@
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    FalconConfig,
+    FalconForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from diffattn.inference.label_trie import LabelTrie
 from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.scoring import Continuation
 from diffattn.inference.token_tree import TokenTree, can_branch, forward_tree, passes
 
 
@@ -55,6 +63,21 @@ def test_layers_with_a_window_do_not_branch(tokenizer):
     for network, expected in ((windowed, False), (plain, True)):
         model = LanguageModel(network, tokenizer)
         assert can_branch(model, model.read([1, 2])) is expected
+
+
+def test_alibi_does_not_branch(tokenizer):
+    """Its positions are read off a mask per row, which a tree has none of."""
+    torch.manual_seed(0)
+    config = FalconConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        alibi=True, new_decoder_architecture=False, initializer_range=0.5,
+    )  # fmt: skip
+    model = LanguageModel(FalconForCausalLM(config), tokenizer)
+    assert not can_branch(model, model.read([1, 2]))
+    context = tuple(range(1, 201))
+    asked = [Continuation(context, (3, 4)), Continuation(context, (5, 6))]
+    for found, alone in zip(model.score(asked), model.score(asked, share=False), strict=True):
+        assert found.logprob == pytest.approx(alone.logprob, abs=1e-3)
 
 
 def test_passes_hold_what_fits():

@@ -6,6 +6,8 @@ import torch
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.activations import largest_logit, layer_activations
+from diffattn.probes.lambdas import layer_lambdas
+from diffattn.probes.residual_stream import residual_writes
 
 
 def model_of(attention_type):
@@ -77,6 +79,14 @@ def test_the_largest_logit_is_over_visible_keys_alone(maps, key_maps, block, mon
     hidden = logits[..., seen].abs().max()
     assert largest_logit(q[:, :-1], k[:, :-1]) <= float(hidden) + 1e-5
     assert largest_logit(q, k) > 1e3
+
+
+@pytest.mark.parametrize("read", [layer_activations, layer_lambdas, residual_writes])
+def test_a_watched_model_makes_the_logits_of_no_more_than_one_token(ids, read):
+    model, shapes = model_of("diff_v2"), []
+    model.get_output_embeddings().register_forward_hook(lambda m, x, y: shapes.append(y.shape))
+    read(model, ids)
+    assert shapes == [(3, 1, 40)]
 
 
 def test_a_model_without_attention_has_no_logits(ids):

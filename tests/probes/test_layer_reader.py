@@ -1,5 +1,8 @@
 """Maps made from what the layers hand over equal those of the models, block by block."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from transformers import (
@@ -21,6 +24,7 @@ from diffattn.errors import ConfigError, ShapeError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.attention_rows import attention_rows
 from diffattn.probes.layer_reader import logit_rows, read_layers, require_readable
+from diffattn.probes.quantized_logits import quantized_logits, require_quantizable
 from tensor_sizes import Sizes
 
 SIZES = {
@@ -120,6 +124,22 @@ def test_models_without_whole_maps_are_refused_by_name(make_model):
     for name, why in (("none", "no attention"), ("shared_diff_map_norm", "its norm on the map")):
         config = make_model("softmax").config.twin(name).config
         refuse(DiffTransformerForCausalLM(config), 8, f"'{name}' must have .* {why}")
+
+
+def test_nothing_holds_a_model_that_was_read(input_ids):
+    def read():
+        network = LlamaForCausalLM(LlamaConfig(**SIZES)).eval()
+        with pytest.raises(ZeroDivisionError):  # also after what went wrong
+            read_layers(network, input_ids[:1], lambda layer, inputs: network and 1 / 0)
+        read_layers(network, input_ids[:1], lambda layer, inputs: network is None)
+        require_quantizable(network)
+        with quantized_logits(network, 8):
+            network(input_ids)
+        return weakref.ref(network)
+
+    seen = read()
+    gc.collect()
+    assert seen() is None
 
 
 def test_one_row_at_a_time(make_model):

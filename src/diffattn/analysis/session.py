@@ -26,6 +26,7 @@ from diffattn.probes.layer_reader import (
 )
 from diffattn.probes.outlier_tables import common_scale, layer_rows, outlier_summary, pooled
 from diffattn.probes.outliers import OutlierScan
+from diffattn.probes.unwrapped import unwrapped
 from diffattn.records.analysis import AnalysisResult, LambdaLogRecord, MassRecord, ModelAnalysis
 
 WINDOW_TOKENS = 1024
@@ -203,13 +204,15 @@ class _Collected:
 
 def _initial(network: Any) -> list[float] | None:
     """λ_init per layer: of ours by the configuration, of DiffLlama as its layers hold it."""
-    if network.config.model_type == "diffllama":
-        return [float(layer.self_attn.lambda_init) for layer in network.model.layers]
+    config = network.config.get_text_config()
+    if config.model_type == "diffllama":
+        layers = unwrapped(network).model.layers
+        return [float(layer.self_attn.lambda_init) for layer in layers]
     return initial_lambdas(
         {
-            "attention_type": getattr(network.config, "attention_type", None),
-            "num_hidden_layers": network.config.num_hidden_layers,
-            "lambda_init": getattr(network.config, "lambda_init", None),
+            "attention_type": getattr(config, "attention_type", None),
+            "num_hidden_layers": config.num_hidden_layers,
+            "lambda_init": getattr(config, "lambda_init", None),
         }
     )
 

@@ -40,14 +40,14 @@ def generate(
     import torch  # after everything that needs no model is known to be right
     from transformers import LogitsProcessorList, TextStreamer, set_seed
 
-    from diffattn.models.loading import load_model
+    from diffattn.models.loading import end_tokens, load_model
     from diffattn.probes.finite import require_finite_logits
 
     network, tokenizer = load_model(model, verify=verify)
     network.to("cuda" if torch.cuda.is_available() else "cpu")
     inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
     length = inputs["input_ids"].shape[1]
-    limit = getattr(network.config, "max_position_embeddings", None)
+    limit = getattr(network.config.get_text_config(), "max_position_embeddings", None)
     if length == 0:
         raise ConfigError("generate: --prompt must hold one token or more, got none.")
     known, largest = len(network.get_input_embeddings().weight), int(inputs["input_ids"].max())
@@ -74,6 +74,6 @@ def generate(
         logits_processor=LogitsProcessorList([sound]),
         streamer=TextStreamer(tokenizer, skip_special_tokens=True),
         pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        eos_token_id=end_tokens(network, tokenizer) or None,
         **({"do_sample": False} | sampling),
     )

@@ -9,10 +9,12 @@ QUARTERS = ("quarter_1", "quarter_2", "quarter_3", "quarter_4")
 PARTS = (*CONTEXT_PARTS, *QUARTERS)
 
 
-def context_parts(windows: np.ndarray) -> dict[str, np.ndarray]:
+def context_parts(
+    windows: np.ndarray, positions: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
     """The predicted tokens of windows, parted twice.
 
-    By what the window held before: ``repeated_bigram``, the token and the one before it stood
+    By what the token could see before: ``repeated_bigram``, the token and the one before it stood
     side by side earlier; ``repeated_token``, the token did, but not after this one;
     ``first_occurrence``, it did not. By its place t in a window of T tokens: ``quarter_1`` to
     ``quarter_4``, quarter ``1 + 4t // T``. The first token of a window is predicted by nothing
@@ -20,12 +22,18 @@ def context_parts(windows: np.ndarray) -> dict[str, np.ndarray]:
 
     Args:
         windows: int64 ``[n, T]``.
+        positions: int64 ``[n, T]`` that begin again at 0 with each document, where documents do
+            not see each other. Default: a token sees its whole window.
 
     Returns:
         By the names in ``PARTS``: bool ``[n, T - 1]``, entry i for token i + 1. A token is in
         one of the first three and in one of the quarters.
     """
     length = windows.shape[1]
+    if positions is not None:  # a token is another one in every document
+        documents = (positions == 0).cumsum(axis=1)
+        keys = documents * (int(windows.max(initial=0)) + 1) + windows
+        windows = np.unique(keys, return_inverse=True)[1].reshape(windows.shape)
     ids = int(windows.max(initial=0)) + 1
     bigram = earlier_counts(ngram_keys(windows, 2, ids)) > 0
     token = earlier_counts(windows)[:, 1:] > 0
@@ -44,17 +52,18 @@ class PartLosses:
         self._counts = dict.fromkeys(PARTS, 0)
 
     def add(
-        self, windows: np.ndarray, losses: np.ndarray, counted: np.ndarray | None = None
+        self, windows: np.ndarray, losses: np.ndarray, positions: np.ndarray | None = None
     ) -> None:
         """Take in windows and the losses of their tokens.
 
         Args:
             windows: int64 ``[n, T]``.
             losses: float64 ``[n, T - 1]`` in nats, of tokens 1 to T - 1.
-            counted: bool ``[n, T - 1]``, False for tokens that are left out. Default: none are.
+            positions: See :func:`context_parts`. The first token of a document, which nothing
+                predicts, is left out.
         """
-        for name, inside in context_parts(windows).items():
-            inside = inside if counted is None else inside & counted
+        for name, inside in context_parts(windows, positions).items():
+            inside = inside if positions is None else inside & (positions[:, 1:] != 0)
             self._sums[name] += float(losses[inside].sum())
             self._counts[name] += int(inside.sum())
 

@@ -135,7 +135,7 @@ def text_files(
         files.require_path(path)
         if path.is_dir():
             yield from _folder(path, text_field, on_read)
-        elif path.suffix == ".jsonl":
+        elif is_json_lines(path):
             yield from jsonl_file(path, text_field, on_read=on_read)
         else:
             text = files.read_text(path)
@@ -144,6 +144,11 @@ def text_files(
                 raise ConfigError(f"{path}: must be UTF-8 text, got {got}.")
             on_read(path.stat().st_size)
             yield Document(name=files.unicode_name(path.name), text=text)
+
+
+def is_json_lines(path: Path) -> bool:
+    """Whether a file holds a document per line: by the ending ``.jsonl``, in any case."""
+    return path.suffix.lower() == ".jsonl"
 
 
 def jsonl_file(
@@ -280,7 +285,7 @@ def load_corpus(
         )  # fmt: skip
     else:
         path = require_source(source)
-        if keep_empty and path.suffix == ".jsonl" and not path.is_dir():
+        if keep_empty and is_json_lines(path) and not path.is_dir():
             documents = jsonl_file(path, text_field, keep_empty=True, on_read=on_read)
         else:
             documents = text_files([path], text_field=text_field, on_read=on_read)
@@ -316,7 +321,7 @@ def _folder(folder: Path, text_field: str, on_read: files.OnRead) -> Iterator[Do
         skipped = []
         for relative in files.relative_files(folder, is_hidden):
             path, name = folder / relative, files.unicode_name(relative)
-            if relative.endswith(".jsonl"):
+            if is_json_lines(path):
                 yield from _jsonl(path, name, text_field, on_read)
                 continue
             text = files.read_text(path)

@@ -78,6 +78,11 @@ class _HashedFile:
     def __init__(self, path: Path, recorded: dict[str, Any] | None) -> None:
         self.digest = hashlib.sha256()
         self.size = 0
+        advice = f"Delete {path.parent} to pack from the start."
+        if recorded is not None and not path.exists():
+            raise CheckpointError(
+                f"{path}: must be as the interrupted packing left it, got no file. {advice}"
+            )
         self.file = path.open("wb" if recorded is None else "r+b")
         if recorded is None:
             return
@@ -90,8 +95,7 @@ class _HashedFile:
         if (self.size, self.digest.hexdigest()) != (recorded["bytes"], recorded["sha256"]):
             self.file.close()
             raise CheckpointError(
-                f"{path}: must be as the interrupted packing left it, got other content. "
-                f"Delete {path.parent} to pack from the start."
+                f"{path}: must be as the interrupted packing left it, got other content. {advice}"
             )
         self.file.seek(self.size)
         self.file.truncate()

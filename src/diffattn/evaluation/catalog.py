@@ -34,7 +34,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "babilong": ProtocolFacts(
         path="long_context.babilong.babilong:BabiLong",
-        version=4,
+        version=5,
         summary="bAbI-like facts spread over a long text, 0K to 128K",
         source="arXiv:2406.10149 (BABILong), tasks qa1 to qa5; score of booydar/babilong",
     ),
@@ -46,20 +46,20 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "hallucination": ProtocolFacts(
         path="hallucination.hallucination:Hallucination",
-        version=3,
+        version=4,
         summary="summaries and answers that the document supports; 'diffattn judge' adds the judge",
         source="arXiv:2410.05258v2, Table 4; arXiv:2407.07071 (voidism/Lookback-Lens); "
         "arXiv:2308.14508 (THUDM/LongBench)",
     ),
     "hidden_needle": ProtocolFacts(
         path="long_context.hidden_needle:HiddenNeedleSearch",
-        version=4,
+        version=5,
         summary="needles without literal overlap with the question, and the effective length",
         source="arXiv:2502.05167 (NoLiMa): depths, score and effective length; needles of our own",
     ),
     "key_values": ProtocolFacts(
         path="long_context.key_values:KeyValues",
-        version=2,
+        version=3,
         summary="the value of one key in a JSON object of random UUIDs, by length",
         source="arXiv:2307.03172, section 3.1; arXiv:2410.02694 (JSON-KV)",
     ),
@@ -71,7 +71,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "needle": ProtocolFacts(
         path="long_context.needle:Needle",
-        version=3,
+        version=4,
         summary="magic numbers of R of N cities hidden in a long text (Table 2, Fig. 5)",
         source="arXiv:2410.05258v2, section 3.4; needles and questions of LWM (arXiv:2402.08268)",
     ),
@@ -95,13 +95,13 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "ruler": ProtocolFacts(
         path="long_context.ruler.ruler:Ruler",
-        version=5,
+        version=6,
         summary="RULER's 13 long-context tasks by length, and the effective length",
         source="arXiv:2404.06654 (RULER); templates and scores of NVIDIA/RULER",
     ),
     "single_needle": ProtocolFacts(
         path="long_context.single_needle:SingleNeedle",
-        version=3,
+        version=4,
         summary="one sentence in a long text, 15 depths by 15 lengths, with controls without it",
         source="gkamradt/LLMTest_NeedleInAHaystack (MIT): sentence, question and grid",
     ),
@@ -131,7 +131,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "remapped_labels": ProtocolFacts(
         path="icl.remapped_labels:RemappedLabels",
-        version=2,
+        version=3,
         summary="classification by demonstrations with random numbers for labels",
         source="arXiv:2410.02694 (ICL); princeton-nlp/HELMET",
     ),

@@ -11,7 +11,7 @@ from diffattn.evaluation.pairing import Answers
 from diffattn.evaluation.read_data import recorded_data
 from diffattn.evaluation.setting_values import tuples
 from diffattn.evaluation.shards import shard_folders
-from diffattn.records.evaluations import Comparison, EvalResult, evaluation_marker
+from diffattn.records.evaluations import LATER_FACTS, Comparison, EvalResult, evaluation_marker
 
 _SAME = ("weights", "vocabulary", "dtype", "bos", "max_length")
 """Facts by which models of one label in two folders are one model."""
@@ -115,11 +115,18 @@ def _finished(part: Path) -> list[Path]:
 def _label(label: str, result: EvalResult, folder: Path, facts: dict[str, dict[str, Any]]) -> str:
     """The label, or another one if it is a different model's already."""
     own = {key: result.model.get(key) for key in _SAME}
+    own |= {key: result.model[key] for key in LATER_FACTS if key in result.model}
     name, count = label, 1
-    while facts.setdefault(name, own) != own:
+    while _is_another(facts.get(name, {}), own):
         end = "" if count == 1 else f"-{count}"
         name, count = f"{label}@{folder.resolve().name}{end}", count + 1
+    facts[name] = own | facts.get(name, {})  # what an older record lacks, another may say
     return name
+
+
+def _is_another(known: dict[str, Any], own: dict[str, Any]) -> bool:
+    """Whether facts that both records hold differ."""
+    return any(known[key] != own[key] for key in known.keys() & own.keys())
 
 
 def _add(

@@ -11,7 +11,7 @@ from diffattn.evaluation.pairing import text_hash
 from diffattn.evaluation.protocol import Item, Part, Protocol, Summary, shortfall
 from diffattn.evaluation.read_data import DATA, claim_data, data_digest, recorded_data
 from diffattn.evaluation.selection import ALL, Selection
-from diffattn.evaluation.shards import rows_of_shards
+from diffattn.evaluation.shards import FREE_SETTINGS, LATER_SETTINGS, rows_of_shards
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ModelError
 from diffattn.records.claim import claim_run
@@ -57,7 +57,8 @@ def evaluate(
         wait: Whether to wait for another process that works in ``folder``.
         on_progress: Given the items done and in all.
         on_message: Given one line for a damaged result or row of ``items.jsonl``: what is missing
-            is asked again; and one where there are fewer texts than are wanted.
+            is asked again; one where there are fewer texts than are wanted; and one where an older
+            record does not say all that is compared.
 
     Raises:
         ConfigError: The protocol cannot be run on this model or data; see its ``batches``.
@@ -80,8 +81,14 @@ def evaluate(
         versions=package_versions(),
     )
     with sole_writer(folder, wait=wait):
-        # Where the weights lie does not matter: their hash says whether they are the same.
-        claim_run(folder, record, "an evaluation", free=["model.path"])
+        missing = claim_run(
+            folder, record, "an evaluation", free=FREE_SETTINGS, later=LATER_SETTINGS
+        )
+        if missing:
+            on_message(
+                f"Its record is older and lacks {', '.join(missing)}: whether they are the same "
+                "cannot be told."
+            )
         finished = _finished(folder, on_message)
         if finished is not None:
             recorded_data(folder)  # a damaged one is named

@@ -132,7 +132,7 @@ class ServedModel(LanguageModel):
             "attention_type": None, "parameters": None, "weights": None, "commit": None,
             "served_name": kept["model"], "temperature": kept["temperature"], "dtype": None,
             "device": "server", "max_length": self.max_length, "bos": self.bos,
-            "tokenizer": type(self.tokenizer).__name__, "vocabulary": self.vocabulary_hash(),
+            **self.tokenizer_facts(),
         }  # fmt: skip
 
     @property

@@ -7,9 +7,14 @@ from typing import Any
 
 from diffattn.errors import CheckpointError
 from diffattn.evaluation.read_data import recorded_data
-from diffattn.records.evaluations import EvalResult
+from diffattn.records.claim import difference, missing_settings
+from diffattn.records.evaluations import LATER_FACTS, EvalResult
 from diffattn.records.run import RunRecord
 
+FREE_SETTINGS = ("model.path",)
+"""Where the weights lie does not matter: their hash says whether they are the same."""
+LATER_SETTINGS = tuple(f"model.{name}" for name in LATER_FACTS)
+"""See :data:`diffattn.records.evaluations.LATER_FACTS`."""
 _NAME = re.compile(r"\.shard-(\d{1,6})-of-(\d{1,6})")
 
 
@@ -45,7 +50,7 @@ def rows_of_shards(
         if not (path / "result.json").exists():
             continue
         try:
-            if _settings(RunRecord.read(path).config) != _settings(config):
+            if _differs(RunRecord.read(path).config, config):
                 on_message(f"{path.name} has other settings and is left out")
                 continue
             if recorded_data(path) not in (None, data):
@@ -57,7 +62,6 @@ def rows_of_shards(
     return rows
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in config.items() if key != "shard"}
-    model = {key: value for key, value in config["model"].items() if key != "path"}
-    return kept | {"model": model}
+def _differs(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    missing = missing_settings(recorded, LATER_SETTINGS)
+    return difference("", recorded, config, ["shard", *FREE_SETTINGS, *missing]) is not None

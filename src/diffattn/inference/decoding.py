@@ -45,6 +45,9 @@ def generate(
 ) -> list[Generation]:
     """Greedy decoding of prompts of any lengths; those that begin alike are read once.
 
+    A row ends where the model says so, by any of its end tokens: see
+    :func:`diffattn.models.loading.end_tokens`.
+
     Args:
         model: The model.
         prompts: Token ids, one or more each.
@@ -66,11 +69,7 @@ def generate(
         raise ItemError(f"generate: max_new_tokens must be 1 or more, got {max_new_tokens}.")
     known = before.length if before else 0
     for prompt in prompts:
-        if not prompt or known + len(prompt) + max_new_tokens > model.max_length:
-            raise ItemError(
-                f"generate: prompt and continuation must fit the model's {model.max_length} tokens "
-                f"and the prompt hold one or more, got {known + len(prompt)} + {max_new_tokens}."
-            )
+        require_room(model, known + len(prompt) if prompt else 0, max_new_tokens)
     generations: dict[int, Generation] = {}
     limits = None if share and not model.rows_alone else [0] * len(prompts)
     for group in share_prefixes(prompts, limits):
@@ -95,6 +94,20 @@ def generate(
     return [generations[i] for i in range(len(prompts))]
 
 
+def require_room(model: NetworkReader, prompt_tokens: int, max_new_tokens: int) -> None:
+    """Refuse a prompt that leaves no room for its continuation, before any of it is read.
+
+    Raises:
+        ItemError: It does not fit the model with ``max_new_tokens`` more, or is empty.
+    """
+    if not prompt_tokens or prompt_tokens + max_new_tokens > model.max_length:
+        raise ItemError(
+            f"generate: prompt and continuation must fit the model's {model.max_length} tokens "
+            f"and the prompt hold one or more, got {prompt_tokens} + {max_new_tokens}."
+        )
+    model.require_steady(prompt_tokens + max_new_tokens)
+
+
 def _decode(
     model: NetworkReader,
     rows: Rows,
@@ -106,7 +119,7 @@ def _decode(
     """One batch: each step adds a token to every open row."""
     written: list[list[int]] = [[] for _ in numbers]
     done: dict[int, Generation] = {}
-    eos = model.tokenizer.eos_token_id
+    last_tokens = frozenset(model.end_tokens)
     last = dict(enumerate(next(rows)))
     for step in range(max_new_tokens):
         tokens: dict[int, int] = {}
@@ -117,7 +130,7 @@ def _decode(
             else:
                 choices = sorted(allowed(numbers[i], tuple(written[i])))
                 choice = choices[int(logits[choices].argmax())] if choices else None
-            if choice is None or (allowed is None and choice == eos):
+            if choice is None or (allowed is None and choice in last_tokens):
                 kind = "choice" if choice is None else "eos"
                 done[i] = Generation(tuple(written[i]), model.decode(written[i]), kind)
                 continue

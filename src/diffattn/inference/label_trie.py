@@ -171,16 +171,14 @@ def read_labels(
     model.require_ids(token for _, token in trie.edges)
     prefix = model.read([]) if before is None else before
     for prompt in prompts:
+        if not prompt:
+            raise ItemError("read_labels: a prompt must hold a token or more, got none.")
         size = prefix.length + len(prompt) + trie.longest
-        if not prompt or size > model.max_length:
-            raise ItemError(
-                f"read_labels: prompt and label must fit the model's {model.max_length} tokens "
-                f"and the prompt hold one or more, got {size}."
-            )
+        model.require_length(size, "read_labels: prompt and label")
     if not branch or not can_branch(model, prefix):
         return [_by_rows(model, trie, prefix, prompt) for prompt in prompts]
     inner = trie.inner()
-    most = max(1, model.limits.chunk_logits // (len(inner) * model.network.config.vocab_size))
+    most = max(1, model.limits.chunk_logits // (len(inner) * model.text_config.vocab_size))
     readings = []
     for batch in passes([len(prompt) + len(inner) - 1 for prompt in prompts], most):
         tree, wanted = TokenTree(), []

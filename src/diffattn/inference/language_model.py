@@ -3,11 +3,14 @@
 import hashlib
 import json
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import align_module_device
 
+from diffattn.data.tokenizer import tokenizer_hash
 from diffattn.errors import ConfigError
 from diffattn.inference import (
     decoding,
@@ -23,6 +26,11 @@ from diffattn.layers.saved_names import saved_name
 from diffattn.models.loading import load_model, usable_device
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+_NOT_HASHED = (
+    "_name_or_path", "_commit_hash", "transformers_version", "dtype", "torch_dtype",
+    "architectures", "auto_map",
+)  # fmt: skip
+"""Of a configuration as it is saved: where it lies, who wrote it, and what other facts say."""
 
 
 class LanguageModel(NetworkReader):
@@ -117,23 +125,57 @@ class LanguageModel(NetworkReader):
             "max_length": self.max_length,
             **({} if self.made_for is None else {"made_for": self.made_for}),
             "bos": self.bos,
-            "tokenizer": type(self.tokenizer).__name__,
-            "vocabulary": self.vocabulary_hash(),
+            "end_tokens": self.end_tokens,
+            "config": _hash(_settings(config.to_diff_dict())),
+            **self.tokenizer_facts(),
         }
 
-    def vocabulary_hash(self) -> str:
-        """First 16 hex digits of the SHA-256 of the tokenizer's entries."""
-        vocabulary = json.dumps(self.tokenizer.get_vocab(), sort_keys=True).encode()
-        return hashlib.sha256(vocabulary).hexdigest()[:16]
+    def tokenizer_facts(self) -> dict[str, Any]:
+        """What :meth:`facts` says of the tokenizer: its class and hashes of its entries, of all
+        that decides the tokens of a text (``None`` of one without a backend), and of its chat
+        template (``None`` without)."""
+        template = getattr(self.tokenizer, "chat_template", None)
+        is_fast = getattr(self.tokenizer, "backend_tokenizer", None) is not None
+        return {
+            "tokenizer": type(self.tokenizer).__name__,
+            "vocabulary": _hash(self.tokenizer.get_vocab()),
+            "tokenizer_hash": tokenizer_hash(self.tokenizer)[:16] if is_fast else None,
+            "chat_template": None if template is None else _hash(template),
+        }
 
     @cached_property
     def _weights_hash(self) -> str:
         """First 16 hex digits of the SHA-256 over all weights, in order of their names."""
         digest = hashlib.sha256()
-        weights = {saved_name(name): x for name, x in self.network.state_dict().items()}
-        for name, tensor in sorted(weights.items()):
-            digest.update(name.encode())
-            digest.update(
-                tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes()
-            )
+        weights = {saved_name(name): (name, x) for name, x in self.network.state_dict().items()}
+        for saved, (name, tensor) in sorted(weights.items()):
+            digest.update(saved.encode())
+            here = _fetched(self.network, name) if tensor.is_meta else tensor.detach().cpu()
+            digest.update(here.flatten().contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]
+
+
+def _fetched(network: Any, name: str) -> torch.Tensor:
+    """A tensor that accelerate keeps elsewhere until its module runs; one at a time, since all of
+    them may be more than memory holds."""
+    parts = name.split(".")
+    for split in range(len(parts) - 1, -1, -1):  # a block may fetch for all that it holds
+        module = network.get_submodule(".".join(parts[:split]))
+        with align_module_device(module):
+            tensor: torch.Tensor = attrgetter(".".join(parts[split:]))(module).detach()
+            if not tensor.is_meta:
+                return tensor.cpu().clone()
+    raise ConfigError(f"{name}: must hold weights, got a shape alone (a meta tensor).")
+
+
+def _settings(value: Any) -> Any:
+    """A configuration's settings, and those of its parts, without what is not hashed."""
+    if not isinstance(value, dict):
+        return value
+    return {str(key): _settings(x) for key, x in value.items() if key not in _NOT_HASHED}
+
+
+def _hash(value: Any) -> str:
+    """First 16 hex digits of the SHA-256 of a value as JSON."""
+    content = json.dumps(value, sort_keys=True, default=str).encode()
+    return hashlib.sha256(content).hexdigest()[:16]

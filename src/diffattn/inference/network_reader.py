@@ -14,7 +14,9 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.inference.pass_limits import STANDARD_LIMITS, PassLimits
+from diffattn.models.loading import end_tokens
 from diffattn.models.numbers import LARGEST_COUNT
+from diffattn.models.rope_settings import steady_positions
 from diffattn.probes.finite import require_finite_logits
 
 
@@ -84,7 +86,8 @@ class NetworkReader:
     ) -> None:
         self.network, self.tokenizer = network.eval(), tokenizer
         self.label, self.path, self.limits = label, path, limits
-        positions = getattr(network.config, "max_position_embeddings", None)
+        self.text_config = network.config.get_text_config()  # of a model that sees, too: a part
+        positions = getattr(self.text_config, "max_position_embeddings", None)
         self.max_length: int = max_length or positions or 2**30
         if not 2 <= self.max_length <= LARGEST_COUNT:
             raise ConfigError(
@@ -197,6 +200,11 @@ class NetworkReader:
         """Text of tokens, special ones left out."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
+    @cached_property
+    def end_tokens(self) -> list[int]:
+        """Tokens by which the model ends a text: :func:`diffattn.models.loading.end_tokens`."""
+        return end_tokens(self.network, self.tokenizer)
+
     @property
     def device(self) -> torch.device:
         """Where inputs go."""
@@ -211,11 +219,12 @@ class NetworkReader:
             before: What was read already. Default: nothing.
 
         Raises:
-            ItemError: An id is none of the model's.
+            ItemError: An id is none of the model's, or see :meth:`require_steady`.
         """
         if before is None:
             before = Prefix(0, DynamicCache(config=self.network.config))
         self.require_ids(ids)
+        self.require_steady(before.length + len(ids))
         cache = before.rows(1)
         size = self.limits.chunk_tokens
         for start in range(0, len(ids), size):
@@ -241,10 +250,11 @@ class NetworkReader:
             cache, padding included.
 
         Raises:
-            ItemError: An id is none of the model's.
+            ItemError: An id is none of the model's, or see :meth:`require_steady`.
             DiffAttnError: The model is broken: see :meth:`require_finite`.
         """
         longest = max(map(len, rows))
+        self.require_steady(prefix.length + longest)
         for row in rows:
             self.require_ids(row)
         ids = torch.zeros(len(rows), longest, dtype=torch.long)
@@ -275,6 +285,40 @@ class NetworkReader:
                     f"{self.label}: tokens must be ids from 0 to {known - 1}, got {token}."
                 )
 
+    def require_length(self, tokens: int, what: str) -> None:
+        """Refuse what the model does not take, before any of it is read.
+
+        Args:
+            tokens: Of the whole text, what was read before included.
+            what: Who asks and what must fit, first in the message.
+
+        Raises:
+            ItemError: It is longer than the model, or see :meth:`require_steady`.
+        """
+        if tokens > self.max_length:
+            raise ItemError(f"{what} must fit the model's {self.max_length} tokens, got {tokens}.")
+        self.require_steady(tokens)
+
+    def require_steady(self, tokens: int) -> None:
+        """Refuse a text whose rotary frequencies depend on its length.
+
+        It is read in chunks and beside other texts, which would change its scores.
+
+        Raises:
+            ItemError: It is longer than :func:`diffattn.models.rope_settings.steady_positions` of
+                the model's configuration.
+        """
+        if self._steady is not None and tokens > self._steady[1]:
+            kind, most = self._steady
+            raise ItemError(
+                f"{self.label}: a text must fit the {most} tokens up to which the positions of "
+                f"{kind!r} are the same for every length, got {tokens}."
+            )
+
+    @cached_property
+    def _steady(self) -> tuple[str, int] | None:
+        return steady_positions(self.network.config)
+
     @cached_property
     def _num_embeddings(self) -> int:
         return len(self.network.get_input_embeddings().weight)
@@ -298,7 +342,7 @@ class NetworkReader:
         """
         room = self.limits.batch_tokens
         if all_logits:
-            room = min(room, self.limits.batch_logits // self.network.config.vocab_size)
+            room = min(room, self.limits.batch_logits // self.text_config.vocab_size)
         batch: list[int] = []
         for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
             tokens = (len(batch) + 1) * lengths[i]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from diffattn.errors import ConfigError
-from diffattn.inference.decoding import Generation, generate
+from diffattn.inference.decoding import Generation, generate, require_room
 from diffattn.inference.network_reader import ItemError, NetworkReader, Prefix
 from diffattn.inference.scoring import Continuation, Score, score
 from diffattn.inference.shared_prefixes import common_length
@@ -112,6 +112,8 @@ def complete(
     """
     pairs = zip(prompts, [None] * len(prompts) if answers is None else answers, strict=True)
     asked = [_Asked.of(model, *pair, special=chat) for pair in pairs]
+    for item in asked:
+        require_room(model, len(item.prompt), max_new_tokens)
     write = partial(generate, model, max_new_tokens=max_new_tokens, stop=stop)
     sequences = [ids for item in asked for ids in item.sequences()]
     common = 0 if model.rows_alone else _shared_by_all(sequences)

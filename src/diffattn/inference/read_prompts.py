@@ -27,10 +27,11 @@ def read_prompts(
         Position in ``prompts`` and all tokens of that prompt but the last, in no fixed order.
 
     Raises:
-        ItemError: A prompt is empty.
+        ItemError: A prompt is empty, or longer than the model.
     """
     if not all(prompts):
         raise ItemError("read_prompts: a prompt must hold a token or more, got none.")
+    model.require_length(max(map(len, prompts), default=0), "read_prompts: a prompt")
     if model.rows_alone:
         yield from ((i, model.read(prompt[:-1])) for i, prompt in enumerate(prompts))
         return

@@ -86,7 +86,7 @@ def _branches(
     model: NetworkReader, prefix: Prefix, rows: Sequence[Sequence[int]], keep: Sequence[int]
 ) -> Iterator[tuple[int, Tensor]]:
     """Every row's position and its last ``keep`` logits; the prefix is not copied per row."""
-    logits_of_row = max(keep, default=1) * model.network.config.vocab_size
+    logits_of_row = max(keep, default=1) * model.text_config.vocab_size
     most = max(1, model.limits.chunk_logits // logits_of_row)
     for batch in passes([len(row) for row in rows], most):
         if len(batch) == 1:  # one row needs no mask of its own
@@ -117,7 +117,7 @@ def _rows(
 def _whole_rows(model: NetworkReader) -> int:
     """Longest row that runs in one pass with all its logits."""
     limits = model.limits
-    return max(1, min(limits.chunk_tokens, limits.chunk_logits // model.network.config.vocab_size))
+    return max(1, min(limits.chunk_tokens, limits.chunk_logits // model.text_config.vocab_size))
 
 
 def _score_long(model: NetworkReader, prefix: Prefix, asked: Continuation, known: int) -> Score:
@@ -154,7 +154,4 @@ def _require_fit(model: NetworkReader, asked: Continuation, known: int) -> None:
         raise ItemError("score: context and target must hold a token or more, got none.")
     model.require_ids(asked.target)
     size = known + len(asked.context) + len(asked.target) - 1
-    if size > model.max_length:
-        raise ItemError(
-            f"score: context and target must fit the model's {model.max_length} tokens, got {size}."
-        )
+    model.require_length(size, "score: context and target")

@@ -84,7 +84,7 @@ def _windows_at_once(model: NetworkReader, row: int, stride: int) -> int:
     """How many windows of ``row`` tokens run in one pass."""
     if row > model.limits.chunk_tokens or model.rows_alone:
         return 1
-    logits = model.limits.chunk_logits // (stride * model.network.config.vocab_size)
+    logits = model.limits.chunk_logits // (stride * model.text_config.vocab_size)
     return max(1, min(model.limits.batch_tokens // row, logits))
 
 

@@ -91,9 +91,12 @@ def passes(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
 def can_branch(model: NetworkReader, prefix: Prefix) -> bool:
     """Whether :func:`forward_tree` holds for this model: full attention by a masked kernel.
 
-    Layers with a window or a state order their tokens by position, which branches do not follow.
-    A model whose rows run alone keeps its own attention, too.
+    Layers with a window or a state order their tokens by position, which branches do not follow,
+    and so does ALiBi, which counts a token's place in the mask and knows no position ids. A model
+    whose rows run alone keeps its own attention, too.
     """
+    if getattr(model.text_config, "alibi", False):
+        return False
     if model.rows_alone or not getattr(model.network, "_supports_sdpa", False):
         return False
     return prefix.keeps_all

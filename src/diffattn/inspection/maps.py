@@ -11,6 +11,7 @@ from diffattn.errors import ConfigError
 from diffattn.inference.language_model import LanguageModel
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.attention_rows import LayerRows, attention_rows
+from diffattn.probes.unwrapped import unwrapped
 from diffattn.report.viewer.codes import to_codes
 from diffattn.report.viewer.values import ViewedLayer
 
@@ -50,7 +51,7 @@ def viewed_layers(
         ItemError: An id is none of the model's.
         DiffAttnError: The model is broken: its maps or logits are not finite.
     """
-    network, label = model.network, model.label
+    network, label = unwrapped(model.network), model.label
     _require_attention(label, network)
     count = int(network.config.get_text_config().num_hidden_layers)
     wanted = range(count) if layers is None else layers

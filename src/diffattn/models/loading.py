@@ -10,10 +10,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import cached_file, logging
 
-from diffattn.errors import CheckpointError, ConfigError, first_line
+from diffattn.errors import CheckpointError, ConfigError, first_line, shown
 from diffattn.models.checkpoint_folder import checkpoint_folder
 from diffattn.models.folder_check import check_folder
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.models.numbers import is_whole
 from diffattn.records.manifest import MANIFEST, verify_manifest
 
 
@@ -44,7 +45,7 @@ def load_model(
 
     Raises:
         CheckpointError: Nothing is there, or the files are damaged or of another kind.
-        ConfigError: A revision of what is no name on the hub.
+        ConfigError: A revision of what is no name on the hub, or an end of its texts that is no id.
     """
     folder = checkpoint_folder(name_or_path)
     if revision is not None and folder.exists():
@@ -70,12 +71,41 @@ def load_model(
             dtype="auto" if dtype is None else dtype,
             **source,
         )
-    if model.can_generate():  # what to write is the caller's to say, not the folder's
-        model.generation_config = GenerationConfig()
+    if model.can_generate():  # what to write is the caller's to say, where it ends the model's
+        ends = end_tokens(model)
+        model.generation_config = GenerationConfig(eos_token_id=ends or None)
     _require_all_weights(name_or_path, model, report)
     with quiet(), _damage(f"{name_or_path}: must hold a tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(str(folder), **source)
     return model.eval(), tokenizer
+
+
+def end_tokens(model: Any, tokenizer: Any = None) -> list[int]:
+    """Tokens by which a model ends what it writes, in ascending order.
+
+    Chat models end a turn by another token than a text, so several places name one or more: the
+    configuration, ``generation_config`` and the tokenizer.
+
+    Args:
+        model: A causal language model.
+        tokenizer: Its tokenizer. Default: without.
+
+    Raises:
+        ConfigError: One of them names something else than ids.
+    """
+    config = model.config
+    places = (config, config.get_text_config(), getattr(model, "generation_config", None))
+    found: set[int] = set()
+    for place in (*places, tokenizer):
+        named = getattr(place, "eos_token_id", None)
+        ids = named if isinstance(named, list | tuple) else [] if named is None else [named]
+        if not all(is_whole(token) for token in ids):
+            raise ConfigError(
+                f"{type(place).__name__}: eos_token_id must be an id, a list of ids or null, got "
+                f"{shown(named)}."
+            )
+        found.update(ids)
+    return sorted(token for token in found if token >= 0)  # -1 stands for none
 
 
 def usable_device(name: str | None) -> torch.device:

@@ -85,6 +85,37 @@ def check_rope_parameters(where: str, parameters: object, head_dim: int) -> None
         )
 
 
+def steady_positions(config: Any) -> tuple[str, int] | None:
+    """Up to how many tokens a model's rotary frequencies are the same for every text.
+
+    ``"longrope"`` and ``"dynamic"`` choose them by the longest text of a forward pass: beyond the
+    length that they began with, keys that were read before no longer fit, and a row depends on
+    what runs beside it.
+
+    Args:
+        config: Of any model of transformers. Its rotary parameters may be per type of layer.
+
+    Returns:
+        The type and the largest number of tokens, the least of all layers; ``None``: any.
+    """
+    config = config.get_text_config()
+    parameters = getattr(config, "rope_parameters", None)
+    parameters = parameters or getattr(config, "rope_scaling", None) or {}
+    per_layer = [value for value in parameters.values() if isinstance(value, Mapping)]
+    found: list[tuple[int, str]] = []
+    for one in per_layer or [parameters]:
+        kind = str(one.get("rope_type", one.get("type", "default")))
+        longest = getattr(config, "max_position_embeddings", None)
+        if kind == "longrope":
+            original = one.get("original_max_position_embeddings")
+            longest = original or getattr(config, "original_max_position_embeddings", longest)
+        elif "dynamic" not in kind:  # as transformers tells it
+            continue
+        if longest is not None:
+            found.append((int(longest), kind))
+    return (min(found)[1], min(found)[0]) if found else None
+
+
 def _check_field(where: str, name: str, value: Any, head_dim: int) -> None:
     if name in ("rope_type", "type"):
         return

@@ -48,7 +48,8 @@ def layer_activations(
         )
     with _evaluating(model):
         try:
-            model(input_ids.to(model.device), use_cache=False)
+            # Logits of all tokens would be the largest tensor of a whole training run.
+            model(input_ids.to(model.device), use_cache=False, logits_to_keep=1)
         finally:
             for hook in hooks:
                 hook.remove()

@@ -1,17 +1,20 @@
 """Attention maps: of a few query rows over a long context, their sums, and of one whole example."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from diffattn.errors import ConfigError, ShapeError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.lambda_param import diff_lambda
 from diffattn.probes.finite import require_finite_logits, require_finite_maps
+from diffattn.probes.unwrapped import unwrapped
 
 _WITH_MAPS = ("diffattn", "eager")
 
@@ -54,6 +57,7 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
     """
     if input_ids.ndim != 2 or len(input_ids) != 1 or not input_ids.numel():
         raise ShapeError(f"attention_rows: input_ids must be [1, T], got {list(input_ids.shape)}.")
+    network = unwrapped(network)
     seen = 0 if past_key_values is None else past_key_values.get_seq_length()
     ours = isinstance(network, DiffTransformerForCausalLM)
     options: dict[str, Any] = {"output_attention_maps": True} if ours else {}
@@ -125,6 +129,32 @@ def attention_implementation(network: Any, name: str) -> Iterator[None]:
         yield
     finally:
         network.set_attn_implementation(before)
+
+
+@contextmanager
+def registered_attention(
+    network: Any, name: str, attention: Callable[..., Any], mask: Callable[..., Any]
+) -> Iterator[None]:
+    """Run a model with an attention function of ours, which nothing holds afterwards.
+
+    Args:
+        network: Put back afterwards.
+        name: Of the function in transformers' interface, meanwhile.
+        attention: As that interface calls it.
+        mask: What makes its masks; a plain function, which stays.
+
+    Raises:
+        ConfigError: The model does not know the interface.
+    """
+    # An entry of the instance: ``register`` has no opposite, and what the function holds, such as
+    # what was read of a model, would live as long as the process. Masks are looked up by it alone.
+    ALL_ATTENTION_FUNCTIONS[name] = attention
+    ALL_MASK_ATTENTION_FUNCTIONS.register(name, mask)
+    try:
+        with attention_implementation(network, name):
+            yield
+    finally:
+        del ALL_ATTENTION_FUNCTIONS[name]
 
 
 def segment_sums(

@@ -5,21 +5,21 @@ keys of a layer, some rows at a time.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flash_attention_mask
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.masking_utils import flash_attention_mask
 
 from diffattn.errors import ConfigError, ShapeError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.lambda_param import diff_lambda
-from diffattn.probes.attention_rows import attention_implementation
+from diffattn.probes.attention_rows import registered_attention
 from diffattn.probes.finite import require_finite_logits
+from diffattn.probes.unwrapped import unwrapped
 
 BLOCK_ENTRIES = 2**22
 """Attention logits of all heads and maps of one layer that are held at a time."""
@@ -89,6 +89,7 @@ def read_layers(
     """
     if input_ids.ndim != 2 or len(input_ids) != 1 or not input_ids.numel():
         raise ShapeError(f"read_layers: input_ids must be [1, T], got {list(input_ids.shape)}.")
+    network = unwrapped(network)
     with ExitStack() as hooks:
         for layer, block in enumerate(_blocks(network)):
             hooks.callback(block.register_forward_hook(_stream(layer, on_hidden)).remove)
@@ -99,7 +100,11 @@ def read_layers(
                 handle = attention.register_forward_pre_hook(hook, with_kwargs=True)
                 hooks.callback(handle.remove)
         else:
-            hooks.enter_context(_interface(network, _Interface(network, on_attention)))
+            attention = _Interface(network, on_attention)
+            # Masks would be T by T; flash attention's are none.
+            hooks.enter_context(
+                registered_attention(network, _NAME, attention, flash_attention_mask)
+            )
         output = network(input_ids=input_ids.to(network.device), use_cache=False, logits_to_keep=1)
     require_finite_logits(str(network.config.model_type), output.logits, network)
 
@@ -119,7 +124,8 @@ def require_readable(network: Any, num_tokens: int) -> None:
         ConfigError: They do not, or one is; the model's type is named.
         DiffAttnError: The model is broken: its logits are not finite.
     """
-    config = network.config
+    network = unwrapped(network)
+    config = network.config.get_text_config()
     kind = _kind(network)
     if isinstance(network, DiffTransformerForCausalLM):
         facts = config.attention
@@ -270,19 +276,10 @@ def _diffllama(
     )  # fmt: skip
 
 
-@contextmanager
-def _interface(network: Any, attention: _Interface) -> Iterator[None]:
-    """The model with this attention function and without masks, which would be T by T."""
-    ALL_ATTENTION_FUNCTIONS.register(_NAME, attention)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(_NAME, flash_attention_mask)
-    with attention_implementation(network, _NAME):
-        yield
-
-
 def _blocks(network: Any) -> list[nn.Module]:
     """The decoder blocks: the list of as many modules as there are layers."""
-    number = network.config.num_hidden_layers
-    for module in network.base_model.modules():
+    number = network.config.get_text_config().num_hidden_layers
+    for module in network.get_decoder().modules():  # not those of a part that sees
         if isinstance(module, nn.ModuleList) and len(module) == number:
             return list(module)
     raise ConfigError(f"analysis: {_kind(network)} must have a list of {number} blocks, got none.")

@@ -1,17 +1,16 @@
 """A model whose attention logits have few bits: what is left of its answers?"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.masking_utils import eager_mask
 
 from diffattn.errors import ConfigError
 from diffattn.models.known_names import check_known
-from diffattn.probes.attention_rows import attention_implementation
+from diffattn.probes.attention_rows import attention_implementation, registered_attention
 from diffattn.probes.finite import require_finite_logits
 
 UNQUANTIZED_BITS = 16
@@ -86,7 +85,7 @@ def quantized_logits(network: Any, bits: int, *, granularity: str = "tensor") ->
                 f"reader of attention maps, got {chosen!r}."
             )
 
-    with _attention(network, name, attention):
+    with registered_attention(network, name, attention, eager_mask):
         hook = network.base_model.register_forward_pre_hook(refuse_others)
         try:
             yield
@@ -105,7 +104,7 @@ def require_quantizable(network: Any) -> None:
         ConfigError: They do not; the model's type is named.
         DiffAttnError: The model is broken: its logits are not finite.
     """
-    config = network.config
+    config = network.config.get_text_config()
     called: set[int] = set()
 
     def attention(module: nn.Module, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
@@ -119,7 +118,7 @@ def require_quantizable(network: Any) -> None:
         return _attend(module, *args, bits=UNQUANTIZED_BITS, granularity="tensor", **options)
 
     ids = torch.arange(min(8, config.vocab_size), device=network.device)[None]
-    with _attention(network, "diffattn_logits_unchanged", attention):
+    with registered_attention(network, "diffattn_logits_unchanged", attention, eager_mask):
         logits = network(input_ids=ids, use_cache=False).logits
     if len(called) != config.num_hidden_layers:
         raise ConfigError(
@@ -141,15 +140,6 @@ def require_quantizable(network: Any) -> None:
             f"quantized logits: attention of {config.model_type!r} must be softmax(QK^T scale + "
             f"mask) V, got an error of {error:.1e} against its eager one."
         )
-
-
-@contextmanager
-def _attention(network: Any, name: str, attention: Callable[..., Any]) -> Iterator[None]:
-    """The model with this attention function, and masks as eager attention takes them."""
-    ALL_ATTENTION_FUNCTIONS.register(name, attention)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(name, eager_mask)
-    with attention_implementation(network, name):
-        yield
 
 
 def _attend(

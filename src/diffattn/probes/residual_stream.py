@@ -50,7 +50,8 @@ def residual_writes(model: DiffTransformerForCausalLM, input_ids: Tensor) -> lis
     ]
     was_training = model.training
     try:
-        model.eval()(input_ids.to(model.device), use_cache=False)
+        # Logits of all tokens would be the largest tensor of a whole training run.
+        model.eval()(input_ids.to(model.device), use_cache=False, logits_to_keep=1)
     finally:
         model.train(was_training)
         for hook in hooks:

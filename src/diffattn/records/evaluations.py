@@ -15,6 +15,9 @@ EVAL_SCHEMA_VERSION = 2
 EVALUATION_MARKER = "evaluation.json"
 """Names the models and parts of an evaluation folder, in their order."""
 ITEMS = "items.jsonl"
+LATER_FACTS = ("end_tokens", "config", "tokenizer_hash", "chat_template")
+"""Facts of a model that older records lack. Where they do, it cannot be told whether they have
+changed: they are not compared."""
 _FOLDER = "evaluation folder"
 
 

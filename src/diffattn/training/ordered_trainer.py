@@ -107,7 +107,7 @@ class OrderedTrainer(MonitoredTrainer, ShardedState):
             losses.add(
                 ids.cpu().numpy(),
                 measured.cpu().numpy(),
-                None if positions is None else (within != 0).cpu().numpy()[:, 1:],
+                None if positions is None else within.cpu().numpy(),
             )
         return EvalLoopOutput(
             predictions=None,

@@ -1,0 +1,42 @@
+"""The model inside what adapters and compilers put around it."""
+
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+
+def unwrapped(network: Any) -> Any:
+    """The network whose class says how its attention is read.
+
+    A wrapper answers for the attributes of what it holds, but is no instance of its class: a model
+    of ours would be read as if it had softmax attention. Adapters that put themselves into the
+    layers, such as LoRA, stay there.
+
+    Args:
+        network: A causal language model, by itself, in a ``PeftModel`` or compiled.
+
+    Raises:
+        ConfigError: An adapter puts tokens before every text, which the inner model lacks; or the
+            configuration is one of ours and the class is not.
+    """
+    while True:
+        inner = getattr(network, "_orig_mod", None)  # of torch.compile
+        if inner is None and hasattr(type(network), "get_base_model"):  # of peft
+            adapter = getattr(network, "active_peft_config", None)
+            if getattr(adapter, "is_prompt_learning", False):
+                raise ConfigError(
+                    "maps: an adapter must act within the layers, got tokens before every text "
+                    f"({type(adapter).__name__})."
+                )
+            inner = network.get_base_model()
+        if inner is None:
+            break
+        network = inner
+    ours = DiffTransformerForCausalLM
+    if network.config.model_type == ours.config_class.model_type and not isinstance(network, ours):
+        raise ConfigError(
+            f"maps: a model of type {network.config.model_type!r} must be a {ours.__name__}, got "
+            f"{type(network).__name__}."
+        )
+    return network
