@@ -28,6 +28,7 @@ from typing import Any
 BEGAN = time.monotonic()  # what is loaded from here on takes seconds
 
 from diffattn.benchmark import gpu_plan, stages
+from diffattn.benchmark.config import require_cuda
 from diffattn.benchmark.gpu_plan import JUDGE
 from diffattn.benchmark.models import CUT, SIZES
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
@@ -181,6 +182,8 @@ def main(arguments: list[str] | None = None) -> int:
                 "commit: must be 7 to 40 hexadecimal digits, and given where there is no checkout, "
                 f"got {commit}."
             )
+        if options.device == "cuda":
+            require_cuda()
         versions, hardware = machine(options.device)
         records = stages.run_stages(
             chosen, out, again=options.again, commit=commit, versions=versions, machine=hardware,

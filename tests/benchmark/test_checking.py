@@ -1,5 +1,7 @@
 """The check finds what is wrong, wherever it is wrong, and passes what is right."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -46,7 +48,8 @@ def test_right_backends_pass(backend, dtype, case, extent):
     )
     assert result["passed"], result
     assert 0 <= result["error"] <= result["budget"]
-    assert (result["compared"] == "everything") == (extent == "whole")
+    everything = extent == "whole" or case is DECODE  # one row of every head
+    assert (result["compared"] == "everything") == everything
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
@@ -120,9 +123,53 @@ def test_stretches_reach_both_ends_and_the_last_row_of_the_batch(monkeypatch):
     rows = [row for p in parts(1, 1, 200, 200) for row in range(p.first, p.last)]
     assert rows == sorted(set(rows))  # none twice
     chosen = parts(2, 8, 4_096, 4_096)
-    assert {(p.batch, p.head) for p in chosen} == {(1, 0), (1, 7)}
-    assert {(p.first, p.last) for p in chosen} == {(0, 64), (2_031, 2_095), (4_032, 4_096)}
+    long = [p for p in chosen if p.last - p.first == 64]
+    assert {(p.batch, p.head) for p in long} == {(1, 0), (1, 7)}
+    assert {(p.first, p.last) for p in long} == {(0, 64), (2_031, 2_095), (4_032, 4_096)}
     assert parts(1, 1, 5, 9) == [(0, 0, 0, 5)]
+
+
+def test_no_head_and_no_range_of_rows_is_left_out():
+    chosen = parts(2, 8, 4_096, 4_096)
+    assert {(p.batch, p.head) for p in chosen} == {(b, h) for b in range(2) for h in range(8)}
+    starts = sorted({p.first for p in chosen} | {4_096})
+    assert max(b - a for a, b in itertools.pairwise(starts)) < 4_096 / 14
+    assert all(0 <= p.first < p.last <= 4_096 for p in chosen)
+
+
+@pytest.mark.parametrize("place", [(0, 1, slice(0, 200)), (1, 1, slice(120, 200))], ids=str)
+def test_a_head_between_the_others_is_looked_at(place, monkeypatch):
+    monkeypatch.setattr(checking, "_WHOLE_PAIRS", 0)
+    inputs = make_diff_attention_inputs(V1)
+
+    def run():
+        out = diff_attention(*inputs.tensors().values()).clone()
+        b, h, rows = place
+        out[b, rows, h] = 0
+        return out
+
+    assert not check_diff(run, inputs, False)["passed"]
+
+
+@pytest.mark.parametrize("wrong_map", ["future keys", "lost keys", "half of λ"])
+def test_an_error_in_late_rows_is_not_paid_for_by_early_ones(wrong_map):
+    """The first rows are averages of few keys, and the largest."""
+    long = OpCase(
+        name="long", num_queries=1_024, num_heads=2, num_kv_heads=2, head_dim=64, value_dim=128
+    )
+    inputs = make_diff_attention_inputs(long, dtype=torch.bfloat16)
+    q, k, v, lam = inputs.tensors().values()
+
+    def run():
+        out = diff_attention(q, k, v, lam)
+        late = {
+            "future keys": lambda: diff_attention(q, k, v, lam, causal=False),
+            "lost keys": lambda: diff_attention(q, k, v, lam, window=700),
+            "half of λ": lambda: diff_attention(q, k, v, lam / 2),
+        }[wrong_map]()
+        return torch.cat([out[:, :800], late[:, 800:]], dim=1)
+
+    assert not check_diff(run, inputs, False)["passed"]
 
 
 def test_an_error_in_one_line_keeps_where_and_why():

@@ -98,6 +98,29 @@ def test_a_wrong_model_fails_its_check(case, gradients):
     assert result["error"] > result["budget"]
 
 
+@pytest.mark.parametrize("kind", ["diff", "diff_v2", "softmax"])
+def test_in_16_bits_a_model_that_does_not_attend_fails(kind):
+    """Rounding in bfloat16 alone would hide that every map is uniform."""
+    (_, case) = plan(BenchConfig(suite="models", scale="quick"))
+    config = model_config(case, kind)
+
+    def make(config, *, implementation):
+        model = models.build(
+            config, implementation=implementation, whose="diffattn", attention_type=kind
+        )
+        if config.attention_backend != "reference" and wrong:
+            for name, weight in model.named_parameters():
+                if "q_proj" in name:
+                    weight.data.zero_()
+        return model
+
+    ids = torch.arange(64)[None]
+    for wrong in (False, True):
+        result = check_model(make, config, "diffattn", "diffattn", ids, torch.bfloat16)
+        assert result["passed"] is not wrong, result
+        assert result["compared"] == "2 layers, 64 tokens, in norm, in bfloat16 and float32"
+
+
 def test_the_laptop_is_that_of_the_recipe():
     ours, theirs = SIZES["laptop"].config().twin("softmax").config, recipe("laptop").model
     for field in ("hidden_size", "num_hidden_layers", "num_heads", "head_dim", "vocab_size",

@@ -78,7 +78,7 @@ def test_the_training_shape_is_compared_by_the_derived_budget(monkeypatch):
     monkeypatch.setattr(check, "TRAINING_SHAPE", check.TRAINING_SHAPE | small)
     right = check._at_training_shape("chunked", "cpu", True)
     assert right["passed"]
-    assert right["compared"] == "192 rows of 2 heads"
+    assert right["compared"].endswith(" rows of 8 heads")
     assert check._at_training_shape("triton_decode", "cpu", False) is None  # of 513 queries
     real = api.diff_attention
 
@@ -93,8 +93,25 @@ def test_the_training_shape_is_compared_by_the_derived_budget(monkeypatch):
     row = {"backend": "chunked", "device": "cuda", "runs": True, "error": 1e-6, "gradient": True}
     row |= {"training": wrong, "why_not": "", "wrong": True}
     assert check._shown(row)["verdict"] == (
-        "wrong in bfloat16: gradient of k of 192 rows of 2 heads"
+        f"wrong in bfloat16: gradient of k of {right['compared']}"
     )
+
+
+def test_a_kernel_that_fails_is_one_row_of_the_table(cli, monkeypatch):
+    real = api.diff_attention
+
+    def broken(*tensors, backend, **options):
+        if backend == "composed":
+            raise RuntimeError("ptxas died\nof it")
+        return real(*tensors, backend=backend, **options)
+
+    monkeypatch.setattr(api, "diff_attention", broken)
+    called = cli("check", "--json")
+    assert called.code == 1
+    rows = {row["backend"]: row for row in json.loads(called.out)["backends"]}
+    assert rows["composed"]["wrong"]
+    assert check._shown(rows["composed"])["verdict"] == "failed: RuntimeError: ptxas died of it"
+    assert not rows["chunked"]["wrong"]
 
 
 @pytest.mark.gpu

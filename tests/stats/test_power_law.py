@@ -137,6 +137,13 @@ def test_extrapolation_is_refused_unless_asked_for():
         equivalent(6.8, diff, softmax, level=95)
 
 
+def test_a_law_too_flat_for_numbers_is_refused():
+    flat = fit_power_law([1, 2, 4], [3.00000001, 3.0, 2.99999999], form="kaplan")
+    steep = fit_power_law([1, 2, 4], [3.0, 2.0, 1.5], form="kaplan")
+    with pytest.raises(ConfigError, match="it is nearly flat"):
+        equivalent(4, steep, flat, extrapolate=True)
+
+
 @pytest.mark.parametrize(
     ("x", "y", "form", "message"),
     [
@@ -148,6 +155,7 @@ def test_extrapolation_is_refused_unless_asked_for():
         ([1, 2, 3], [2, 2, 2], "offset", "must vary"),
         ([1, 2, 3], [2, 1, -1], "kaplan", "positive y"),
         ([1, 2, 4, 8], [1, 2, 4, 8], "offset", "bend like a power law"),
+        ([1e7, 1e8, 3e8], [3.0, 2.5, 2.52], "offset", "bend like a power law"),
         (np.ones((4, 2)), [4, 3, 2, 1], "offset", r"x \[n\]"),
     ],
 )

@@ -15,12 +15,33 @@ def test_twice_what_rounding_can_do(dtype, sides):
     """Of each side that is rounded: in float64 the exact value is rounded too."""
     exact = torch.tensor([1.0, -2.0], dtype=torch.float64)
     off = torch.tensor([0.125, 0.25], dtype=torch.float64)
-    right = compare(exact.to(dtype) + sides * 0.25, exact, off)
-    assert right == (sides * 0.25, sides * 0.25, None)
+    right = compare(exact.to(dtype) + sides * off.to(dtype), exact, off)
+    assert right == (sides * 0.125, sides * 0.125, None)
     assert right.share == 1
-    wrong = compare(exact.to(dtype) + sides * 0.25 + 0.125, exact, off)
+    wrong = compare(exact.to(dtype) + sides * off.to(dtype) + 0.125, exact, off)
     assert wrong.problem == f"error {wrong.error:.3e}, budget {wrong.budget:.3e}"
     assert wrong.share > 1
+
+
+def test_every_value_has_its_own_budget():
+    """The largest value of a tensor pays for no error of a small one."""
+    exact = torch.tensor([4.0, 0.01, 0.0], dtype=torch.float64)
+    off = 1e-3 * exact
+    assert compare(exact.float() + torch.tensor([1e-3, 0.0, 0.0]), exact, off).problem is None
+    lost = compare(exact.float() + torch.tensor([0.0, 1e-3, 0.0]), exact, off)
+    assert lost.problem is not None
+    assert (lost.error, lost.budget) == pytest.approx((1e-3, 2e-5), rel=1e-3)
+    assert compare(exact.float() + torch.tensor([0.0, 0.0, 1e-9]), exact, off).problem is not None
+    assert compare(exact.float() + torch.tensor([0.0, 0.0, 1e-30]), exact, off).problem is None
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("of", ["result", "budget"])
+def test_one_value_that_is_no_number_fails_all(bad, of):
+    exact, off = torch.ones(3, dtype=torch.float64), torch.full((3,), 0.5, dtype=torch.float64)
+    actual = exact.float()
+    (actual if of == "result" else off)[1] = bad
+    assert compare(actual, exact, off).problem is not None
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,9 @@ def test_failures_of_numbers_and_others_are_told_apart(tmp_path):
     assert facts["wrong_numbers"] == {numbers: "off by 1"}
     assert facts["other_failures"] == {other: "after it"}
     assert read_outcomes(tmp_path / "none")["passed"] == 0
+    with path.open("a") as file:
+        file.write('{"test": "cut')  # by a kill
+    assert read_outcomes(path) == facts
 
 
 BROKEN = """

@@ -1,9 +1,10 @@
 """Compare a contender with the float64 reference on the very tensors that are timed.
 
 The contender runs on the whole timed shape. Where the reference's maps are small it is compared in
-full. Else with stretches of query rows of some heads: the gradient given to the output is zero
-elsewhere, so that the gradients of keys, values and λ come from these rows alone and the reference
-needs no more than their part of the maps. The rule is that of ``diffattn.testing.budget``.
+full. Else with stretches of query rows: long ones of two heads, a short one of every other head of
+every batch row, each at another place. The gradient given to the output is zero elsewhere, so that
+the gradients of keys, values and λ come from these rows alone and the reference needs no more than
+their part of the maps. The rule is that of ``diffattn.testing.budget``.
 """
 
 import math
@@ -23,6 +24,7 @@ from diffattn.testing.rounding import rounding_errors
 
 _WHOLE_PAIRS = 2**21  # of all heads together: seconds per contender in float64
 _STRETCH = 64  # query rows
+_SHORT = 8  # of the heads that are looked at once
 _HALF_LINE = 300  # characters
 
 
@@ -36,20 +38,29 @@ class Part(NamedTuple):
 
 
 def parts(batch: int, num_heads: int, num_queries: int, num_keys: int) -> list[Part]:
-    """What is compared: everything, or the first, middle and last rows of two heads."""
+    """What is compared: everything, or rows of every head.
+
+    The first, middle and last rows of the first and the last head of the last batch row; of every
+    other head rows that follow on one another over the queries, so that neither a head nor a range
+    of rows is left out.
+    """
+    every = [(b, h) for b in range(batch) for h in range(num_heads)]
     if batch * num_heads * num_queries * num_keys <= _WHOLE_PAIRS:
-        heads = [(b, h) for b in range(batch) for h in range(num_heads)]
-        stretches = [(0, num_queries)]
-    else:
-        heads = [(batch - 1, h) for h in sorted({0, num_heads - 1})]
-        middle = max(0, num_queries // 2 - 17)  # no multiple of a block
-        stretches, last = [], 0
-        for start in (0, middle, max(0, num_queries - _STRETCH)):
-            end = min(start + _STRETCH, num_queries)
-            if end > last:  # no row twice: gradients of several stretches are added
-                stretches.append((max(start, last), end))
-                last = end
-    return [Part(b, h, first, last) for b, h in heads for first, last in stretches]
+        return [Part(*head, 0, num_queries) for head in every]
+    middle = max(0, num_queries // 2 - 17)  # no multiple of a block
+    stretches, last = [], 0
+    for start in (0, middle, max(0, num_queries - _STRETCH)):
+        end = min(start + _STRETCH, num_queries)
+        if end > last:  # no row twice: gradients of several stretches are added
+            stretches.append((max(start, last), end))
+            last = end
+    long = [(batch - 1, h) for h in sorted({0, num_heads - 1})]
+    chosen = [Part(*head, *rows) for head in long for rows in stretches]
+    others = [head for head in every if head not in long]
+    for i, head in enumerate(others):
+        first = max(0, num_queries - _SHORT) * (i + 1) // (len(others) + 1)
+        chosen.append(Part(*head, first, min(first + _SHORT, num_queries)))
+    return chosen
 
 
 class Exact:
@@ -123,7 +134,7 @@ class Exact:
         if rows == math.prod(self.inputs.q.shape[:3]):
             return "everything"
         heads = len({(part.batch, part.head) for part in self.chosen})
-        return f"{rows // heads} rows of {heads} heads"
+        return f"{rows:,} rows of {heads} heads"
 
 
 def check_diff(
@@ -230,9 +241,11 @@ def _expected(
             place = places.get(name, lam_place)
             pair = [_one_head(x[name]) for x in (exact, off)]
             pair[1] = pair[1].square()  # roundings of several parts add as squares
+            if place == head:
+                pair = [_up_to(inputs.k.shape[1], x) for x in pair]
             at = values.setdefault(name, {})
             if place in at:
-                pair = [_add(a, b) for a, b in zip(at[place], pair, strict=True)]
+                pair = [a + b for a, b in zip(at[place], pair, strict=True)]
             at[place] = pair
     return {
         name: _Compared(
@@ -265,15 +278,9 @@ def _one_head(x: Tensor) -> Tensor:
     return x[0, :, 0] if x.ndim else x
 
 
-def _add(a: Tensor, b: Tensor) -> Tensor:
-    """Sum of two tensors of which one may be shorter: later rows see more keys."""
-    if a.ndim == 0:
-        return a + b
-    if a.shape[0] < b.shape[0]:
-        a, b = b, a
-    total = a.clone()
-    total[: b.shape[0]] += b
-    return total
+def _up_to(num_keys: int, x: Tensor) -> Tensor:
+    """Rows of 0 for the keys that no row of the part sees."""
+    return torch.cat([x, x.new_zeros(num_keys - x.shape[0], *x.shape[1:])])
 
 
 def _stack(items: list[Tensor]) -> Tensor:

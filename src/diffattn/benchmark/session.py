@@ -16,6 +16,7 @@ from diffattn.benchmark.suites import effort, plan, smallest_bytes
 from diffattn.benchmark.timing import Timer, matmul_peak, timer_of
 from diffattn.errors import ConfigError
 from diffattn.models.memory import require_memory
+from diffattn.ops.kernel_support import OPT_IN
 from diffattn.records.lock import sole_writer
 from diffattn.records.results import BenchCase, BenchResult, BenchRun
 from diffattn.records.run import config_hash, git_state, hardware, package_versions
@@ -23,6 +24,8 @@ from diffattn.records.run import config_hash, git_state, hardware, package_versi
 OnMessage = Callable[[str], None]
 OnProgress = Callable[[int], None]
 _TIMED_FOLDERS = ("ops", "layers", "models", "benchmark", "testing")
+_TIMED_FILES = (".py", ".json")
+"""With the record of the devices on which ``auto`` takes a kernel."""
 
 
 def result_path(out: Path | None, device: str) -> Path:
@@ -123,6 +126,8 @@ def describe_run(config: Described) -> BenchRun:
         machine |= {"gpu_bytes": properties.total_memory}
     source, settings = source_hash(), config.settings()
     identity = {"source": source, "versions": versions, "hardware": machine, "settings": settings}
+    if os.environ.get(OPT_IN):  # then auto takes other kernels
+        identity[OPT_IN] = os.environ[OPT_IN]
     return BenchRun(
         name=f"{config.device}-{config_hash(identity)[:8]}",
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -140,7 +145,7 @@ def source_hash() -> str:
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for folder in _TIMED_FOLDERS:
-        for path in sorted((package / folder).rglob("*.py")):
+        for path in sorted(p for p in (package / folder).rglob("*") if p.suffix in _TIMED_FILES):
             digest.update(path.relative_to(package).as_posix().encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

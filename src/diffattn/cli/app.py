@@ -80,7 +80,8 @@ def main() -> None:
     warnings.showwarning = _show_warning
     try:
         status = _run()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by whoever called
+            sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has gone, as ``head`` does
         _write_to_nobody()
         status = 1

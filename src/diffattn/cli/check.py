@@ -50,6 +50,8 @@ def _shown(row: dict[str, Any]) -> dict[str, str]:
     training = row["training"]
     if training is not None and not training["passed"]:
         wrong = f"wrong in bfloat16: {training['worst']} of {training['compared']}"
+    elif row["why_not"]:
+        wrong = f"failed: {row['why_not']}"
     else:
         wrong = "wrong"
     return {
@@ -87,6 +89,7 @@ def _backends() -> list[dict[str, Any]]:
     """Try every backend on every device here, with its gradient if it has one, on a small input."""
     import torch
 
+    from diffattn.benchmark.checking import error_line
     from diffattn.errors import BackendError
     from diffattn.ops import backends
     from diffattn.ops.diff_attention.api import diff_attention
@@ -116,7 +119,7 @@ def _backends() -> list[dict[str, Any]]:
     for name in backends.names("diff_attention"):
         for device in devices:
             differentiable = device not in rows_by_name[name].no_gradient_on
-            error, why_not = None, ""
+            error, why_not, failed = None, "", False
             try:
                 measured = run(torch.float32, device, name)
                 error = max(
@@ -126,7 +129,14 @@ def _backends() -> list[dict[str, Any]]:
             except BackendError as refusal:
                 # The sentence in the middle: the row names the backend, the table the others.
                 why_not = str(refusal).split(f"{name!r} ", 1)[-1].split(". Usable here")[0]
-            training = None if device == "cpu" else _at_training_shape(name, device, differentiable)
+            except Exception as failure:  # a compiler's or a driver's: what this command is for
+                why_not, failed = error_line(failure), True
+            training = None
+            try:
+                if device != "cpu" and not failed:
+                    training = _at_training_shape(name, device, differentiable)
+            except Exception as failure:
+                why_not, failed = error_line(failure), True
             rows.append(
                 {
                     "backend": name,
@@ -136,7 +146,8 @@ def _backends() -> list[dict[str, Any]]:
                     "training": training,
                     "gradient": differentiable,
                     "why_not": "" if training is not None else why_not,
-                    "wrong": (error is not None and not error < 1e-4)
+                    "wrong": failed
+                    or (error is not None and not error < 1e-4)
                     or (training is not None and not training["passed"]),
                 }
             )

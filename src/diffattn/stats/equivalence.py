@@ -58,7 +58,13 @@ def equivalent(
             f"equivalent: the second law must reach the loss {loss:.4g} of the first at a "
             f"positive x = {x:.4g}, got one that never leaves the side of {c:.4g}."
         )
-    other = float(((loss - c) / a) ** (-1 / b))
+    with np.errstate(over="ignore", under="ignore"):
+        other = float(np.power((loss - c) / a, -1 / b))
+    if not 0 < other < np.inf:
+        raise ConfigError(
+            f"equivalent: the second law must reach the loss {loss:.4g} at an x that a number "
+            f"holds, got {other:g}: it is nearly flat."
+        )
     outside = [
         f"{at:.4g} (points from {fit.x.min():.4g} to {fit.x.max():.4g})"
         for at, fit in ((x, fit_a), (other, fit_b))

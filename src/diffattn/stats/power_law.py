@@ -133,7 +133,9 @@ def fit_offset(x: np.ndarray, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     at_edge = (best == 0) | (best == len(grid) - 1)
     b = grid[best]
     for i in np.flatnonzero(~at_edge):
-        b[i] = _best_exponent(z, centred[i], grid[best[i] - 1], grid[best[i] + 1])
+        found = _best_exponent(z, centred[i], grid[best[i] - 1], grid[best[i] + 1])
+        at_edge[i] = found is None
+        b[i] = b[i] if found is None else found
     u = _centred_power(z, b[:, None])  # [sets, n]
     a = (centred * u).sum(-1) / (u * u).sum(-1)
     c = ys.mean(-1) - a * np.exp(-b[:, None] * z).mean(-1)
@@ -146,8 +148,9 @@ def _centred_power(z: np.ndarray, b: np.ndarray | float) -> np.ndarray:
     return u - u.mean(-1, keepdims=True)
 
 
-def _best_exponent(z: np.ndarray, centred: np.ndarray, low: float, high: float) -> float:
-    """Where the sum of squares, a and c being the best for each b, is smallest."""
+def _best_exponent(z: np.ndarray, centred: np.ndarray, low: float, high: float) -> float | None:
+    """Where the sum of squares, a and c being the best for each b, is smallest; ``None`` where it
+    is as small as numbers can tell for all steeper exponents."""
     from scipy.optimize import brentq
 
     def slope(b: float) -> float:
@@ -155,6 +158,8 @@ def _best_exponent(z: np.ndarray, centred: np.ndarray, low: float, high: float) 
         residuals = centred - u * (centred @ u) / (u @ u)
         return float(residuals @ (z * np.exp(-b * z)))
 
+    if slope(low) * slope(high) > 0:
+        return None
     return float(brentq(slope, low, high))
 
 

@@ -80,7 +80,8 @@ def read_outcomes(path: Path) -> dict[str, Any]:
         the tests that compare its numbers. ``wrong_numbers``: of these, the ones that failed, and
         the ends of their errors; ``other_failures``: all others.
     """
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    lines = text[: text.rfind("\n") + 1].splitlines()  # the last one may have been cut off
     outcomes: dict[str, str] = {}
     errors: dict[str, str] = {}
     for entry in map(json.loads, lines):

@@ -76,7 +76,7 @@ def test_bars_on_a_terminal(clock, monkeypatch):
         progress, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=100)
     )
     with RunsProgress(20, 0, lambda _: 10) as shown:
-        shown.on_message("packing")
+        shown.on_message("packing /data/[old] and [/new]")
         shown.on_progress("a", {"total": 25})
         shown.on_progress("a", {"error": "no"})
         for step, name in itertools.product((1, 10), "ab"):
@@ -84,7 +84,7 @@ def test_bars_on_a_terminal(clock, monkeypatch):
             shown.on_progress(name, {"done": True} if step == 10 else {"error": "no"})
         shown.on_message("comparing")
     text = screen.getvalue()
-    assert "packing" in text
+    assert "packing /data/[old] and [/new]" in text
     assert "20/25 steps" in text
     assert "loss 2.500" in text
     assert "comparing" in text

@@ -34,7 +34,16 @@ def test_words_are_whole_and_lines_fit(monkeypatch, width):
         assert word in text
 
 
-def test_nothing_is_left_out_of_a_table_that_cannot_fit(monkeypatch):
+def test_brackets_are_no_markup(monkeypatch):
+    text = shown(monkeypatch, 100, {"model[a]": "diff [old]", "value": "[/red]"})
+    for word in ("model[a]", "diff [old]", "[/red]"):
+        assert word in text
+
+
+@pytest.mark.parametrize("width", [24, 40, 80])
+def test_nothing_is_left_out_of_a_table_that_cannot_fit(monkeypatch, width):
+    text = shown(monkeypatch, width, {"model": "m" * 33, "value": "−1.1001", "n": "3"})
+    assert (text.count("m"), "3" in text) == (33 + len("m"), True)
     row = {"name": "a"} | {f"column {i}": "x" * 30 for i in range(6)}
     text = shown(monkeypatch, 80, row)
     assert max(map(len, text.splitlines())) <= 80

@@ -42,14 +42,14 @@ class StderrBars:
     def _start(self, *columns: ProgressColumn) -> None:
         """Show bars if a terminal reads along."""
         if self.console.is_terminal:
-            description, left = TextColumn("{task.description}"), TimeRemainingColumn()
-            self.bars = Progress(description, BarColumn(), *columns, left, console=self.console)
+            name, left = TextColumn("{task.description}", markup=False), TimeRemainingColumn()
+            self.bars = Progress(name, BarColumn(), *columns, left, console=self.console)
             self.bars.start()
 
     def on_message(self, line: str) -> None:
         """Show one line."""
         if self.bars is not None:
-            self.bars.console.print(line, highlight=False)
+            self.bars.console.print(line, highlight=False, markup=False)
         else:
             print(line, file=sys.stderr, flush=True)
 

@@ -6,6 +6,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 # Where nobody looks at it directly, a row is better long than broken.
 _WIDTH_ELSEWHERE = 160
@@ -26,7 +27,6 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     name, *others = (key.replace("_", " ") for key in rows[0])
     lines = [[_cell(value) for value in row.values()] for row in rows]
-    table.add_column(name, no_wrap=True)  # what one has to type, in one piece
     columns = list(zip(*lines, strict=True))[1:]
     longest = [
         max(len(word) for text in (head, *column) for word in text.split() or [""])
@@ -35,11 +35,14 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
     # Names stay whole as long as every column has room for its longest word.
     room = console.width - max(len(line[0]) for line in lines) - _GAP * len(rows[0])
     fits = sum(longest) <= room
+    # What one has to type is in one piece where there is room. Texts are no markup: a name may
+    # hold brackets.
+    table.add_column(Text(name), overflow="fold", no_wrap=fits)
     for head, column in zip(others, columns, strict=True):
         one_word = not any(" " in text or "\n" in text for text in (head, *column))
-        table.add_column(head, overflow="fold", no_wrap=fits and one_word)
+        table.add_column(Text(head), overflow="fold", no_wrap=fits and one_word)
     for line in lines:
-        table.add_row(*line)
+        table.add_row(*map(Text, line))
     console.print(table)
 
 

@@ -189,7 +189,7 @@ def _chunked_backward_shape(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     needs_lambda = rest[-1]
     if lam is not None and needs_lambda:
-        grad_lam = torch.empty_like(lam)
+        grad_lam = lam.new_empty(lam.shape)  # contiguous, as the sum over chunks is
     else:
         grad_lam = q.new_empty(0, dtype=torch.promote_types(q.dtype, torch.float32))
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), grad_lam

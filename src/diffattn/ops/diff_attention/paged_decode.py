@@ -110,6 +110,7 @@ def _gather(
     mask: AttentionMask,
 ) -> Tensor:
     k, v = gathered_pages(k_pages, block_table), gathered_pages(v_pages, block_table)
+    k, v = mask.without_unseen(q.shape[1], k, v)  # pages that nobody wrote may hold anything
     causal, window, _, kv_lengths, _ = mask.flat()
     return diff_attention(
         q, k, v, lam, scale=scale, causal=causal, window=window, kv_lengths=kv_lengths,
