@@ -12,8 +12,6 @@ from rich.text import Text
 _WIDTH_ELSEWHERE = 160
 _GAP = 3
 """Between two columns."""
-_NARROWEST = 4
-"""Characters of a column beside the names."""
 
 
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -39,7 +37,7 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
     fits = sum(longest) <= room
     # What one has to type is in one piece, unless nothing else were seen. Texts are no markup: a
     # name may hold brackets.
-    table.add_column(Text(name), overflow="fold", no_wrap=room >= _NARROWEST * len(others))
+    table.add_column(Text(name), overflow="fold", no_wrap=room >= len(others))
     for head, column in zip(others, columns, strict=True):
         one_word = not any(" " in text or "\n" in text for text in (head, *column))
         table.add_column(Text(head), overflow="fold", no_wrap=fits and one_word)
