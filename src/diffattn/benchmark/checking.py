@@ -41,8 +41,8 @@ def parts(batch: int, num_heads: int, num_queries: int, num_keys: int) -> list[P
     """What is compared: everything, or rows of every head.
 
     The first, middle and last rows of the first and the last head of the last batch row; of every
-    other head rows that follow on one another over the queries, so that neither a head nor a range
-    of rows is left out.
+    other head rows that follow on one another over the queries, so that no head and no long
+    range of rows is left out.
     """
     every = [(b, h) for b in range(batch) for h in range(num_heads)]
     if batch * num_heads * num_queries * num_keys <= _WHOLE_PAIRS:

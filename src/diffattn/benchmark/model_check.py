@@ -57,26 +57,6 @@ def check_model(
         larger part of its budget.
     """
     dtypes = [dtype] if dtype.itemsize > 2 else [dtype, torch.float32]
-    found = [
-        _check(make, config, implementation, whose, ids, each, gradients, cached) for each in dtypes
-    ]
-    _, worst = max(found, key=lambda pair: pair[0])
-    named = " and ".join(str(each).removeprefix("torch.") for each in dtypes)
-    worst["compared"] += f", in {named}" if len(dtypes) > 1 else ""
-    return worst
-
-
-def _check(
-    make: Callable[..., nn.Module],
-    config: DiffTransformerConfig,
-    implementation: str,
-    whose: str,
-    ids: Tensor,
-    dtype: torch.dtype,
-    gradients: bool,
-    cached: bool,
-) -> tuple[float, dict[str, Any]]:
-    """Of one dtype: the largest part of its budget that an error uses, and what is said of it."""
     expected: Callable[[nn.Module], dict[str, Tensor]]
     if cached:
         actual, expected = partial(_step, ids=ids), partial(_last, ids=ids)
@@ -89,26 +69,30 @@ def _check(
     is_ours = whose == "diffattn" and config.attention_op == "diff_attention"
     eager_form = "diffattn" if is_ours else "eager"
 
-    def build(config: DiffTransformerConfig, form: str) -> nn.Module:
+    def build(config: DiffTransformerConfig, form: str, dtype: torch.dtype) -> nn.Module:
         with ids.device:  # weights are drawn where they are used
             model = make(config, implementation=form)
         return model.to(ids.device, dtype)
 
-    found = actual(build(config, implementation))
-    exact = expected(build(eager, eager_form).double())
-    off = measured_errors(
-        expected, build(eager, eager_form), exact, num_runs=_NUDGED_RUNS, size=_norm
-    )
     worst: dict[str, Any] = {"passed": True, "worst": "logits", "error": 0.0, "budget": 0.0}
     most = -1.0
-    for name, want in exact.items():
-        result = compare(found[name], want, off[name], size=_norm)
-        if result.share > most:
-            most = result.share
-            worst = {"passed": result.problem is None, "worst": name}
-            worst |= {"error": result.error / _norm(want), "budget": result.budget / _norm(want)}
-    worst["compared"] = f"{config.num_hidden_layers} layers, {ids.shape[1]} tokens, in norm"
-    return most, worst
+    for each in dtypes:
+        found = actual(build(config, implementation, each))
+        exact = expected(build(eager, eager_form, each).double())
+        off = measured_errors(
+            expected, build(eager, eager_form, each), exact, num_runs=_NUDGED_RUNS, size=_norm
+        )
+        for name, want in exact.items():
+            result = compare(found[name], want, off[name], size=_norm)
+            if result.share > most:
+                most, size = result.share, _norm(want)
+                worst = {"passed": result.problem is None, "worst": name}
+                worst |= {"error": result.error / size, "budget": result.budget / size}
+    named = " and ".join(str(each).removeprefix("torch.") for each in dtypes)
+    worst["compared"] = f"{config.num_hidden_layers} layers, {ids.shape[1]} tokens, in norm" + (
+        f", in {named}" if len(dtypes) > 1 else ""
+    )
+    return worst
 
 
 def _run(model: nn.Module, ids: Tensor, gradients: bool) -> dict[str, Tensor]:

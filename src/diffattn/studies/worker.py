@@ -97,12 +97,7 @@ def _train_on_text(order: dict[str, Any], **callbacks: Callable[..., None]) -> N
     from diffattn.training.engine import EngineConfig
     from diffattn.training.guard import GuardConfig
     from diffattn.training.prepare import open_data
-    from diffattn.training.stability import (
-        RECORDED,
-        StabilityRun,
-        train_recorded,
-        train_stability,
-    )
+    from diffattn.training.stability import RECORDED, StabilityRun, train_recorded
     from diffattn.training.trainer import train
     from diffattn.training.windows import WindowConfig
 
@@ -120,8 +115,8 @@ def _train_on_text(order: dict[str, Any], **callbacks: Callable[..., None]) -> N
         gradient_steps=tuple(settings.get("gradient_steps", ())),
     )
     data = open_data(Path(order["data"]))
-    run: Callable[..., Any] = train_recorded if order["records_divergence"] else train
-    run = train_stability if of_stability else run
+    may_diverge = of_stability or order["records_divergence"]
+    run: Callable[..., Any] = train_recorded if may_diverge else train
     run(config, data, Path(order["folder"]), facts=order["facts"], **callbacks)
 
 

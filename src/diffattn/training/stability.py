@@ -19,7 +19,7 @@ RECORDED = "recorded"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StabilityRun(RunConfig):
-    """A run that may diverge."""
+    """A run that may diverge, of which no weights are kept."""
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, and what becomes of a run that diverges."""
@@ -60,32 +60,9 @@ def train_recorded(
     except DivergenceError as error:
         with sole_writer(folder):
             _record(config, folder, error)
+    if isinstance(config, StabilityRun):
+        shutil.rmtree(folder / "model", ignore_errors=True)
     return read_json(folder / RESULTS)
-
-
-def train_stability(
-    config: RunConfig,
-    data: PreparedData,
-    folder: Path,
-    *,
-    facts: dict[str, Any] | None = None,
-    **callbacks: Callable[..., None],
-) -> dict[str, Any]:
-    """As :func:`train_recorded`; keep no weights.
-
-    Args:
-        config: A :class:`StabilityRun`, whose record says that divergence is one.
-        data: Tokens.
-        folder: Run directory.
-        facts: More to record about the model.
-        **callbacks: ``on_progress`` and ``on_message`` of ``train``.
-
-    Returns:
-        What ``results.json`` holds.
-    """
-    results = train_recorded(config, data, folder, facts=facts, **callbacks)
-    shutil.rmtree(Path(folder) / "model", ignore_errors=True)
-    return results
 
 
 def _record(config: RunConfig, folder: Path, error: DivergenceError) -> None:

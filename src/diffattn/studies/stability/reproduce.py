@@ -29,7 +29,7 @@ def reproduce_stability(
     Arguments, what is returned and what is raised are those of
     :func:`diffattn.studies.fixed_members.reproduce_members`.
     """
-    from diffattn.training.stability import train_stability
+    from diffattn.training.stability import train_recorded
 
     def results(made: dict[str, Any]) -> dict[str, Any]:
         rows = {
@@ -39,7 +39,7 @@ def reproduce_stability(
         return stability_results(config, made, rows)
 
     return reproduce_members(
-        config, "stability", out, train_stability, results,
+        config, "stability", out, train_recorded, results,
         workers=workers, on_message=on_message, on_progress=on_progress,
     )  # fmt: skip
 

@@ -53,7 +53,7 @@ _SCALES: dict[str, dict[str, Any]] = {
 """What each scale compares besides its recipe."""
 _RATE_FACTORS = {"study": {"diff": 0.5, "shared_diff": 0.5}}
 """Of studies of rows: what the matched comparison of the scale chose on its sweep's seed. At the
-base's rate Shared DIFF does not pass the induction phase, so that its rows would say nothing."""
+base's rate Shared DIFF does not pass the induction phase in time: its rows would say nothing."""
 _FEWEST_SEEDS = 3
 """Of a study of rows, but for smoke: with two, no difference outlives Holm's adjustment."""
 
