@@ -218,7 +218,7 @@ def _train(
         config.train, folder / "checkpoints", fresh=checkpoint is None, engine=config.engine
     )
     back_every = config.train.evaluate_every if config.guard.rolls_back else None
-    checkpoints = CheckpointCallback(folder / "checkpoints", config.engine, back_every)
+    checkpoints = CheckpointCallback(folder / "checkpoints", config.engine, back_every, on_message)
     with tracked_in(folder, config.engine):
         trainer = OrderedTrainer(
             model=model,
