@@ -30,7 +30,7 @@ class WatchCallback(TrainerCallback):
         folder: Run directory.
         config: The run.
         probe: int64 ``[B, T]``, the validation tokens that are read.
-        gradient_norm: Gives that of the last step, before clipping.
+        gradient_norm: Gives that of the last step, before clipping; ``None`` if it was left out.
         report: Given each row.
     """
 
@@ -40,7 +40,7 @@ class WatchCallback(TrainerCallback):
         config: RunConfig,
         probe: torch.Tensor,
         *,
-        gradient_norm: Callable[[], float],
+        gradient_norm: Callable[[], float | None],
         report: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self.path = folder / WATCH
