@@ -14,7 +14,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from diffattn.data.context_parts import PartLosses
 from diffattn.data.tokens import PackedTokens, TokenDataset
 from diffattn.data.upsampling import UpsampledTokens
-from diffattn.ops.packed_rows import packed_row
+from diffattn.ops.packed_rows import window_inputs
 from diffattn.probes.window_losses import window_losses
 from diffattn.training.callbacks import METRICS, OnMessage
 from diffattn.training.config import RunConfig, TrainConfig
@@ -122,8 +122,9 @@ class OrderedTrainer(MonitoredTrainer, ShardedState):
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Documents that are kept apart go to the model as one packed row."""
         if "position_ids" in inputs:
-            rows = {name: inputs[name].reshape(1, -1) for name in ("input_ids", "labels")}
-            inputs = rows | packed_row(inputs["position_ids"])
+            labels = inputs["labels"].reshape(1, -1)
+            rows = window_inputs(inputs["input_ids"], inputs["position_ids"])
+            inputs = {**rows, "labels": labels}
         return super()._prepare_inputs(inputs)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
@@ -171,6 +172,17 @@ def training_arguments(
     # On several GPUs transformers would multiply the batch by their number.
     arguments._n_gpu = min(1, arguments.n_gpu)
     return arguments
+
+
+def first_windows(dataset: TokenDataset, count: int) -> dict[str, Tensor]:
+    """``input_ids`` of the first windows, int64 ``[B, T]``, with ``position_ids`` if they have any.
+
+    Args:
+        dataset: At least one window.
+        count: B, or fewer if there are not so many.
+    """
+    items = [dataset[index] for index in range(min(count, len(dataset)))]
+    return {name: torch.stack([x[name] for x in items]) for name in items[0] if name != "labels"}
 
 
 def spread(dataset: TokenDataset, count: int) -> Subset[Any]:

@@ -54,6 +54,7 @@ from diffattn.training.monitoring.monitor import Monitor
 from diffattn.training.monitoring.trackers import require_trackers, tracked_in
 from diffattn.training.ordered_trainer import (
     OrderedTrainer,
+    first_windows,
     spread,
     training_arguments,
     training_windows,
@@ -211,7 +212,7 @@ def _train(
     )
     prepare_model(model, config.engine)
     validation = TokenDataset(data.validation, config.train.seq_len, apart=config.windows.apart)
-    probe = torch.stack([validation[i]["input_ids"] for i in range(min(8, len(validation)))])
+    probe = first_windows(validation, 8)
     metrics = MetricsCallback(folder, config.train, probe, on_progress)
     costs = CostCallback(folder, config.name, config.train)
     arguments = training_arguments(
@@ -234,7 +235,7 @@ def _train(
     try:
         trainer.train_from(checkpoint)
         measured = trainer.evaluate(validation, metric_key_prefix="full")
-        lam, loss = layer_lambdas(model, probe), measured["full_loss"]
+        lam, loss = layer_lambdas(model, **probe), measured["full_loss"]
         require_finite(config.train.num_steps, {"validation_loss": loss, "lam": lam})
     except ShapeError as error:  # the operator meets a λ that is no number before any loss does
         got = f"an error of the operator ({error})"
