@@ -63,6 +63,7 @@ from diffattn.training.prepare import PreparedData
 from diffattn.training.schedule import optimizer_and_scheduler
 from diffattn.training.sharding import (
     prepare_model,
+    prepare_trainer,
     require_same_parts,
     require_shardable,
     save_model,
@@ -229,6 +230,7 @@ def _train(
             optimizers=optimizer_and_scheduler(model, config.train),
             callbacks=[*monitor.first_callbacks(), metrics, costs, checkpoints],
         )
+    prepare_trainer(trainer, config.engine)
     trainer.remove_callback(PrinterCallback)  # the caller shows progress
     monitor.attach(trainer, metrics, probe)
     metrics.restore(checkpoint)
