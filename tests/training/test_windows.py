@@ -193,6 +193,7 @@ def test_an_upsampled_run_continues_to_the_bit(make_run, corpus, tmp_path):
     assert_same_run(tmp_path / "run", tmp_path / "whole")
     windows = training_windows(data.train, config)
     assert len(windows) == 12 * 4
+    assert memoryview(windows.indices).nbytes == 8 * 12 * 4
     assert windows.indices == training_windows(data.train, config).indices
     other = replace(config, train=replace(config.train, data_seed=1))
     assert windows.indices != training_windows(data.train, other).indices

@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def training_windows(
         ]
     )
     dataset = TokenDataset(drawn, train.seq_len, apart=windows.apart)
-    return Subset(dataset, order[: train.num_steps * train.batch_sequences].tolist())
+    return Subset(dataset, _numbers(order[: train.num_steps * train.batch_sequences]))
 
 
 def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> Subset[Any]:
@@ -79,7 +80,14 @@ def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> 
     wanted = config.num_steps * config.batch_sequences
     generator = torch.Generator().manual_seed(config.data_seed)
     passes = [torch.randperm(size, generator=generator) for _ in range(-(-wanted // size))]
-    return Subset(dataset, torch.cat(passes)[:wanted].tolist())
+    return Subset(dataset, _numbers(torch.cat(passes)[:wanted]))
+
+
+def _numbers(order: Tensor) -> "array[int]":
+    """The same in 8 bytes each: a long run has 10^8 windows, of which a list would take 4 GB."""
+    numbers = array("q")
+    numbers.frombytes(order.numpy().data.cast("B"))
+    return numbers
 
 
 class OrderedTrainer(MonitoredTrainer, ShardedState):
