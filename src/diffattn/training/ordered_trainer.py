@@ -135,6 +135,12 @@ class OrderedTrainer(MonitoredTrainer, ShardedState):
             inputs = {**rows, "labels": labels}
         return super()._prepare_inputs(inputs)
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Not of a tied head, which no checkpoint holds: its weights are the embedding's."""
+        tied = self.model.all_tied_weights_keys
+        missing = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         with written_by_all(folder):
