@@ -37,6 +37,7 @@ from diffattn.training.config import RunConfig
 from diffattn.training.monitoring.monitor import Monitor
 from diffattn.training.ordered_trainer import (
     OrderedTrainer,
+    first_windows,
     training_arguments,
     training_order,
 )
@@ -110,7 +111,7 @@ def through_trainer(config: RunConfig, data: PreparedData, folder: Path) -> Cloc
     arguments.set_save(strategy="no")
     clock = Clock()
     validation = TokenDataset(data.validation, config.train.seq_len)
-    probe = torch.stack([validation[0]["input_ids"]])
+    probe = first_windows(validation, 1)
     metrics = MetricsCallback(folder, config.train, probe, lambda step, loss: None)
     monitor = Monitor(folder, config, print)
     trainer = OrderedTrainer(

@@ -1,5 +1,7 @@
 """Sizes of activations against what other ways of reading the model give."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -79,6 +81,34 @@ def test_the_largest_logit_is_over_visible_keys_alone(maps, key_maps, block, mon
     hidden = logits[..., seen].abs().max()
     assert largest_logit(q[:, :-1], k[:, :-1]) <= float(hidden) + 1e-5
     assert largest_logit(q, k) > 1e3
+
+
+@pytest.mark.parametrize("block", [2**24, 50])
+@pytest.mark.parametrize("attention_type", ["diff", "diff_v2"])
+def test_documents_that_are_apart_are_measured_alone(attention_type, block, ids, monkeypatch):
+    monkeypatch.setattr("diffattn.probes.activations._BLOCK_ENTRIES", block)
+    model = model_of(attention_type).eval()
+    borders = [[0, 5, 6, 24], [0, 24], [0, 17, 24]]
+    positions = torch.stack(
+        [torch.cat([torch.arange(b - a) for a, b in pairwise(ends)]) for ends in borders]
+    )
+    documents = [
+        row[None, a:b] for row, ends in zip(ids, borders, strict=True) for a, b in pairwise(ends)
+    ]
+    share = torch.tensor([x.shape[1] for x in documents]) / ids.numel()
+    alone = [layer_activations(model, x) for x in documents]
+    for number, row in enumerate(layer_activations(model, ids, positions)):
+        values = {name: torch.tensor([rows[number][name] for rows in alone]) for name in row}
+        for name in ("hidden_max", "logit_max", "lam_max"):
+            assert row[name] == pytest.approx(float(values[name].max()), rel=1e-5)
+        assert row["lam_min"] == pytest.approx(float(values["lam_min"].min()), rel=1e-5)
+        assert row["lam"] == pytest.approx(float(share @ values["lam"]), rel=1e-5)
+        for name in ("context_rms", "value_rms"):
+            expected = float((share @ values[name].square()).sqrt())
+            assert row[name] == pytest.approx(expected, rel=1e-5)
+    lam = layer_lambdas(model, ids, positions)
+    expected = share @ torch.tensor([layer_lambdas(model, x) for x in documents])
+    assert lam == pytest.approx(expected.tolist(), rel=1e-5)
 
 
 @pytest.mark.parametrize("read", [layer_activations, layer_lambdas, residual_writes])

@@ -2,12 +2,15 @@
 
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from continued_runs import assert_same_run, stop
 from diffattn.errors import ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.records.manifest import write_manifest
+from diffattn.training.checkpoints import CheckpointCallback, last_checkpoint
 from diffattn.training.engine import EngineConfig
 from diffattn.training.trainer import train
 
@@ -59,6 +62,62 @@ def test_some_stay_and_models_load_from_them(finished, make_run, data, tmp_path)
     weights = [model.model.embed_tokens.weight for model in (last, middle, end)]
     assert weights[0].equal(weights[2])
     assert not weights[0].equal(weights[1])
+
+
+def write(checkpoints, step, text, *, whole=True):
+    folder = checkpoints / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    (folder / "weights").write_text(text)
+    if whole:
+        write_manifest(folder)
+
+
+def at(step):
+    return SimpleNamespace(global_step=step, is_world_process_zero=True)
+
+
+@pytest.mark.parametrize("damage", ["half-written", "altered"])
+def test_a_damaged_one_is_not_kept_and_ends_no_run(damage, tmp_path):
+    """Ahead of the run, as a kill leaves it; and behind, where it is named."""
+    folder, said = tmp_path / "checkpoints", []
+    write(folder, 10, "whole")
+    write(folder, 20, "whole")
+    write(folder, 30, "half", whole=damage == "altered")
+    (folder / "checkpoint-30" / "weights").write_text("other")
+    (folder / "checkpoint-10" / "weights").write_text("other")
+    assert last_checkpoint(folder, print).name == "checkpoint-20"
+    callback = CheckpointCallback(folder, EngineConfig(keep_every=10), on_message=said.append)
+    for _ in range(2):
+        callback.on_train_begin(None, at(20), None)
+        assert names(tmp_path / "kept") == ["checkpoint-20"]
+    assert len(said) == 2
+    assert all("checkpoint-10 is not whole and cannot be kept: " in line for line in said)
+
+
+def test_what_was_just_saved_is_never_removed(tmp_path):
+    """Though a number is higher: of one that was not whole, or the run would be there."""
+    folder = tmp_path / "checkpoints"
+    write(folder, 20, "whole")
+    write(folder, 30, "half", whole=False)
+    write(folder, 27, "saved before the process ended")
+    CheckpointCallback(folder, EngineConfig(keep_checkpoints=1)).on_save(None, at(27), None)
+    assert names(folder) == ["checkpoint-27"]
+    assert last_checkpoint(folder, print) == folder / "checkpoint-27"
+
+
+@pytest.mark.parametrize("copied", [True, False], ids=["at the save", "at the next start"])
+def test_a_kept_one_is_of_the_steps_that_count(copied, tmp_path):
+    """After a roll-back a step is done again, with other weights."""
+    folder = tmp_path / "checkpoints"
+    callback = CheckpointCallback(folder, EngineConfig(keep_every=10))
+    for text in ("undone", "done again"):
+        shutil.rmtree(folder, ignore_errors=True)
+        write(folder, 10, text)
+        if copied or text == "undone":
+            callback.on_save(None, at(10), None)
+    callback.on_train_begin(None, at(10), None)
+    assert (tmp_path / "kept" / "checkpoint-10" / "weights").read_text() == "done again"
+    assert names(tmp_path / "kept") == ["checkpoint-10"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import errno
 import json
 import resource
 import shutil
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -12,11 +13,13 @@ from transformers import Trainer
 from continued_runs import assert_same_run, stop, stop_and_continue
 from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.launches import LAUNCHES
 from diffattn.training import trainer
 from diffattn.training.engine import EngineConfig
 from diffattn.training.guard import GuardConfig
+from diffattn.training.ordered_trainer import OrderedTrainer
 from diffattn.training.prepare import prepare_data
 from diffattn.training.trainer import train
 from record_files import write_record
@@ -41,6 +44,22 @@ def test_twice_in_different_places(finished, make_run, data, tmp_path):
     stop(make_run("diff"), data, folder, 6)
     assert stop_and_continue(make_run("diff"), data, folder, 11)[0] == 9
     assert_same_run(folder, finished / "diff")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_tied_head_is_not_missed_in_a_checkpoint(tied, make_run, monkeypatch):
+    said = []
+    monkeypatch.setattr("transformers.trainer.logger.warning", said.append)
+    trainer = OrderedTrainer.__new__(OrderedTrainer)
+    config = deepcopy(make_run().model)
+    config.tie_word_embeddings = tied
+    trainer.model = model = DiffTransformerForCausalLM(config)
+    weights = {name: x for name, x in model.state_dict().items() if name != "lm_head.weight"}
+    trainer._issue_warnings_after_load(model.load_state_dict(weights, strict=False))
+    assert ["lm_head.weight" in line for line in said] == ([] if tied else [True])
+    del weights["model.norm.weight"]
+    trainer._issue_warnings_after_load(model.load_state_dict(weights, strict=False))
+    assert "model.norm.weight" in said[-1]
 
 
 @pytest.mark.parametrize(

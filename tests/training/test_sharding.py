@@ -19,6 +19,7 @@ from diffattn.records.io import read_json
 from diffattn.records.run import RunRecord
 from diffattn.training.distributed import joined
 from diffattn.training.engine import EngineConfig
+from diffattn.training.ordered_trainer import OrderedTrainer
 from diffattn.training.sharding import require_shardable, require_sharded
 from diffattn.training.trainer import train
 
@@ -171,6 +172,51 @@ def test_two_processes_are_executed_in_every_way(
     config = replace(config, engine=EngineConfig(parallel=parallel, **ENGINES[engine]))
     values(launched(2, lambda: train(config, data, tmp_path / "run")))
     assert_same_losses(tmp_path / "run", finished / "diff")
+
+
+def test_no_process_keeps_whole_gradients_between_the_passes_of_a_step(
+    make_run, data, tmp_path, monkeypatch
+):
+    """Where reduction waits for the last pass, shards have no gradients until then."""
+    shares = []
+    training_step = OrderedTrainer.training_step
+
+    def watched(self, model, *args, **kwargs):
+        loss = training_step(self, model, *args, **kwargs)
+        shares.append([p.grad.to_local().numel() / p.numel() for p in model.parameters()])
+        return loss
+
+    monkeypatch.setattr(OrderedTrainer, "training_step", watched)
+    changes = {"num_steps": 1, "warmup_steps": 0, "evaluate_every": 1, "evaluation_tokens": 32}
+    config = sharded(make_run("diff", **changes, micro_batch_sequences=1))
+
+    def run():
+        train(config, data, tmp_path / "run")
+        return shares
+
+    for passes in values(launched(2, run)):
+        assert len(passes) == 2
+        assert all(share == 0.5 for shares in passes for share in shares)
+
+
+def test_activation_checkpointing_keeps_no_second_copy_of_the_weights(
+    make_run, data, tmp_path, monkeypatch
+):
+    """A bfloat16 copy is made where it is used: in both forward passes of a block."""
+    cached = []
+    forward = SwiGLU.forward
+
+    def watched(self, x):
+        if self.training:
+            cached.append((torch.is_autocast_enabled("cpu"), torch.is_autocast_cache_enabled()))
+        return forward(self, x)
+
+    monkeypatch.setattr(SwiGLU, "forward", watched)
+    changes = {"num_steps": 1, "warmup_steps": 0, "evaluate_every": 1, "evaluation_tokens": 32}
+    config = make_run("diff", **changes, precision="bfloat16")
+    engine = EngineConfig(activation_checkpointing=True)
+    train(replace(config, engine=engine), data, tmp_path / "run")
+    assert cached == [(True, False)] * 4  # two layers
 
 
 @pytest.mark.scheduled

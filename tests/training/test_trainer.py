@@ -227,6 +227,8 @@ def test_each_pass_is_a_new_permutation(make_run):
     for single in passes[:3]:
         assert single.sort().values.tolist() == list(range(30))
     assert passes[0].tolist() != passes[1].tolist() != list(range(30))
+    # All that a process holds of it: a list of Python's integers takes five times as much.
+    assert memoryview(training_order(range(30), config).indices).nbytes == 8 * 100
     again = training_order(range(30), replace(config, seed=5, learning_rate=1.0))
     assert again.indices == training_order(range(30), config).indices
     other = training_order(range(30), replace(config, data_seed=5))

@@ -13,9 +13,18 @@ from diffattn.data.tokens import TokenDataset
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.probes.lambdas import layer_lambdas
 from diffattn.records.io import read_json, read_jsonl
+from diffattn.training.callbacks import DivergenceError
 from diffattn.training.config import DataConfig, RunConfig
-from diffattn.training.ordered_trainer import training_order, training_windows
+from diffattn.training.engine import EngineConfig
+from diffattn.training.guard import GuardConfig
+from diffattn.training.ordered_trainer import (
+    OrderedTrainer,
+    first_windows,
+    training_order,
+    training_windows,
+)
 from diffattn.training.prepare import prepare_data
 from diffattn.training.settings import apply_settings
 from diffattn.training.trainer import train
@@ -105,6 +114,40 @@ def test_a_training_step_is_that_of_the_documents_alone(apart, data):
     assert first["gradient_norm"] == pytest.approx(norm, rel=1e-4)
 
 
+def test_a_post_mortem_computes_the_step_of_the_run(apart, data, tmp_path, monkeypatch):
+    """Of documents apart, in micro batches of unequal counts: not the mean of their losses."""
+    config, folder = apart("diff")
+    first = next(row for row in read_jsonl(folder / "metrics.jsonl") if "train_loss" in row)
+    monkeypatch.setattr(OrderedTrainer, "compute_loss", broken(OrderedTrainer.compute_loss))
+    with pytest.raises(DivergenceError, match="the loss must stay finite, got nan at step 1"):
+        train(replace(config, guard=GuardConfig(spike="stop")), data, tmp_path / "run")
+    norms = read_json(tmp_path / "run" / "postmortem.json")["gradient_norms"]
+    assert math.hypot(*norms.values()) == pytest.approx(first["gradient_norm"], rel=1e-5)
+
+
+def broken(compute_loss):
+    return lambda *args, **kwargs: compute_loss(*args, **kwargs) * math.nan
+
+
+def test_what_is_measured_reads_documents_alone(make_run, data, tmp_path):
+    """V2's λ depends on the tokens before: in the log, in rows of the watch, and at the end."""
+    config = make_run(
+        "diff_v2", seq_len=SEQ_LEN, batch_tokens=SEQ_LEN, num_steps=1, evaluate_every=1,
+        warmup_steps=0,
+    )  # fmt: skip
+    config = replace(config, windows=APART, engine=EngineConfig(watch_every=1))
+    results = train(config, data, tmp_path / "run")
+    model = DiffTransformerForCausalLM.from_pretrained(tmp_path / "run" / "model")
+    probe = first_windows(TokenDataset(data.validation, SEQ_LEN, apart=True), 8)
+    expected = pytest.approx(layer_lambdas(model, **probe), rel=1e-6)
+    joined = layer_lambdas(model, probe["input_ids"])
+    assert joined != expected
+    assert results["lam"] == expected
+    assert read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]["lam"] == expected
+    (row,) = read_jsonl(tmp_path / "run" / "watch.jsonl")
+    assert [layer["lam"] for layer in row["layers"]] == expected
+
+
 def test_a_run_says_so_and_is_not_continued_otherwise(apart, data):
     config, folder = apart("diff")
     recorded = read_json(folder / "run.json")
@@ -150,6 +193,7 @@ def test_an_upsampled_run_continues_to_the_bit(make_run, corpus, tmp_path):
     assert_same_run(tmp_path / "run", tmp_path / "whole")
     windows = training_windows(data.train, config)
     assert len(windows) == 12 * 4
+    assert memoryview(windows.indices).nbytes == 8 * 12 * 4
     assert windows.indices == training_windows(data.train, config).indices
     other = replace(config, train=replace(config.train, data_seed=1))
     assert windows.indices != training_windows(data.train, other).indices

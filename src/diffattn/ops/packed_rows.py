@@ -4,6 +4,22 @@ import torch
 from torch import Tensor
 
 
+def window_inputs(input_ids: Tensor, position_ids: Tensor | None = None) -> dict[str, Tensor]:
+    """What a model of ours reads windows from: side by side, or as one packed row.
+
+    Args:
+        input_ids: int64 ``[B, T]``.
+        position_ids: int64 ``[B, T]`` that begin again at 0 with each document, to keep documents
+            apart. Default: a window is one document.
+
+    Returns:
+        ``input_ids`` ``[B, T]``; with positions ``[1, B * T]``, and what :func:`packed_row` gives.
+    """
+    if position_ids is None:
+        return {"input_ids": input_ids}
+    return {"input_ids": input_ids.reshape(1, -1), **packed_row(position_ids)}
+
+
 def packed_row(position_ids: Tensor) -> dict[str, Tensor]:
     """What tells a model of ours to keep the documents of several windows apart.
 

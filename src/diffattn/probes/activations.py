@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.ops.packed_rows import window_inputs
 
 _BLOCK_ENTRIES = 2**24
 """Attention logits that are held at a time."""
@@ -15,7 +16,7 @@ _BLOCK_ENTRIES = 2**24
 
 @torch.no_grad()
 def layer_activations(
-    model: DiffTransformerForCausalLM, input_ids: Tensor
+    model: DiffTransformerForCausalLM, input_ids: Tensor, position_ids: Tensor | None = None
 ) -> list[dict[str, float]]:
     r"""Sizes of what flows through each layer, from one forward pass.
 
@@ -31,6 +32,8 @@ def layer_activations(
     Args:
         model: A causal language model of ours; its mode is kept.
         input_ids: int64 ``[B, T]``.
+        position_ids: int64 ``[B, T]`` that begin again at 0 with each document, to keep documents
+            apart. Default: a window is one document.
 
     Returns:
         Per layer ``hidden_max``, the largest absolute entry of the residual stream after it; and
@@ -44,29 +47,37 @@ def layer_activations(
     for row, block in zip(rows, blocks, strict=True):
         hooks.append(block.register_forward_hook(_reads_output(row)))
         hooks.append(
-            block.self_attn.register_forward_pre_hook(_wraps_operator(row), with_kwargs=True)
+            block.self_attn.register_forward_pre_hook(
+                _wraps_operator(row, input_ids.shape, position_ids), with_kwargs=True
+            )
         )
+    inputs = window_inputs(input_ids, position_ids)
+    inputs = {name: x.to(model.device) for name, x in inputs.items()}
     with _evaluating(model):
         try:
             # Logits of all tokens would be the largest tensor of a whole training run.
-            model(input_ids.to(model.device), use_cache=False, logits_to_keep=1)
+            model(**inputs, use_cache=False, logits_to_keep=1)
         finally:
             for hook in hooks:
                 hook.remove()
     return rows
 
 
-def largest_logit(q: Tensor, k: Tensor) -> float:
+def largest_logit(q: Tensor, k: Tensor, position_ids: Tensor | None = None) -> float:
     r"""The largest :math:`|s\,q_i \cdot k_j|` of a key that the query sees, :math:`j \le i`.
 
     Args:
         q: ``[B, T, H, 2, D]``, or without the map axis, as the operator takes it.
         k: ``[B, T, Hkv, 2, D]``, or without the map axis.
+        position_ids: int64 ``[B, T]`` that begin again at 0 with each document: a query sees no key
+            of another one. Default: a row is one document.
     """
     q, k = (x if x.ndim == 5 else x[:, :, :, None] for x in (q.float(), k.float()))
     num_tokens, shared = q.shape[1], q.shape[2] // k.shape[2]
     rows = max(1, _BLOCK_ENTRIES // (len(q) * num_tokens))
     largest = q.new_zeros(())
+    places = torch.arange(num_tokens, device=q.device)
+    begins = None if position_ids is None else places - position_ids.to(q.device)  # [B, T]
     for head in range(q.shape[2]):
         for number in range(q.shape[3]):
             # [B, T, D]; V2's two maps share their keys.
@@ -74,6 +85,9 @@ def largest_logit(q: Tensor, k: Tensor) -> float:
             keys = k[:, :, head // shared, min(number, k.shape[3] - 1)]
             for start in range(0, num_tokens, rows):
                 logits = queries[:, start : start + rows] @ keys.mT  # [B, rows, T]
+                if begins is not None:
+                    earlier = places < begins[:, start : start + rows, None]  # [B, rows, T]
+                    logits = logits.masked_fill(earlier, 0.0)
                 largest = torch.maximum(largest, logits.tril(start).abs().amax())
     return float(largest)
 
@@ -85,7 +99,9 @@ def _reads_output(row: dict[str, float]) -> Callable[..., None]:
     return hook
 
 
-def _wraps_operator(row: dict[str, float]) -> Callable[..., Any]:
+def _wraps_operator(
+    row: dict[str, float], windows: torch.Size, position_ids: Tensor | None
+) -> Callable[..., Any]:
     """What a layer is given in place of its operator also measures."""
 
     def hook(
@@ -94,7 +110,9 @@ def _wraps_operator(row: dict[str, float]) -> Callable[..., Any]:
         operator = options["attend"]
 
         def attend(q: Tensor, k: Tensor, v: Tensor, *lam: Tensor) -> Tensor:
-            row["logit_max"] = largest_logit(q, k)
+            # Windows that are one packed row are windows again: [B, T, ...].
+            queries, keys = (x.reshape(*windows, *x.shape[2:]) for x in (q, k))
+            row["logit_max"] = largest_logit(queries, keys, position_ids)
             row["value_rms"] = _rms(v)
             if lam:
                 row["lam"] = float(lam[0].mean())

@@ -6,10 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.ops.packed_rows import window_inputs
 
 
 @torch.no_grad()
-def layer_lambdas(model: DiffTransformerForCausalLM, input_ids: Tensor) -> list[float] | None:
+def layer_lambdas(
+    model: DiffTransformerForCausalLM, input_ids: Tensor, position_ids: Tensor | None = None
+) -> list[float] | None:
     """One λ per layer.
 
     V1 and Shared DIFF: the layer's λ. V2: its mean over the tokens and heads of ``input_ids``.
@@ -19,6 +22,8 @@ def layer_lambdas(model: DiffTransformerForCausalLM, input_ids: Tensor) -> list[
     Args:
         model: A causal language model of ours.
         input_ids: int64 ``[B, T]``, read by V2 only.
+        position_ids: int64 ``[B, T]`` that begin again at 0 with each document, to keep documents
+            apart. Default: a window is one document.
 
     Returns:
         One number per layer, or ``None`` where no λ is learned.
@@ -38,7 +43,9 @@ def layer_lambdas(model: DiffTransformerForCausalLM, input_ids: Tensor) -> list[
     was_training = model.training
     try:
         # Logits of all tokens would be the largest tensor of a whole training run.
-        model.eval()(input_ids.to(model.device), use_cache=False, logits_to_keep=1)
+        inputs = window_inputs(input_ids, position_ids)
+        inputs = {name: x.to(model.device) for name, x in inputs.items()}
+        model.eval()(**inputs, use_cache=False, logits_to_keep=1)
     finally:
         model.train(was_training)
         for hook in hooks:

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops.packed_rows import packed_row
+from diffattn.ops.packed_rows import window_inputs
 
 
 @torch.no_grad()
@@ -29,9 +29,7 @@ def window_losses(
     """
     was_training = model.training
     try:
-        inputs = {"input_ids": input_ids}
-        if position_ids is not None:
-            inputs = {"input_ids": input_ids.reshape(1, -1), **packed_row(position_ids)}
+        inputs = window_inputs(input_ids, position_ids)
         if model.loss_chunk_tokens is not None:
             inputs["labels"] = inputs["input_ids"]
         inputs = {name: value.to(model.device) for name, value in inputs.items()}

@@ -30,12 +30,17 @@ class MetricsCallback(TrainerCallback):
     Args:
         folder: Run directory.
         config: Tokens per step.
-        probe: int64 ``[B, T]``, the validation tokens on which V2's λ is averaged.
+        probe: The validation windows on which V2's λ is averaged: ``input_ids``, int64 ``[B, T]``,
+            and ``position_ids`` where documents are apart.
         on_progress: Called after every step.
     """
 
     def __init__(
-        self, folder: Path, config: TrainConfig, probe: torch.Tensor, on_progress: OnProgress
+        self,
+        folder: Path,
+        config: TrainConfig,
+        probe: Mapping[str, torch.Tensor],
+        on_progress: OnProgress,
     ) -> None:
         self.path = folder / METRICS
         self.config = config
@@ -82,7 +87,7 @@ class MetricsCallback(TrainerCallback):
             "validation_loss": metrics["eval_loss"],
             "validation_parts": parts,
         }
-        lam = layer_lambdas(kwargs["model"], self.probe)
+        lam = layer_lambdas(kwargs["model"], **self.probe)
         if lam is not None:
             row["lam"] = lam
             self.report({"lam": lam})

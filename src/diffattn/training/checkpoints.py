@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 
 from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.records.io import make_folder
-from diffattn.records.manifest import verify_manifest
+from diffattn.records.manifest import MANIFEST, verify_manifest
 from diffattn.training.engine import EngineConfig
 
 KEPT = "kept"
@@ -40,16 +40,32 @@ class CheckpointCallback(TrainerCallback):
         engine: How often they are written, and which are kept.
         back_every: Steps between those to which a run may go back. Each is written, and kept while
             the run may need it, whatever ``engine`` says. Default: the run never goes back.
+        on_message: Given one line for each damaged one that cannot be kept.
     """
 
-    def __init__(self, folder: Path, engine: EngineConfig, back_every: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        engine: EngineConfig,
+        back_every: int | None = None,
+        on_message: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self.folder = folder
         self.engine = engine
         self.back_every = back_every
+        self.on_message = on_message
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Copy what a killed process had not."""
-        self._keep(state)
+        if not state.is_world_process_zero:
+            return
+        for path in self._to_keep(state.global_step):
+            try:
+                verify_manifest(path)
+            except CheckpointError as error:
+                self.on_message(f"{path.name} is not whole and cannot be kept: {error}")
+            else:
+                self._copy(path)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """At other steps than the evaluations, if that is wanted; always after the last step."""
@@ -58,32 +74,59 @@ class CheckpointCallback(TrainerCallback):
             control.should_save = any(n and state.global_step % n == 0 for n in every)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Copy those that stay, and remove older ones."""
-        self._keep(state)
-        if state.is_world_process_zero:
-            needed = self._ways_back(state.global_step)
-            for path in _checkpoints(self.folder)[: -self.engine.keep_checkpoints]:
-                if checkpoint_step(path) not in needed:
-                    shutil.rmtree(path, ignore_errors=True)
+        """Copy the one just written, if it stays, and remove those that are not needed any more."""
+        if not state.is_world_process_zero:
+            return
+        step = state.global_step
+        for path in self._to_keep(step):
+            if checkpoint_step(path) == step:
+                self._copy(path)
+        done = self._until(step)
+        # One of a later step is damaged, or the run would have gone on from there.
+        ahead = [path for path in _checkpoints(self.folder) if path not in done]
+        needed = self._ways_back(step)
+        for path in ahead + done[: -self.engine.keep_checkpoints]:
+            if checkpoint_step(path) not in needed:
+                shutil.rmtree(path, ignore_errors=True)
 
     def _ways_back(self, step: int) -> set[int]:
         """Where a fault of the next step goes back to, and one of this step that is told later."""
         every = self.back_every
         return set() if every is None else {step // every * every, (step - 1) // every * every}
 
-    def _keep(self, state: Any) -> None:
+    def _until(self, step: int) -> list[Path]:
+        """Checkpoints of what is done, oldest first."""
+        return [path for path in _checkpoints(self.folder) if checkpoint_step(path) <= step]
+
+    def _to_keep(self, step: int) -> list[Path]:
+        """Those that stay and have no copy, or one of steps that were undone."""
         every = self.engine.keep_every
-        if every is None or not state.is_world_process_zero:
-            return
-        for path in _checkpoints(self.folder):
-            kept = self.folder.parent / KEPT / path.name
-            if checkpoint_step(path) % every == 0 and not kept.exists():
-                unfinished = kept.with_name(f".{path.name}.tmp")
-                make_folder(kept.parent)
-                with written_whole(unfinished):
-                    shutil.copytree(path, unfinished)
-                    verify_manifest(unfinished)
-                unfinished.rename(kept)
+        return [
+            path
+            for path in self._until(step)
+            if every is not None
+            and checkpoint_step(path) % every == 0
+            and _manifest(path) != _manifest(self._kept(path))
+        ]
+
+    def _kept(self, path: Path) -> Path:
+        return self.folder.parent / KEPT / path.name
+
+    def _copy(self, path: Path) -> None:
+        kept = self._kept(path)
+        unfinished = kept.with_name(f".{path.name}.tmp")
+        make_folder(kept.parent)
+        with written_whole(unfinished):
+            shutil.copytree(path, unfinished)
+            verify_manifest(unfinished)
+        shutil.rmtree(kept, ignore_errors=True)
+        unfinished.rename(kept)
+
+
+def _manifest(checkpoint: Path) -> bytes | None:
+    """Hashes of all files of a checkpoint, if there are any."""
+    path = checkpoint / MANIFEST
+    return path.read_bytes() if path.exists() else None
 
 
 def checkpoint_step(path: Path) -> int:

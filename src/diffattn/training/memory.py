@@ -13,8 +13,8 @@ _TRAINED_BYTES = 16
 """Per parameter: the weight, its gradient and AdamW's two moments, in float32."""
 _LOGIT_BYTES = 8
 """Per token and entry of the vocabulary: the logit and its gradient."""
-_ORDER_BYTES = 40
-"""Per window of the training order: an entry of a list, and the number that it refers to."""
+_ORDER_BYTES = 24
+"""Per window of the training order: its number, and twice again while the order is made."""
 _PLENTY = 50
 """Times the least that a run needs: nothing between is worth a count that takes a second."""
 

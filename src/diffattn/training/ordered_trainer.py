@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from diffattn.data.context_parts import PartLosses
 from diffattn.data.tokens import PackedTokens, TokenDataset
 from diffattn.data.upsampling import UpsampledTokens
-from diffattn.ops.packed_rows import packed_row
+from diffattn.ops.packed_rows import window_inputs
 from diffattn.probes.window_losses import window_losses
 from diffattn.training.callbacks import METRICS, OnMessage
 from diffattn.training.config import RunConfig, TrainConfig
@@ -59,7 +60,7 @@ def training_windows(
         ]
     )
     dataset = TokenDataset(drawn, train.seq_len, apart=windows.apart)
-    return Subset(dataset, order[: train.num_steps * train.batch_sequences].tolist())
+    return Subset(dataset, _numbers(order[: train.num_steps * train.batch_sequences]))
 
 
 def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> Subset[Any]:
@@ -79,7 +80,14 @@ def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> 
     wanted = config.num_steps * config.batch_sequences
     generator = torch.Generator().manual_seed(config.data_seed)
     passes = [torch.randperm(size, generator=generator) for _ in range(-(-wanted // size))]
-    return Subset(dataset, torch.cat(passes)[:wanted].tolist())
+    return Subset(dataset, _numbers(torch.cat(passes)[:wanted]))
+
+
+def _numbers(order: Tensor) -> "array[int]":
+    """The same in 8 bytes each: a long run has 10^8 windows, of which a list would take 4 GB."""
+    numbers = array("q")
+    numbers.frombytes(order.numpy().data.cast("B"))
+    return numbers
 
 
 class OrderedTrainer(MonitoredTrainer, ShardedState):
@@ -122,9 +130,16 @@ class OrderedTrainer(MonitoredTrainer, ShardedState):
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Documents that are kept apart go to the model as one packed row."""
         if "position_ids" in inputs:
-            rows = {name: inputs[name].reshape(1, -1) for name in ("input_ids", "labels")}
-            inputs = rows | packed_row(inputs["position_ids"])
+            labels = inputs["labels"].reshape(1, -1)
+            rows = window_inputs(inputs["input_ids"], inputs["position_ids"])
+            inputs = {**rows, "labels": labels}
         return super()._prepare_inputs(inputs)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Not of a tied head, which no checkpoint holds: its weights are the embedding's."""
+        tied = self.model.all_tied_weights_keys
+        missing = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
@@ -171,6 +186,17 @@ def training_arguments(
     # On several GPUs transformers would multiply the batch by their number.
     arguments._n_gpu = min(1, arguments.n_gpu)
     return arguments
+
+
+def first_windows(dataset: TokenDataset, count: int) -> dict[str, Tensor]:
+    """``input_ids`` of the first windows, int64 ``[B, T]``, with ``position_ids`` if they have any.
+
+    Args:
+        dataset: At least one window.
+        count: B, or fewer if there are not so many.
+    """
+    items = [dataset[index] for index in range(min(count, len(dataset)))]
+    return {name: torch.stack([x[name] for x in items]) for name in items[0] if name != "labels"}
 
 
 def spread(dataset: TokenDataset, count: int) -> Subset[Any]:

@@ -167,7 +167,8 @@ class _RecallCallback(MetricsCallback):
     def __init__(self, folder: Path, config: RecallConfig, on_progress: OnProgress) -> None:
         self.validation = held_out(config, _VALIDATION)
         self.recall = config
-        super().__init__(folder, config.train, self.validation.input_ids[:64], on_progress)
+        probe = {"input_ids": self.validation.input_ids[:64]}
+        super().__init__(folder, config.train, probe, on_progress)
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
@@ -199,13 +200,13 @@ class _RecallCallback(MetricsCallback):
             "by_query": score.by_query(),
             "validation_loss": score.loss,
         }
-        lam = layer_lambdas(model, self.probe)
+        lam = layer_lambdas(model, **self.probe)
         if lam is not None:
             row["lam"] = lam
         if step == 0:
             row["writes"] = [
                 share
-                for layer in residual_writes(model, self.probe)
+                for layer in residual_writes(model, **self.probe)
                 for share in (
                     layer["attention"] / layer["stream"],
                     layer["feed_forward"] / layer["between"],
@@ -301,7 +302,7 @@ def _results(
         "test_by_query": hits.double().mean(0).tolist(),
         "test_sequences": len(test.input_ids),
         "ceilings": guessing_ceilings(config.task),
-        "lam": None if has_diverged else layer_lambdas(model, metrics.probe),
+        "lam": None if has_diverged else layer_lambdas(model, **metrics.probe),
         "largest_write": max(scored[0]["writes"]),
         "metrics": log_facts(metrics.path),
     }

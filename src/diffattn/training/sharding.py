@@ -2,12 +2,13 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import AutocastKwargs
 from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, Trainer
@@ -103,6 +104,13 @@ def prepare_model(model: DiffTransformerForCausalLM, engine: EngineConfig) -> No
         # The older name, which transformers 5.23 warns of, is the only one in 5.17.
         switch = getattr(model, "activation_checkpointing_enable", None)
         (switch or model.gradient_checkpointing_enable)()
+
+
+def prepare_trainer(trainer: Trainer, engine: EngineConfig) -> None:
+    """The same of what is the trainer's part."""
+    if engine.activation_checkpointing:
+        # The cache would keep a bfloat16 copy of every matrix until the whole forward pass is over.
+        trainer.accelerator.autocast_handler = AutocastKwargs(cache_enabled=False)
 
 
 def require_sharded(model: torch.nn.Module) -> None:
@@ -204,6 +212,10 @@ class ShardedState(Trainer):
 
     It refuses to by itself: of a model sharded while it was read, it saves the weights only.
     """
+
+    def _defer_fsdp_gradient_reduction(self) -> AbstractContextManager[None]:
+        # Until the last pass of a step each device would hold whole float32 gradients.
+        return nullcontext()
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         if output_dir is not None and is_sharded(self.model):

@@ -54,6 +54,7 @@ from diffattn.training.monitoring.monitor import Monitor
 from diffattn.training.monitoring.trackers import require_trackers, tracked_in
 from diffattn.training.ordered_trainer import (
     OrderedTrainer,
+    first_windows,
     spread,
     training_arguments,
     training_windows,
@@ -62,6 +63,7 @@ from diffattn.training.prepare import PreparedData
 from diffattn.training.schedule import optimizer_and_scheduler
 from diffattn.training.sharding import (
     prepare_model,
+    prepare_trainer,
     require_same_parts,
     require_shardable,
     save_model,
@@ -211,14 +213,14 @@ def _train(
     )
     prepare_model(model, config.engine)
     validation = TokenDataset(data.validation, config.train.seq_len, apart=config.windows.apart)
-    probe = torch.stack([validation[i]["input_ids"] for i in range(min(8, len(validation)))])
+    probe = first_windows(validation, 8)
     metrics = MetricsCallback(folder, config.train, probe, on_progress)
     costs = CostCallback(folder, config.name, config.train)
     arguments = training_arguments(
         config.train, folder / "checkpoints", fresh=checkpoint is None, engine=config.engine
     )
     back_every = config.train.evaluate_every if config.guard.rolls_back else None
-    checkpoints = CheckpointCallback(folder / "checkpoints", config.engine, back_every)
+    checkpoints = CheckpointCallback(folder / "checkpoints", config.engine, back_every, on_message)
     with tracked_in(folder, config.engine):
         trainer = OrderedTrainer(
             model=model,
@@ -228,13 +230,14 @@ def _train(
             optimizers=optimizer_and_scheduler(model, config.train),
             callbacks=[*monitor.first_callbacks(), metrics, costs, checkpoints],
         )
+    prepare_trainer(trainer, config.engine)
     trainer.remove_callback(PrinterCallback)  # the caller shows progress
     monitor.attach(trainer, metrics, probe)
     metrics.restore(checkpoint)
     try:
         trainer.train_from(checkpoint)
         measured = trainer.evaluate(validation, metric_key_prefix="full")
-        lam, loss = layer_lambdas(model, probe), measured["full_loss"]
+        lam, loss = layer_lambdas(model, **probe), measured["full_loss"]
         require_finite(config.train.num_steps, {"validation_loss": loss, "lam": lam})
     except ShapeError as error:  # the operator meets a λ that is no number before any loss does
         got = f"an error of the operator ({error})"

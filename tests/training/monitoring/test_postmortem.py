@@ -1,15 +1,17 @@
 """What is left of a run whose numbers went wrong says why."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import default_data_collator
 
 from diffattn.data.tokens import TokenDataset
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.io import read_json
 from diffattn.training.callbacks import DivergenceError
-from diffattn.training.monitoring.postmortem import gradient_norms
+from diffattn.training.monitoring.postmortem import gradient_norms, write_postmortem
 from diffattn.training.ordered_trainer import training_order
 from diffattn.training.trainer import train
 
@@ -46,6 +48,29 @@ def test_with_a_policy_it_is_of_the_weights_before_the_update(guarded, bad_batch
     norms = found["gradient_norms"]
     assert all(0 < norm < 100 for norm in norms.values())
     assert {"model.layers.0.self_attn.lambda", "model.layers.1.mlp.down_proj"} <= norms.keys()
+
+
+def test_a_pass_is_no_larger_than_one_of_the_run(make_run, data, tmp_path, monkeypatch):
+    """Of two processes without a micro batch, which have half the batch each."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    config, model = make_run(), DiffTransformerForCausalLM(make_run().model)
+    sizes = []
+    model.register_forward_pre_hook(
+        lambda module, args, kwargs: sizes.append(tuple(kwargs["input_ids"].shape)),
+        with_kwargs=True,
+    )
+    trainer = SimpleNamespace(
+        model=model,
+        train_dataset=training_order(TokenDataset(data.train, 32), config.train),
+        data_collator=default_data_collator,
+        _prepare_inputs=lambda inputs: inputs,
+        is_world_process_zero=lambda: True,
+        state=SimpleNamespace(global_step=1),
+    )
+    (tmp_path / "metrics.jsonl").touch()
+    write_postmortem(tmp_path, config, trainer, DivergenceError("said", 2))
+    assert sizes == [(2, 32)] * 3  # activations of the first, and the two passes
+    assert read_json(tmp_path / "postmortem.json")["gradient_norms"]
 
 
 def test_norms_of_groups_add_up_to_that_of_all(make_run):

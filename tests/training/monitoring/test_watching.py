@@ -1,6 +1,7 @@
 """A run that is watched ends as one that is not, and says what it looked like."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -41,6 +42,18 @@ def test_watching_changes_nothing(attention_type, finished, guarded, stopped, da
         assert speed["mfu"] == pytest.approx(speed["tokens_per_second"] * flops / 1e12)
         assert speed["peak_bytes"] > 10**6
     assert not (finished / attention_type / "watch.jsonl").exists()
+
+
+def test_a_step_that_is_left_out_has_no_gradient_norm(guarded, bad_batches, data, tmp_path):
+    """And no row of gradients; nor does it end the run that is to go on without it."""
+    config = guarded(guard={"not_finite": "skip"}, engine={"watch_every": 1}, num_steps=3)
+    config = replace(config, gradient_steps=(2, 3))
+    bad_batches(config, {2: lambda model, loss: loss * math.nan})
+    train(config, data, tmp_path / "run")
+    norms = [row["gradient_norm"] for row in read_jsonl(tmp_path / "run" / "watch.jsonl")]
+    assert [norm is None for norm in norms] == [False, True, False]
+    (row,) = read_jsonl(tmp_path / "run" / "gradients.jsonl")
+    assert (row["step"], row["gradient_norm"]) == (3, norms[2])
 
 
 def test_lambdas_outside_their_range_are_flagged(guarded, data, tmp_path):

@@ -204,6 +204,7 @@ class BatchGuard(TrainerCallback, Carried):
         model.zero_grad(set_to_none=True)  # the optimizer passes over what has no gradient
         self.trainer._tr_loss = self.sum_before
         self.trainer._globalstep_last_logged += 1
+        self.trainer._norm = None
 
 
 def step_windows(dataset: Any, first: int, last: int, config: RunConfig) -> list[int]:

@@ -24,11 +24,12 @@ class GradientFlowCallback(TrainerCallback):
     Args:
         folder: Run directory.
         config: The run.
-        gradient_norm: Gives that of all parameters, before clipping.
+        gradient_norm: Gives that of all parameters, before clipping; ``None`` if the step is left
+            out, which then has no row.
     """
 
     def __init__(
-        self, folder: Path, config: RunConfig, *, gradient_norm: Callable[[], float]
+        self, folder: Path, config: RunConfig, *, gradient_norm: Callable[[], float | None]
     ) -> None:
         require_one_process("a run whose gradients are measured")
         self.path = folder / GRADIENTS
@@ -52,10 +53,15 @@ class GradientFlowCallback(TrainerCallback):
         self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any
     ) -> None:
         """Keep the weights. Clipping has happened; its factor is undone, as torch computes it."""
-        if self.probe is not None:
-            most = self.config.train.max_grad_norm
-            factor = min(1.0, most / (self.gradient_norm() + 1e-6)) if most else 1.0
-            self.probe.before_step(optimizer, factor)
+        if self.probe is None:
+            return
+        norm = self.gradient_norm()
+        if norm is None:
+            self.probe.end()
+            self.probe = None
+            return
+        most = self.config.train.max_grad_norm
+        self.probe.before_step(optimizer, min(1.0, most / (norm + 1e-6)) if most else 1.0)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure and write."""

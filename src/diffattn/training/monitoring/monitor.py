@@ -1,6 +1,6 @@
 """What watches over one start of a run, put together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -44,14 +44,17 @@ class Monitor:
         return [] if self.guard is None else [self.guard]
 
     def attach(
-        self, trainer: MonitoredTrainer, metrics: MetricsCallback, probe: torch.Tensor
+        self,
+        trainer: MonitoredTrainer,
+        metrics: MetricsCallback,
+        probe: Mapping[str, torch.Tensor],
     ) -> None:
         """Add everything else to a trainer.
 
         Args:
             trainer: Made with :meth:`first_callbacks`.
             metrics: Whose numbers trackers get too.
-            probe: int64 ``[B, T]``, the validation tokens that measurements read.
+            probe: The validation windows that measurements read, see :class:`WatchCallback`.
         """
         trainer.guard = self.guard
         if self.guard is not None:

@@ -42,10 +42,9 @@ class MonitoredTrainer(Trainer):
         for carried in self._carried():
             carried.save(folder)
 
-    def gradient_norm(self) -> float:
-        """Of the last step, before clipping."""
-        assert self._norm is not None, "no step has been made"
-        return float(self._norm)
+    def gradient_norm(self) -> float | None:
+        """Of the last step, before clipping; ``None`` if its batch was left out."""
+        return None if self._norm is None else float(self._norm)
 
     def _carried(self) -> list[Carried]:
         return [c for c in self.callback_handler.callbacks if isinstance(c, Carried)]

@@ -10,10 +10,12 @@ from torch import nn
 
 from diffattn.errors import DiffAttnError
 from diffattn.layers.saved_names import saved_name
+from diffattn.models.chunked_loss import IGNORED
 from diffattn.probes.activations import layer_activations
 from diffattn.records.io import recover_jsonl, write_json
 from diffattn.training.callbacks import METRICS, DivergenceError
 from diffattn.training.config import RunConfig
+from diffattn.training.distributed import micro_batch
 from diffattn.training.monitoring.batch_guard import step_windows
 
 POSTMORTEM = "postmortem.json"
@@ -58,18 +60,19 @@ def write_postmortem(folder: Path, config: RunConfig, trainer: Any, error: Diver
 def _diagnosis(config: RunConfig, trainer: Any, step: int) -> dict[str, Any]:
     """Activations, λ and gradients of the batch; and why there are none."""
     facts: dict[str, Any] = {"layers": None, "gradient_norms": None, "stopped_by": None}
-    size = config.train.batch_sequences
+    size, micro = config.train.batch_sequences, micro_batch(config.train)
     items = [trainer.train_dataset[i] for i in range((step - 1) * size, step * size)]
-    ids = torch.stack([item["input_ids"] for item in items])
+    batches = [trainer.data_collator(items[i : i + micro]) for i in range(0, size, micro)]
+    predicted = sum(int((batch["labels"][:, 1:] != IGNORED).sum()) for batch in batches)
     model: Any = trainer.model
-    micro = config.train.micro_batch_sequences or size
     try:
-        facts["layers"] = layer_activations(model, ids[:micro])
+        first = batches[0]
+        facts["layers"] = layer_activations(model, first["input_ids"], first.get("position_ids"))
         model.zero_grad()
         model.train()
-        for part in ids.split(micro):
-            part = part.to(model.device)
-            (model(input_ids=part, labels=part).loss * len(part) / size).backward()
+        for batch in batches:
+            inputs = trainer._prepare_inputs(batch)
+            model(**inputs, num_items_in_batch=predicted).loss.backward()
         facts["gradient_norms"] = gradient_norms(model)
     except DiffAttnError as fault:  # the operator refuses a λ that is no number
         facts["stopped_by"] = str(fault)

@@ -29,8 +29,9 @@ class WatchCallback(TrainerCallback):
     Args:
         folder: Run directory.
         config: The run.
-        probe: int64 ``[B, T]``, the validation tokens that are read.
-        gradient_norm: Gives that of the last step, before clipping.
+        probe: The validation windows that are read: ``input_ids``, int64 ``[B, T]``, and
+            ``position_ids`` where documents are apart.
+        gradient_norm: Gives that of the last step, before clipping; ``None`` if it was left out.
         report: Given each row.
     """
 
@@ -38,9 +39,9 @@ class WatchCallback(TrainerCallback):
         self,
         folder: Path,
         config: RunConfig,
-        probe: torch.Tensor,
+        probe: Mapping[str, torch.Tensor],
         *,
-        gradient_norm: Callable[[], float],
+        gradient_norm: Callable[[], float | None],
         report: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self.path = folder / WATCH
@@ -71,7 +72,7 @@ class WatchCallback(TrainerCallback):
         if state.global_step % every:
             return
         step = state.global_step
-        layers = layer_activations(model, self.probe)
+        layers = layer_activations(model, **self.probe)
         norm = self.gradient_norm()
         for number, layer in enumerate(layers):
             require_finite(step, {f"{name} of layer {number}": x for name, x in layer.items()})
