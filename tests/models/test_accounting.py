@@ -47,7 +47,7 @@ def test_parameter_count_with_a_bias_on_lambda(make_config):
 
 @pytest.mark.parametrize("kind", CONTROL_TYPES)
 def test_parameter_count_of_a_control_with_biases_and_norms(kind, make_config):
-    config = make_config(kind, qkv_bias=True, qk_norm=True)
+    config = make_config(kind, qkv_bias=True, qk_norm=True, head_norm=True)
     assert parameter_count(config) == built_parameters(config)
 
 

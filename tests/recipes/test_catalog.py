@@ -168,6 +168,17 @@ def test_siblings_keep_the_kind_of_model(group):
         assert large().windows == small().windows
 
 
+@pytest.mark.parametrize("group", LARGE)
+def test_siblings_of_matched_models_match(group):
+    large = {name: parameter_count(make().model) for name, make in GROUPS[group].items()}
+    small = [parameter_count(make().model) for make in GROUPS[f"{group}, laptop"].values()]
+    pairs = list(zip(large.values(), small, strict=True))
+    for size, little in pairs:
+        for other, other_little in pairs:
+            if abs(size / other - 1) < 1e-3:
+                assert abs(little / other_little - 1) < 5e-3
+
+
 def test_siblings_of_the_sizes_are_a_sweep():
     sizes = [parameter_count(make().model) for make in GROUPS["sizes, laptop"].values()]
     assert sizes == sorted(set(sizes))

@@ -141,6 +141,39 @@ def test_derived_values_follow_unless_set():
     ] == 100  # fmt: skip
     shared = ["model.attention_type=shared_diff", "model.shared_rank=4"]
     assert apply_settings(changed(*shared), ["model.head_dim=32"]).model.shared_rank == 8
+    assert changed("model.hidden_size=96").model.embedding_multiplier == 96**0.5
+    assert changed("model.embedding_multiplier=2.0").model.embedding_multiplier == 2
+    once = changed("model.embedding_multiplier=2.0")
+    assert apply_settings(once, ["model.hidden_size=96"]).model.embedding_multiplier == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        ("diff", "head_norm", False),
+        ("diff_v2", "head_norm", True),
+        ("softmax", "head_norm", True),
+        ("diff", "head_norm_affine", False),
+        ("diff", "lambda_init", 0.5),
+        ("diff_v2", "lambda_bias", True),
+        ("shared_diff", "shared_rank", 2),
+    ],
+)
+def test_settings_of_a_type_are_the_twins(kind, field, value):
+    setting = f"model.{field}={json.dumps(value)}"
+    model = apply_settings(recipe("smoke"), [setting], attention=kind).model
+    assert model.attention_type == kind
+    assert getattr(model, field) == value
+    assert model.hidden_size == recipe("smoke").model.hidden_size
+
+
+def test_other_settings_are_made_before_the_twin():
+    settings = ["model.num_heads=8", "model.intermediate_size=200"]
+    model = apply_settings(recipe("smoke"), settings, attention="diff_v2").model
+    original = apply_settings(recipe("smoke"), settings).model
+    assert model == original.twin("diff_v2").config
+    with pytest.raises(ConfigError, match="lambda_init"):
+        apply_settings(recipe("smoke"), ["model.lambda_init=0.5"], attention="diff_v2")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,12 @@ from children import launched, values
 from diffattn.errors import ConfigError
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.run import RunRecord
-from diffattn.training.distributed import joined, micro_batch, require_one_process
+from diffattn.training.distributed import (
+    joined,
+    micro_batch,
+    num_processes,
+    require_one_process,
+)
 from diffattn.training.trainer import train
 
 ROUNDING = 1e-6  # relative; sums over processes are taken in another order
@@ -85,6 +90,13 @@ def test_a_batch_that_cannot_be_shared_out_is_refused_before_anything_is_written
     with pytest.raises(ConfigError, match=message):
         train(make_run("diff", **changes), data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("given", ["abc", "0", "-1", ""])
+def test_a_number_of_processes_that_is_none_is_refused(given, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", given)
+    with pytest.raises(ConfigError, match=f"must be a number of processes, got '{given}'"):
+        num_processes()
 
 
 def test_an_incomplete_launch_is_refused(alone, monkeypatch):

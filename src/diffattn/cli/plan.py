@@ -1,7 +1,6 @@
 """``diffattn plan``."""
 
 import json
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -66,9 +65,7 @@ def plan(
     # torch loads from here on, after every name is known to be right.
     from diffattn.training.planning.plan import make_plan
 
-    config = apply_settings(planned.config(), changes)
-    if attention is not None:
-        config = replace(config, model=config.model.twin(attention).config)
+    config = apply_settings(planned.config(), changes, attention=attention)
     made = make_plan(
         config,
         target,

@@ -81,11 +81,9 @@ def train(
 
         fields = initial_config(init_from).settings()
         given = [f"model.{name}={json.dumps(value)}" for name, value in fields.items()]
-    config = apply_settings(config, [*given, *(set_ or [])])
+    config = apply_settings(config, [*given, *(set_ or [])], attention=attention)
     if packed is not None and config.data != packed.config:
         raise ConfigError("train: --data fixes the data settings, got --set data.* too.")
-    if attention is not None:
-        config = replace(config, model=config.model.twin(attention).config)
     if init_from is not None:
         from diffattn.training.initial import initial_weights
 
@@ -96,12 +94,10 @@ def train(
             typer.echo(json.dumps(config.shown(), indent=2, ensure_ascii=False))
         return
 
-    from diffattn.training.memory import require_run_memory
-    from diffattn.training.monitoring.trackers import require_trackers
+    from diffattn.training.trainer import require_runnable
     from diffattn.training.trainer import train as run
 
-    require_run_memory(config)
-    require_trackers(config.engine)
+    require_runnable(config)
 
     def may_start() -> None:
         if resume and not out.exists():

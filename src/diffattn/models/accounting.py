@@ -37,7 +37,7 @@ def _other_parameters(config: ModelSettings) -> int:
     if config.qk_norm and facts.query_projections:
         count += 2 * config.head_dim
     count += config.num_heads if config.lambda_bias else 0
-    if config.uses_head_norm and config.head_norm_affine:
+    if config.uses_head_norm and config.head_norm_affine and facts.query_projections:
         count += facts.value_width * config.head_dim
     return count
 

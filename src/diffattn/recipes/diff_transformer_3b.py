@@ -44,7 +44,8 @@ def diff_transformer_3b() -> RunPlan:
 
     Command: ``diffattn train diff-transformer-3b --out FOLDER --set data.source=... --set
     data.tokenizer=...``. Hardware: many GPU nodes; not run by this project. Duration: weeks.
-    Expected: Table 8. The corpus is not public: name your own.
+    Expected: Table 8. The paper's Table 1 is of 1T tokens: ``train.num_steps=238419``. The
+    corpus is not public: name your own.
 
     Source: arXiv:2410.05258v2, section 3.1 and Appendix D (recipe of StableLM-3B-4E1T).
     """

@@ -13,9 +13,10 @@ _SHARE = 8
 
 
 def laptop_sibling(make: Callable[[], RunPlan], seq_len: int = 256) -> RunPlan:
-    """A model of 0.5M to 7M parameters in place of the named one, 300 steps of 1,024 tokens.
+    """A model of 0.4M to 7M parameters in place of the named one, 300 steps of 1,024 tokens.
 
-    Hidden size is a sixteenth, head width, rank and layers are an eighth. Kept are attention type,
+    Hidden size and FFN are a sixteenth, head width, rank and layers are an eighth, so that siblings
+    of matched models match but for norms, λ and rounding: to 0.4 %. Kept are attention type,
     norms, λ, rotary θ, up-sampling, β₂, weight decay and how far the learning rate falls; the rest
     is that of the recipe ``laptop``, peak rate included.
 
@@ -66,7 +67,7 @@ def _small_model(large: ModelSettings, seq_len: int) -> ModelSettings:
         | {
             "vocab_size": 1_024,
             "hidden_size": hidden_size,
-            "intermediate_size": None,
+            "intermediate_size": large.intermediate_size // _HIDDEN_SHARE,
             "num_hidden_layers": max(2, large.num_hidden_layers // _SHARE),
             "num_heads": round(share * hidden_size / head_dim),
             "num_kv_heads": None,

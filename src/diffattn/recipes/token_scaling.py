@@ -11,9 +11,10 @@ def token_scaling(attention_type: str) -> RunPlan:
     """The curve of Figure 3b: the main 3B run to 90,000 steps, evaluated every 10,000.
 
     Command: ``diffattn train token-scaling-diff --out FOLDER --set data.source=... --set
-    data.tokenizer=...``, and the same of ``token-scaling-softmax``. Hardware: many GPU nodes; not
-    run by this project. Duration: weeks. Tokens: 377B (the paper counts 4M a step, 360B). Expected:
-    DIFF at 160B tokens with the loss of the Transformer at 251B (Figure 3b, 63.7 %).
+    data.tokenizer=... --set engine.save_every=1000``, and the same of ``token-scaling-softmax``.
+    Hardware: many GPU nodes; not run by this project. Duration: weeks. Tokens: 377B (the paper
+    counts 4M a step, 360B). Expected: DIFF at 160B tokens with the loss of the Transformer at 251B
+    (Figure 3b, 63.7 %).
 
     Source: arXiv:2410.05258v2, section 3.2.
 

@@ -24,8 +24,15 @@ _talk: Any = None  # group of all processes for plain objects, on gloo also wher
 
 
 def num_processes() -> int:
-    """Processes of the launch; 1 without one."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    """Processes of the launch; 1 without one.
+
+    Raises:
+        ConfigError: WORLD_SIZE is no number.
+    """
+    given = os.environ.get("WORLD_SIZE", "1")
+    if not given.isdecimal() or int(given) < 1:
+        raise ConfigError(f"training: WORLD_SIZE must be a number of processes, got {given!r}.")
+    return int(given)
 
 
 def process_index() -> int:

@@ -61,8 +61,18 @@ class EngineConfig:
             raise ConfigError(
                 f"EngineConfig: peak_flops must be more than 0, got {self.peak_flops}."
             )
+        if self.peak_flops is not None and self.watch_every is None:
+            raise ConfigError(
+                "EngineConfig: peak_flops must come with watch_every, whose rows hold the MFU, "
+                "got watch_every=None."
+            )
         for name in self.trackers:
             check_known("EngineConfig", "report_to", name, ("none", *TRACKERS))
+        if "none" in self.trackers:
+            raise ConfigError(
+                "EngineConfig: report_to must be none or names of trackers, got "
+                f"{self.report_to!r}."
+            )
 
     @property
     def trackers(self) -> tuple[str, ...]:

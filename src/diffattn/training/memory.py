@@ -57,7 +57,6 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
         step,
         parallel=config.engine.parallel,
         devices=num_processes(),
-        bfloat16=train.precision == "bfloat16",
     )
     _require(largest(phases), on_host, side_by_side, on_gpu)
 

@@ -1,7 +1,8 @@
 """``KEY=VALUE`` changes to a run's configuration."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, get_args
 
 from diffattn.errors import ConfigError
@@ -28,17 +29,28 @@ _DERIVED = {
 }
 
 
-def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
+_OF_A_TYPE = ("head_norm", "head_norm_affine", "lambda_init", "lambda_bias", "shared_rank")
+
+
+def apply_settings(
+    config: RunConfig, settings: Iterable[str], *, attention: str | None = None
+) -> RunConfig:
     """The configuration with changes such as ``"train.num_steps=500"`` applied.
 
     Sections are ``model``, ``train``, ``data``, ``windows``, ``guard`` and ``engine``. Values are
     JSON (``2e-3``, ``true``, ``null``, ``[0.2, 0.3]``), else text. Unless they are set too, the
     model's vocabulary and context follow ``data.vocab_size`` and ``train.seq_len``, and its
     defaults of ``num_kv_heads``, ``intermediate_size`` and ``shared_rank`` follow what they are
-    derived from.
+    derived from; an embedding multiplier of √hidden_size follows ``hidden_size``.
+
+    Args:
+        config: What is changed.
+        settings: The changes.
+        attention: Take the twin of this attention type. Settings of the head norm, of λ and of the
+            rank are the twin's then; all others are made before, so that it has equal parameters.
 
     Raises:
-        ConfigError: No ``=``, an unknown key, or a value of the wrong kind.
+        ConfigError: No ``=``, an unknown key, a value of the wrong kind, or no such twin.
     """
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
@@ -58,9 +70,16 @@ def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
     for key, follower in _DERIVED.items():
         if key in changed and _is_default(values["model"], follower):
             changed.setdefault(f"model.{follower}", None)
+    hidden_size = changed.get("model.hidden_size")
+    if values["model"]["embedding_multiplier"] == values["model"]["hidden_size"] ** 0.5 and (
+        type(hidden_size) is int and hidden_size > 0
+    ):
+        changed.setdefault("model.embedding_multiplier", hidden_size**0.5)
+    of_twin: dict[str, Any] = {}
     for key, value in changed.items():
         section, field = key.split(".", 1)
-        values[section][field] = value
+        is_twins = attention is not None and section == "model" and field in _OF_A_TYPE
+        (of_twin if is_twins else values[section])[field] = value
     # The model follows the others, so a wrong value of theirs is named first.
     train = _build("train", type(config.train), values["train"])
     data = _build("data", type(config.data), values["data"])
@@ -68,6 +87,8 @@ def apply_settings(config: RunConfig, settings: Iterable[str]) -> RunConfig:
     guard = _build("guard", GuardConfig, values["guard"])
     engine = _build("engine", EngineConfig, values["engine"])
     model = _build("model", DiffTransformerConfig, values["model"])
+    if attention is not None:
+        model = _build("model", partial(_twin, model, attention), of_twin)
     return dataclasses.replace(
         config, model=model, train=train, data=data, windows=windows, guard=guard, engine=engine
     )
@@ -102,7 +123,11 @@ def _is_default(model: dict[str, Any], field: str) -> bool:
     return ModelSettings(**known | {field: None}).settings()[field] == model[field]
 
 
-def _build(section: str, kind: type, values: dict[str, Any]) -> Any:
+def _twin(model: Any, attention: str, **changes: Any) -> Any:
+    return model.twin(attention, **changes).config
+
+
+def _build(section: str, kind: Callable[..., Any], values: dict[str, Any]) -> Any:
     try:
         return kind(**values)
     except ConfigError:

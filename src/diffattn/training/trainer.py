@@ -112,11 +112,8 @@ def train(
         Terminated: SIGTERM came, and what was done is saved; KeyboardInterrupt for SIGINT.
     """
     folder = Path(folder)
-    require_run_memory(config)
+    require_runnable(config)
     require_enough(config, data)
-    require_shardable(config.engine)
-    require_trackers(config.engine)
-    require_policies(config)
     resolved = config.resolved()
     resolved["data"] |= data.facts()
     facts = dict(facts or {})
@@ -127,6 +124,23 @@ def train(
     if not is_first():
         on_progress, on_message = _say_nothing, _say_nothing
     return finish(folder, run, lambda: _run(config, data, folder, on_progress, on_message))
+
+
+def require_runnable(config: RunConfig) -> None:
+    """Refuse what can be known to fail, or to be kept from its task, before any data is there.
+
+    Raises:
+        ConfigError: The run does not fit into memory, its batch cannot be shared out to the
+            processes of the launch, they cannot shard or guard it as asked, or a tracker is not
+            installed.
+        BackendError: The configured backend cannot run here.
+    """
+    require_run_memory(config)
+    require_shardable(config.engine)
+    require_trackers(config.engine)
+    require_policies(config)
+    apart = config.windows.documents == "apart"
+    _chosen_backends(config.model, config.train, apart=apart)
 
 
 def finish(folder: Path, run: RunRecord, train: Callable[[], None]) -> dict[str, Any]:

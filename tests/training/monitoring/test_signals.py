@@ -69,6 +69,16 @@ def test_a_second_signal_ends_at_once(make_run, data, tmp_path):
 
 
 @pytest.mark.scheduled
+def test_of_several_processes_a_second_sigterm_changes_nothing(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with StopSignals() as asked:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked.received == signal.SIGTERM
+
+
 def test_elsewhere_than_in_the_main_thread_signals_are_left_alone(make_run, data, tmp_path):
     results = []
     thread = threading.Thread(

@@ -73,6 +73,10 @@ def test_several_and_none():
     assert EngineConfig(report_to="tensorboard, wandb").trackers == ("tensorboard", "wandb")
     with pytest.raises(ConfigError, match=r"report_to must be in \{none, tensorboard"):
         EngineConfig(report_to="tensorboard,")
+    with pytest.raises(ConfigError, match="none or names of trackers, got 'none,tensorboard'"):
+        EngineConfig(report_to="none,tensorboard")
+    with pytest.raises(ConfigError, match="peak_flops must come with watch_every"):
+        EngineConfig(peak_flops=1e12)
     assert flat({"a": [1, {"b": 2.0}], "c": None, "d": "text"}) == {"a/0": 1, "a/1/b": 2.0}
 
 

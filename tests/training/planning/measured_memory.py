@@ -2,7 +2,7 @@
 
 ``python tests/training/planning/measured_memory.py docs/records/memory.json`` trains every case of
 ``CASES`` for two steps, each in fresh processes, and writes the record; what it holds already is
-kept and only estimated again. Two measurements:
+kept and only estimated again. Runs with shards are of two processes. Two measurements:
 
 - allocated: the highest sum of what PyTorch's allocator gave and took back, by its profiler. It
   sees what operators take for themselves; this is what the estimate has to meet.
@@ -19,6 +19,7 @@ import random
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 TYPES = ("softmax", "diff", "diff_v2", "shared_diff")
@@ -28,11 +29,18 @@ SIZES = {
     "29M": {"hidden_size": 512, "layers": 8, "vocab_size": 8192, "sequences": 4, "passes": 2},
 }
 CASES = [
-    {"type": kind, "size": size, "checkpointing": checkpointing, "precision": precision}
-    for size, kinds, precisions in (
-        ("0.9M", TYPES, ("float32", "bfloat16")),
-        ("6M", TYPES, ("float32",)),
-        ("29M", ("softmax", "diff"), ("float32",)),
+    {
+        "type": kind,
+        "size": size,
+        "checkpointing": checkpointing,
+        "precision": precision,
+        "processes": processes,
+    }
+    for size, kinds, precisions, processes in (
+        ("0.9M", TYPES, ("float32", "bfloat16"), 1),
+        ("6M", TYPES, ("float32",), 1),
+        ("29M", ("softmax", "diff"), ("float32",), 1),
+        ("29M", ("diff",), ("float32", "bfloat16"), 2),
     )
     for precision in precisions
     for kind in kinds
@@ -62,7 +70,7 @@ def run_config(case, *, steps=2, tiny=False):
         model=softmax.twin(case["type"], match="heads").config,
         train=TrainConfig(
             num_steps=steps,
-            batch_tokens=size["sequences"] * size["passes"] * seq_len,
+            batch_tokens=size["sequences"] * size["passes"] * case["processes"] * seq_len,
             seq_len=seq_len,
             micro_batch_sequences=size["sequences"],
             warmup_steps=0,
@@ -72,44 +80,61 @@ def run_config(case, *, steps=2, tiny=False):
             precision=case["precision"],
         ),
         data=DataConfig(vocab_size=300),
-        engine=EngineConfig(activation_checkpointing=case["checkpointing"]),
+        engine=EngineConfig(
+            activation_checkpointing=case["checkpointing"],
+            parallel="fsdp" if case["processes"] > 1 else "ddp",
+        ),
     )
 
 
 def estimated(case):
-    """Bytes at the peak of a step, as ``diffattn plan`` counts them."""
-    from diffattn.training.planning.step_memory import step_memory
+    """Backend, and bytes of a device at the peak of a step, as ``diffattn plan`` counts them."""
+    from diffattn.training.planning.plan import device_phases
+    from diffattn.training.planning.step_memory import largest, step_memory
 
     run = run_config(case)
-    return step_memory(
+    step = step_memory(
         run.model,
         run.train,
         sequences=run.train.micro_batch_sequences,
-        accumulates=run.train.micro_batch_sequences < run.train.batch_sequences,
+        accumulates=SIZES[case["size"]]["passes"] > 1,
         device="cpu",
         checkpointing=run.engine.activation_checkpointing,
     )
+    shared = device_phases(step, parallel=run.engine.parallel, devices=case["processes"])
+    return step.backend, sum(largest(shared).values())
 
 
 def child(case, how, folder):
     """Train a case in this process and return the bytes measured."""
+    from diffattn.training.config import DataConfig
+    from diffattn.training.distributed import from_first, joined
+    from diffattn.training.prepare import open_data, prepare_data
+
+    texts = folder / "texts"
+
+    def pack():
+        texts.mkdir()
+        rng = random.Random(0)
+        for number in range(8):
+            words = (rng.choice(("red", "cat", "sat", "mat")) for _ in range(3000))
+            (texts / f"{number}.txt").write_text(" ".join(words), encoding="utf-8")
+        prepare_data(
+            DataConfig(source=str(texts), vocab_size=300, validation_fraction=0.3), folder / "data"
+        )
+
+    with joined():
+        from_first(pack)
+        return _trained(case, how, folder, open_data(folder / "data"))
+
+
+def _trained(case, how, folder, data):
     import resource
 
     from torch.profiler import ProfilerActivity, profile
 
-    from diffattn.training.config import DataConfig
-    from diffattn.training.prepare import prepare_data
     from diffattn.training.trainer import train
 
-    texts = folder / "texts"
-    texts.mkdir()
-    rng = random.Random(0)
-    for number in range(8):
-        words = (rng.choice(("red", "cat", "sat", "mat")) for _ in range(3000))
-        (texts / f"{number}.txt").write_text(" ".join(words), encoding="utf-8")
-    data = prepare_data(
-        DataConfig(source=str(texts), vocab_size=300, validation_fraction=0.3), folder / "data"
-    )
     train(run_config(case, tiny=True), data, folder / "tiny")
     if how == "resident":
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -128,21 +153,35 @@ def child(case, how, folder):
 
 
 def _name(case):
-    return json.dumps([case[key] for key in ("type", "size", "checkpointing", "precision")])
+    keys = ("type", "size", "checkpointing", "precision", "processes")
+    return json.dumps([case[key] for key in keys])
 
 
 def measured(case, how):
-    """Bytes measured in a fresh process."""
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, __file__, "--child", json.dumps(case), how, folder],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout.splitlines()[-1])
+    """Bytes measured in fresh processes: of the one that needs most."""
+    command = [sys.executable, __file__, "--child", json.dumps(case), how]
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
+        children = [
+            running.enter_context(
+                subprocess.Popen(
+                    [*command, folder],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=os.environ | {"OMP_NUM_THREADS": "1"} | _launch(case["processes"], rank),
+                )
+            )
+            for rank in range(case["processes"])
+        ]
+        said = [child.communicate()[0] for child in children]
+        assert all(child.returncode == 0 for child in children)
+    return max(int(text.splitlines()[-1]) for text in said)
+
+
+def _launch(processes, rank):
+    if processes == 1:
+        return {}
+    ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+    return ranks | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}
 
 
 def main():
@@ -163,15 +202,14 @@ def main():
         for row in json.loads(options.record.read_text(encoding="utf-8"))["runs"]:
             kept[_name(row)] = [row["allocated_bytes"], row["resident_bytes"]]
     for case in CASES:
-        step = estimated(case)
-        needed = sum(step.peak.values())
+        backend, needed = estimated(case)
         allocated, resident = kept.get(_name(case)) or (
             measured(case, how) for how in ("allocated", "resident")
         )
         rows.append(
             case
             | {
-                "backend": step.backend,
+                "backend": backend,
                 "estimated_bytes": needed,
                 "allocated_bytes": allocated,
                 "resident_bytes": resident,

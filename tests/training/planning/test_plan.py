@@ -105,23 +105,25 @@ STEP = StepMemory(phases=PHASES, block_parameters=40, root_parameters=20, backen
 
 
 def test_whole_copies_send_a_second_copy_of_the_gradients():
-    shared = device_phases(STEP, parallel="ddp", devices=4, bfloat16=True)
+    shared = device_phases(STEP, parallel="ddp", devices=4)
     for name, parts in shared.items():
         assert parts == PHASES[name] | {"communication": 400}
 
 
 def test_shards_divide_what_belongs_to_the_weights():
-    shared = device_phases(STEP, parallel="fsdp", devices=4, bfloat16=True)
+    shared = device_phases(STEP, parallel="fsdp", devices=4)
     assert shared["forward"] == {
         "weights": 100, "gradients": 0, "optimizer": 200, "activations": 900,
-        "communication": 2 * (20 + 80),
+        "bfloat16 weights": 200, "communication": 4 * (20 + 80),
     }  # fmt: skip
     assert shared["optimizer"] == {
         "weights": 100, "optimizer": 200, "gradients": 100, "working": 100,
     }  # fmt: skip
-    assert largest(shared) == {"weights": 100, "optimizer": 200, "activations": 900,
-                               "communication": 200}  # fmt: skip
-    assert device_phases(STEP, parallel="fsdp", devices=1, bfloat16=True) == PHASES
+    last_block = shared["backward of the last block"]
+    assert last_block["gradients"] == 25
+    assert last_block["communication"] == 4 * (20 + 80 + 20 + 2 * 40)
+    assert largest(shared) == last_block
+    assert device_phases(STEP, parallel="fsdp", devices=1) == PHASES
 
 
 def test_every_device_has_a_source():

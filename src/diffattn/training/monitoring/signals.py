@@ -8,14 +8,17 @@ import torch
 from torch import distributed
 from transformers import TrainerCallback
 
+from diffattn.training.distributed import num_processes
 from diffattn.training.monitoring.termination import Terminated, in_main_thread
 
 
 class StopSignals(TrainerCallback):
     """Within ``with``, SIGTERM and the first SIGINT end training after the step in work.
 
-    A second signal ends the process at once. Outside the main thread signals are left alone. All
-    processes of a distributed run end after the same step, whichever of them was asked to.
+    A second signal ends the process at once; of several processes a second SIGTERM does not, as
+    scheduler and torchrun both send one, and torchrun kills what does not end. Outside the main
+    thread signals are left alone. All processes of a distributed run end after the same step,
+    whichever of them was asked to.
     """
 
     def __init__(self) -> None:
@@ -64,9 +67,12 @@ class StopSignals(TrainerCallback):
     def _receive(self, number: int, frame: object) -> None:
         self.received = signal.Signals(number)
         # In C and thus at once, also within a long kernel; Ctrl-C leaves a terminal as it was.
+        again = {
+            signal.SIGINT: signal.default_int_handler,
+            signal.SIGTERM: signal.SIG_DFL if num_processes() == 1 else signal.SIG_IGN,
+        }
         for other in self._before:
-            at_once = signal.default_int_handler if other == signal.SIGINT else signal.SIG_DFL
-            signal.signal(other, at_once)
+            signal.signal(other, again[other])
 
     def _agreed(self, device: torch.device) -> bool:
         """Whether any process was asked to end; all of them then know."""

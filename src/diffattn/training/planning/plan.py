@@ -1,6 +1,7 @@
 """What a run needs on given devices: parameters, operations, memory by part, time and cost."""
 
 from dataclasses import asdict, dataclass
+from math import isqrt
 from typing import Any
 
 from diffattn.errors import ConfigError
@@ -173,16 +174,16 @@ def share_of_batch(train: TrainConfig, devices: int) -> int:
     return train.batch_sequences // devices
 
 
-def device_phases(
-    step: StepMemory, *, parallel: str, devices: int, bfloat16: bool
-) -> dict[str, dict[str, int]]:
+def device_phases(step: StepMemory, *, parallel: str, devices: int) -> dict[str, dict[str, int]]:
     """The phases of a step on one of several devices, in bytes by part.
+
+    Shards travel in float32; autocast makes a bfloat16 copy of every matrix that was gathered, and
+    the graph keeps it until the backward pass, unless the block is computed again.
 
     Args:
         step: On a device that shares nothing.
         parallel: ``"ddp"`` or ``"fsdp"``.
         devices: How many.
-        bfloat16: Whether what is gathered is bfloat16.
     """
     phases = {name: dict(parts) for name, parts in step.phases.items()}
     if devices == 1:
@@ -194,15 +195,13 @@ def device_phases(
             continue
         for part in ("weights", "gradients", "optimizer"):
             parts[part] = -(-parts.get(part, 0) // devices)
-        parts.pop("bfloat16 weights", None)  # what is gathered is bfloat16 already
         if name == OPTIMIZER:
             parts["working"] = -(-parts.get("working", 0) // devices)
             continue
-        gathered = step.root_parameters + 2 * step.block_parameters
-        reduced = {FORWARD: 0, LOSS: step.root_parameters}.get(
-            name, step.root_parameters + step.block_parameters
-        )
-        parts["communication"] = (2 if bfloat16 else 4) * (gathered + reduced)
+        root, blocks = step.root_parameters, 2 * step.block_parameters
+        # A block's gradient and the copy that is sent; the root's when all others are done.
+        reduced = {FORWARD: 0, LOSS: root, LAST_BLOCK: root + blocks}
+        parts["communication"] = 4 * (root + blocks + reduced.get(name, root + max(root, blocks)))
     return phases
 
 
@@ -238,13 +237,13 @@ class _Memory:
                 self.step(micro),
                 parallel=self._config.engine.parallel,
                 devices=self._devices,
-                bfloat16=self._config.train.precision == "bfloat16",
             )
         )
 
     def largest_micro_batch(self, available: int) -> int:
         """The largest divisor of a device's share that fits; 0 if not one sequence does."""
-        sizes = [size for size in range(1, self._share + 1) if self._share % size == 0]
+        small = [size for size in range(1, isqrt(self._share) + 1) if self._share % size == 0]
+        sizes = sorted({*small, *(self._share // size for size in small)})
         low, high = 0, len(sizes)  # sizes[:low] fit, sizes[high:] do not
         while low < high:
             middle = (low + high) // 2

@@ -151,9 +151,11 @@ class _Step:
         self._watch()
         self._stage = "activations"
         self.live.enter(FORWARD)
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        bfloat16 = dtype == torch.bfloat16
+        # Of a block that is computed again the trainer's autocast keeps no bfloat16 copies either.
+        with torch.autocast("cpu", torch.bfloat16, bfloat16, cache_enabled=not checkpointing):
             out = self.model(input_ids=ids, labels=ids, use_cache=False)
-        if dtype == torch.bfloat16 and out.logits is not None:
+        if bfloat16 and out.logits is not None:
             out.logits = out.logits.float()  # as accelerate hands them out
         loss = out.loss
         del out
@@ -238,8 +240,6 @@ class _Step:
         }  # logits: of none, but for attention maps that are as many
         for name, parts in found.items():
             kept_too = name in (FORWARD, LOSS, LAST_BLOCK)
-            if name == LOSS and checkpointing:  # no block of the graph needs them any more
-                kept["bfloat16 weights"] = 0
             has_gradients = accumulates or not kept_too
             growth = {
                 "weights": _FLOAT32 * block,
