@@ -180,6 +180,10 @@ def test_holm_adjusts_the_primary_scores_alone():
     ("right", "other", "words"),
     [
         ([1] * 50, [1] * 50, "uninformative: both have everything right"),
+        ([1] * 99 + [0], [0] + [1] * 99, "uninformative: both have everything right"),
+        ([0] * 50, [1] * 50, "higher"),  # one of them alone has
+        ([1] * 50, [0] * 50, "lower"),
+        ([1] * 38 + [0] * 2, [0] * 2 + [1] * 38, "inconclusive"),
         ([0] * 50, [0] * 49 + [1], "uninformative: neither is above guessing"),
         ([0] * 50, [0] * 25 + [1] * 25, "higher"),
         ([1] * 25 + [0] * 25, [1] * 26 + [0] * 24, "inconclusive"),

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from diffattn.errors import ConfigError
-from diffattn.stats.contrasts import paired_contrast, tango_interval
+from diffattn.stats.contrasts import clustered_shares, paired_contrast, tango_interval
 from diffattn.stats.intervals import mean_interval
 from diffattn.stats.paired import mcnemar_test, paired_t_test
 
@@ -105,6 +105,36 @@ def test_losses_below_one_are_tested_as_those_above():
         (high.interval.low, high.interval.high)
     )
     assert paired_contrast(x, b, shares=True).p_value > 0.05  # as shares, two pairs of 1 are added
+
+
+def test_zeros_and_ones_of_unequal_weight_are_no_counts():
+    """Wins of weight 3 and 1 and a loss of 2 among 8: not the 2 to 1 of 4 that McNemar counts."""
+    contrast = paired_contrast([1, 1, 0, 1], [0, 0, 1, 1], [3, 1, 2, 2], shares=True)
+    assert contrast.interval.mean == (3 + 1 - 2) / 8
+    assert contrast.test == "Student t over clusters, adjusted"
+    alike = paired_contrast([1, 1, 0, 1], [0, 0, 1, 1], [2, 2, 2, 2], shares=True)
+    assert alike == paired_contrast([1, 1, 0, 1], [0, 0, 1, 1], shares=True)
+    assert (alike.interval.mean, alike.test) == (1 / 4, "McNemar, exact")
+
+
+def test_shares_in_clusters_by_hand():
+    """At level 1/2, Student's t with two degrees of freedom has the quantile sqrt(2/3); its test
+    has p = 1 - t / sqrt(t^2 + 2)."""
+    x, weights = np.array([1, 0, 0.5, -1, 0, 0]), np.array([1, 3, 2, 1, 1, 1])
+    contrast = clustered_shares(x, weights, ["a", "a", "b", "c", "c", "c"], level=0.5)
+    # Sums 1, 1, -1 of weights 4, 2, 3, so r = 1/9; residuals 5/9, 7/9, -12/9. A cluster weighs 3
+    # and has 2 items, so u = 3 / sqrt(2).
+    total = 9 + 2 * (3 / math.sqrt(2))
+    error = math.sqrt(3 / 2 * (25 + 49 + 144) / 81 + 9 / 2) / total
+    half, t = math.sqrt(2 / 3) * error, 1 / total / error
+    found = contrast.interval
+    assert (found.mean, found.n) == (pytest.approx(1 / 9), 3)
+    assert (found.low, found.high) == pytest.approx((1 / total - half, 1 / total + half))
+    assert contrast.p_value == pytest.approx(1 - t / math.sqrt(t * t + 2))
+    # Where no cluster differs from another, u is a cluster, here of 2: sqrt(2^2) / (6 + 2 * 2).
+    alike = clustered_shares(np.zeros(6), np.ones(6), [*"aabbcc"], level=0.5)
+    assert alike.interval.high == -alike.interval.low == pytest.approx(math.sqrt(2 / 3) * 0.2)
+    assert alike.p_value == 1
 
 
 def test_what_leaves_zero_to_one_is_no_share():

@@ -143,6 +143,19 @@ def test_groups_weigh_equally_and_their_differences_do_not_widen_the_interval():
     assert mean_of_shares([[1.0, 0.0, 1.0]]) == share_interval([1.0, 0.0, 1.0])
 
 
+def test_a_mean_of_shares_by_hand():
+    """The ends solve the score equation of the effective number of items, with Student's t."""
+    interval = mean_of_shares([[0.5, 0.0], [1.0, 1.0, 0.25]])  # means 1/4 and 3/4
+    # With one more value, 1 or 0 as often, the means are 1/3 and 11/16, of squares 1/4 and 41/64.
+    first, second = 1 / 4 - 1 / 9, 41 / 64 - (11 / 16) ** 2
+    variance = (first / 1 + second / 2) / 4
+    for end in (interval.low, interval.high):
+        # t of 5 - 2 degrees of freedom at 97.5 %; the variance scales as that of a proportion.
+        distance = 3.182446305284263 * math.sqrt(variance * end * (1 - end) / (0.5 * 0.5))
+        assert abs(end - 0.5) == pytest.approx(distance, abs=1e-9)
+    assert (interval.mean, interval.n) == (0.5, 5)
+
+
 @pytest.mark.parametrize("value", [0, 1])
 def test_saturated_groups_are_pooled(value):
     assert mean_of_shares([[value], [value, value]]) == wilson_interval(3 * value, 3)

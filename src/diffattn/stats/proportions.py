@@ -98,10 +98,10 @@ def mean_of_shares(
     Groups are fixed, such as the tasks of a benchmark: only their items are a sample, so what
     differs between groups does not widen the interval. It is Wilson's, with
     :math:`n_\text{eff} = \bar p (1 - \bar p) / v` and Student's t;
-    :math:`v = \sum_k v_k / (n_k K^2)`, and :math:`v_k` is the variance of group k's values and of
-    one more, which is 1 with probability :math:`\bar p`, else 0. So a group in which nothing
-    varies has the spread that the pooled mean leaves possible: where every group is at 0 or at 1,
-    this is Wilson's interval of all items together.
+    :math:`v = \sum_k v_k / (\max(1, n_k - 1) K^2)`, and :math:`v_k` is the mean squared deviation
+    of group k's values and of one more, which is 1 with probability :math:`\bar p`, else 0. So a
+    group in which nothing varies has the spread that the pooled mean leaves possible. Where all
+    values are 0, or all are 1, this is Wilson's interval of all items together.
 
     Source: as :func:`share_interval`; the value added per group is ours.
 

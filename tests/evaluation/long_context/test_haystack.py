@@ -85,6 +85,7 @@ def test_random_haystacks(model, corpus, count):
         assert len(prompt.ids) == length - one.room
         text = model.decode(prompt.ids)
         assert len(set(prompt.cities)) == len(set(prompt.numbers)) == needles
+        assert question(prompt.cities[: one.num_asked]) in text  # whose numbers are scored
         for city, number, (start, end) in zip(
             prompt.cities, prompt.numbers, prompt.spans, strict=True
         ):

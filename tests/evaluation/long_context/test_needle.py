@@ -74,7 +74,8 @@ def test_the_shared_reading_equals_whole_prompts(model, haystack):
 
 
 def test_recall_and_cells(models, haystack, tmp_path):
-    """A model that knows the first number asked for, and the second at depth 50 alone."""
+    """A model that writes the first number asked for, and the second at depth 50 alone; given the
+    answer's words, it writes the first alone."""
     one = protocol(haystack)
     answers = iter(
         [
@@ -87,7 +88,9 @@ def test_recall_and_cells(models, haystack, tmp_path):
     model = ScriptedModel(
         models["diff"],
         generate=lambda prompts, **_: [Generation((), next(answers), "stop")],
-        score=lambda asked, **_: [Score((-5.0,) * len(a.target), a.target, False) for a in asked],
+        score=lambda asked, **_: [
+            Score((-5.0,) * len(a.target), a.target, i == 0) for i, a in enumerate(asked)
+        ],
     )
     result = run(model, one, tmp_path / "out")
     found = {(m.name, *m.where.values()): m for m in result.metrics}
@@ -96,6 +99,8 @@ def test_recall_and_cells(models, haystack, tmp_path):
     assert found["recall", "N=1, R=1", 600].n == 2  # haystacks, not prompts
     assert found["recall", "N=3, R=2", 700].value == pytest.approx(4 / 6)
     assert found["all_correct", "N=3, R=2", 700].value == pytest.approx(1 / 3)
+    assert found["digits_greedy", "N=1, R=1", 700].value == 1
+    assert found["digits_greedy", "N=3, R=2", 700].value == 0.5
     grid = result.tables["grids"][1]
     assert (grid["needles"], grid["asked"]) == (3, 2)
     assert grid["recall"] == [[0.5, 0.5], [1, 1], [0.5, 0.5]]
@@ -170,7 +175,7 @@ def test_presets():
     assert table.protocol == Needle()
     (figure,) = parts(["fig5"])
     assert figure.protocol.tasks == ((8, 1),)
-    assert figure.protocol.lengths[0], figure.protocol.lengths[-1] == (8192, 65536)
+    assert (figure.protocol.lengths[0], figure.protocol.lengths[-1]) == (8192, 65536)
     assert len(figure.protocol.lengths) == 8
     (quick,) = parts(["fig5"], quick=True)
     assert max(quick.protocol.lengths) <= 2048

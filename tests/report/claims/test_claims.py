@@ -15,11 +15,7 @@ from diffattn.report.claims.catalog import CLAIMS
 from diffattn.report.claims.folders import read_claim_records
 from diffattn.report.claims.from_gradients import gradient_factor
 from diffattn.report.claims.from_models import evaluated, evaluated_ratio, time_ratio
-from diffattn.report.claims.from_studies import (
-    recall_share,
-    recall_steps,
-    stability_difference,
-)
+from diffattn.report.claims.from_studies import stability_difference
 from diffattn.report.claims.from_text import loss_difference
 from diffattn.report.claims.measured import Measured
 from diffattn.report.claims.records import ClaimRecords
@@ -196,45 +192,6 @@ def test_loss_of_a_part():
     found = loss_difference("diff", "softmax", part="quarter_4")(ClaimRecords(text=study))
     assert found.effect == -0.375
     assert loss_difference("diff", "softmax", part="other")(ClaimRecords(text=study)) is None
-
-
-def recall(**said):
-    types = {
-        "softmax": {"trials": 4, "solved": 1, "solved_steps": [900, None, None, None]},
-        "diff": {"trials": 4, "solved": 4, "solved_steps": [400, 500, 400, 500]},
-    }
-    test = {"types": ["softmax", "diff"], "fisher_exact": 0.14, "log_rank": 0.03}
-    return {"tasks": {"noisy_recall": {"types": types, "tests": [test], "num_steps": 1000} | said}}
-
-
-def test_recall_apart_by_share_and_by_steps():
-    free = {"verdict": "differs", "sentence": "Made up.", "pairs": []}
-    records = ClaimRecords(recall=recall(can=free, sooner=free))
-    share = recall_share("noisy_recall", "diff")(records)
-    assert (share.effect, share.p, share.n, share.uninformative) == (0.75, 0.14, 4, "")
-    assert share.low < 0.75 < share.high
-    steps = recall_steps("noisy_recall", "diff")(records)
-    assert steps.effect == -(500 + 500 + 600 + 500) / 4
-    assert (steps.p, steps.uninformative) == (0.03, "")
-    assert recall_steps("mqar", "diff")(records) is None
-
-
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        ({}, "the record holds no control"),
-        ({"sooner": {"verdict": "uninformative", "sentence": "It leaks.", "pairs": []}},
-         "It leaks."),
-        ({"sooner": {"verdict": "differs", "sentence": "", "pairs": [
-            {"first": "diff", "later": "softmax", "explained_by": ["softmax_half"]}]}},
-         "not shown to do better than controls: Softmax × ½"),
-    ],
-)  # fmt: skip
-def test_recall_that_says_nothing(said, why):
-    assert (
-        recall_steps("noisy_recall", "diff")(ClaimRecords(recall=recall(**said))).uninformative
-        == why
-    )
 
 
 def test_stability_over_the_rates_at_which_both_attend():

@@ -21,8 +21,10 @@ def group(*solved_steps, accuracy=0.5):
     }
 
 
+EARLIEST = group(*range(10, 90, 10))
 EARLY = group(*range(100, 180, 10))
 LATE = group(*range(500, 580, 10))
+LATEST = group(*range(800, 880, 10))
 NEVER = group(*[None] * 8)
 
 
@@ -56,6 +58,28 @@ def test_can_is_a_difference_of_shares():
     found, _ = verdicts({"softmax": some, "diff": EARLY})
     assert found["can"]["verdict"] == "inconclusive"
     assert "7 of 8" in found["can"]["sentence"]
+
+
+def test_who_never_learns_it_is_not_sooner():
+    found, tests = verdicts({"softmax": NEVER, "diff": LATE})
+    assert tests["tests"][0]["sooner"] == "diff"
+    (pair,) = found["sooner"]["pairs"]
+    assert (pair["first"], pair["later"]) == ("diff", "softmax")
+
+
+@pytest.mark.parametrize(("p", "shown"), [(0.049, True), (0.05, False), (0.06, False)])
+def test_the_level_is_five_percent(p, shown):
+    adjusted = {"fisher_exact_holm": p, "log_rank_holm": p, "sooner": "diff"}
+    tests = {
+        "tests": [{"types": ["softmax", "diff"], **adjusted}],
+        "control_tests": [{"types": ["softmax_half", "diff"], **adjusted}],
+    }
+    found = claims({"softmax": group(500, None), "diff": group(100, 110)}, tests, NOT_LEAKING)
+    word = "differs" if shown else "inconclusive"
+    assert (found["can"]["verdict"], found["sooner"]["verdict"]) == (word, word)
+    certain = tests | {"tests": [tests["tests"][0] | {"log_rank_holm": 0.001}]}
+    (pair,) = claims({"softmax": LATE, "diff": EARLY}, certain, NOT_LEAKING)["sooner"]["pairs"]
+    assert pair["explained_by"] == ([] if shown else ["softmax_half"])
 
 
 def test_nothing_shown():
@@ -95,6 +119,9 @@ def test_blind_controls_are_in_no_test():
         ({"softmax_half": LATE, "softmax_minus_mean": LATE, "diff_no_norm": EARLY}, []),
         ({"softmax_half": EARLY}, ["softmax_half"]),
         ({"softmax_half": LATE, "softmax_minus_mean": EARLY}, ["softmax_minus_mean"]),
+        # Shown, and the other way round: a control before the type, V1 without norm after softmax.
+        ({"softmax_half": EARLIEST}, ["softmax_half"]),
+        ({"diff_no_norm": LATEST}, ["diff_no_norm"]),
         ({"diff_no_norm": LATE}, ["diff_no_norm"]),
         ({"softmax_norm": LATE}, []),
         ({"softmax_norm": EARLY}, ["softmax_norm"]),

@@ -154,13 +154,14 @@ def test_two_processes_and_one_give_the_same_results(corpus, tmp_path, monkeypat
 
 
 def attended(losses):
-    """Results where each named model ends at its loss; the others, too, at 3."""
+    """Results where each named model ends at its loss, or at those of its seeds; others at 3."""
     config = stability_study("smoke", seeds=(0, 1, 2))
     results, rows = {}, {}
     for member in config.members():
         run, train = member.config.name, member.config.train
         name, noise = run.split("-lr")[0], 0.01 * (train.seed % 2) * len(run)
-        loss = losses.get((name, train.learning_rate), 3.0) + train.seed + noise
+        loss = losses.get((name, train.learning_rate), 3.0)
+        loss = (loss[train.seed] if isinstance(loss, tuple) else loss) + train.seed + noise
         results[run] = {"run": run, "validation_loss": loss}
         rows[run] = [{"step": i + 1, "train_loss": 3.0, "gradient_norm": 0.5} for i in range(40)]
     return stability_results(config, results, rows)
@@ -188,6 +189,17 @@ def test_means_are_over_the_rates_at_which_both_models_attend():
     sentence = found["verdict"]["sentence"]
     assert "DIFF V1 (rates 0.002 and 2)" in sentence
     assert "Not at any rate: Transformer (softmax)" in sentence
+
+
+def test_a_model_attends_where_its_whole_interval_is_below_no_attention():
+    found = attended({("diff", 0.002): 1.0, ("diff_v2", 0.002): (1.0, 2.0, 5.0)})
+    (noisy,) = (
+        e for e in found["differences"]
+        if (e["type"], e["baseline"], e["learning_rate"]) == ("diff_v2", "none", 0.002)
+    )  # fmt: skip
+    assert noisy["mean"] < -0.3 < 0 < noisy["high"]
+    assert found["attending"]["diff"] == [0.002]
+    assert found["attending"]["diff_v2"] == []
 
 
 def test_a_study_that_no_attention_wins_says_nothing_of_attention():

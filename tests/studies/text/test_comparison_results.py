@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from diffattn.report.page import phase
 from diffattn.studies.text.comparison import Sweep, best_rates, sweep_name, whole_name
 from diffattn.studies.text.reproduce import comparison
 from diffattn.studies.text.results import comparison_results
@@ -21,7 +22,7 @@ LOSSES = {  # by seed
     "softmax_half": [3.0, 3.1, 3.21],
     "softmax_minus_mean": [2.9, 3.01, 3.09],
 }
-PARTS = ("repeated_bigram", "first_occurrence")
+PARTS = {"repeated_bigram": 0.5, "first_occurrence": 1.5}  # times the loss of the whole
 T_975_2 = 4.302652729911275  # Student's t with two degrees of freedom, 97.5 %
 
 
@@ -39,7 +40,7 @@ def study(seeds=3, losses=LOSSES, sweeps=None, late=(), at_common=0.5, **changes
         group, seed = run.split("-seed")
         name = group.removesuffix("-common")
         loss = losses[name][int(seed)] + (at_common if "common" in run else 0.0)
-        parts = {part: {"tokens": 10, "loss": loss + i} for i, part in enumerate(PARTS)}
+        parts = {part: {"tokens": 10, "loss": factor * loss} for part, factor in PARTS.items()}
         runs[run] = {"validation_loss": loss, "validation_parts": parts}
         phases[run] = None if {run, group, name} & set(late) else 500
     for name, sweep in sweeps.items():
@@ -62,7 +63,8 @@ def test_three_seeds_by_hand():
     assert loss["values"] == LOSSES["softmax"]
     assert (loss["mean"], loss["n"]) == (pytest.approx(3.1), 3)
     assert (loss["low"], loss["high"]) == pytest.approx((3.1 - half, 3.1 + half))
-    assert softmax["parts"]["first_occurrence"]["values"] == [4.0, 4.1, 4.2]
+    new = softmax["parts"]["first_occurrence"]["values"]
+    assert new == pytest.approx([4.5, 4.65, 4.8])
     row = difference(results, "diff", "softmax")
     assert row["runs"] == [[f"diff-seed{i}", f"softmax-seed{i}"] for i in range(3)]
     assert row["values"] == pytest.approx([-0.1, -0.1, -0.11])
@@ -161,7 +163,7 @@ def test_a_verdict_in_words():
     better, worse, alike, controls = re.split(r"; (?![^(]*\))", found)
     assert better == (
         "DIFF V1 is 0.103 nats better than softmax attention (−0.103, −0.118 to −0.089, 3 seeds; "
-        "on tokens new to the context −0.103, −0.118 to −0.089; phase passed at step 500 against "
+        "on tokens new to the context −0.155, −0.177 to −0.133; phase passed at step 500 against "
         "500, medians), not shown to be better than softmax minus 0.7 times the mean value"
     )
     assert worse.startswith("Shared DIFF is 0.303 nats worse than softmax attention (+0.303, ")
@@ -209,7 +211,11 @@ def test_a_control_is_asked_at_the_common_rate_too():
 
 def test_v1_is_asked_whether_it_needs_its_norm():
     plain = {"softmax_minus_mean": LOSSES["softmax"]}
-    for bare, explained in (([3.0, 3.1, 3.21], True), ([2.8, 2.9, 2.99], False)):
+    cases = (
+        ([3.0, 3.1, 3.21], True), ([3.4, 3.5, 3.61], True),  # no lead, and shown to be worse
+        ([2.8, 2.9, 2.99], False),
+    )  # fmt: skip
+    for bare, explained in cases:
         results = study(losses=LOSSES | plain | {"diff_no_norm": bare})
         said = results["verdict"]["sentence"]
         assert ("not shown to be better without its head norm" in said) is explained
@@ -248,6 +254,30 @@ def test_one_seed_is_said_to_be_one_seed():
     said = study(seeds=1, fewer_seeds=1)["verdict"]
     assert said["informative"]
     assert "one seed: this may be chance" in said["sentence"]
+    assert "DIFF V1 ends 0.100 nats below softmax attention" in said["sentence"]
+    assert "Shared DIFF ends 0.300 nats above softmax attention" in said["sentence"]
+
+
+def test_a_control_that_is_worse_than_softmax_is_not_among_the_better():
+    results = study(losses=LOSSES | {"softmax_half": [3.3, 3.4, 3.51]})
+    assert any(
+        test["shown"] for test in results["tests"]
+        if (test["variant"], test["baseline"]) == ("softmax_half", "softmax")
+    )  # fmt: skip
+    controls = results["verdict"]["sentence"].partition("without a second map that learns: ")[2]
+    assert controls.startswith("softmax minus 0.7 times the mean value (−0.100, ")
+    assert "softmax times ½" not in controls
+
+
+@pytest.mark.parametrize(
+    ("seeds", "late", "informative"),
+    [(2, ("diff-seed1",), True), (3, ("diff-seed1", "diff-seed2"), False)],
+    ids=["half", "a third"],
+)
+def test_half_of_its_runs_take_a_model_past_the_phase(seeds, late, informative):
+    results = study(seeds=seeds, fewer_seeds=seeds, late=late)
+    assert results["verdict"]["informative"] is informative
+    assert (phase.gap(results["variants"], "diff", "softmax") == "") is informative
 
 
 @pytest.mark.parametrize(
@@ -261,14 +291,19 @@ def test_one_seed_is_said_to_be_one_seed():
          "softmax attention does not beat no attention by 0.1 nats"),
         ({"losses": LOSSES | {"shared_diff": [4.1, 4.1, 4.1]}},
          "Shared DIFF does not beat no attention"),
+        ({"losses": LOSSES | {"diff_v2": [3.0, 3.1, 4.9]}},  # it does on average
+         "DIFF V2 does not beat no attention (−0.430, −2.88"),
         ({"losses": LOSSES | {"none_ffn": [3.05, 3.15, 3.25]}},
          "softmax attention does not beat no attention, its parameters given to the feed-forward "
          "layers by 0.1 nats"),
         ({"late": ("softmax",)}, "passed the induction phase and Transformer (softmax) did not"),
+        *(({"late": (name,)}, f"passed the induction phase and {label} did not")
+          for name, label in (("diff_v2", "DIFF V2"), ("shared_diff", "Shared DIFF"))),
         ({"seeds": 1, "fewer_seeds": 1, "losses": LOSSES | {"none": [3.05]}},
          "softmax attention does not beat no attention by 0.1 nats (−0.050, one seed)"),
     ],
-    ids=["no control", "too near", "too uncertain", "a type", "wider", "phase", "one seed"],
+    ids=["no control", "too near", "too uncertain", "a type", "an uncertain type", "wider",
+         "phase of softmax", "phase of V2", "phase of Shared DIFF", "one seed"],
 )  # fmt: skip
 def test_what_makes_a_comparison_uninformative(changes, reason):
     said = study(**changes)["verdict"]
