@@ -114,6 +114,9 @@ class DiffTransformerPreTrainedModel(SavesItsCode, PreTrainedModel):
                 init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=std)
+            fresh = not getattr(module.weight, "_is_hf_initialized", False)  # a slice has no flag
+            if module.padding_idx is not None and fresh:
+                init.zeros_(module.weight[module.padding_idx])
         elif isinstance(module, nn.RMSNorm | HeadNorm):
             if module.weight is not None:
                 init.ones_(module.weight)
