@@ -45,6 +45,17 @@ def test_a_conversion_to_float64_widens(layer):
     assert torch.equal(layer.lambda_q1, before.double())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_conversion_to_16_bits_ends_float64(layer, dtype):
+    """Else λ and the norm behind it would be float64 where all other weights are not."""
+    before = copy.deepcopy(layer)
+    layer.double().to(dtype)
+    for name in LAMBDA_NAMES:
+        assert getattr(layer, name).dtype == torch.float32
+        assert torch.equal(getattr(layer, name), getattr(before, name))
+    assert layer(torch.randn(1, 3, 24, dtype=dtype)).dtype == dtype
+
+
 def test_vectors_come_first_and_alone(layer):
     """Optimizers and gradient norms go by the order; sharding wants one dtype per module."""
     names = [name for name, _ in layer.named_parameters()]

@@ -203,3 +203,15 @@ def test_a_folded_weight_is_the_base_and_its_update():
             update = up[head, i] @ down[start : start + rank]
             expected = base[head * width : (head + 1) * width] + update
             torch.testing.assert_close(folded[head, i], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_folded_weight_is_rounded_once(dtype):
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((4 * 8, 24), (4 * 2 * 3, 24), (4, 2, 8, 3))
+    parts = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+    exact = folded_weight(*(part.double() for part in parts))
+    folded = folded_weight(*parts)
+    assert folded.dtype == dtype
+    half_a_step = torch.finfo(dtype).eps / 2 * exact.abs()
+    assert ((folded.double() - exact).abs() <= half_a_step + 8 * 2**-24 * exact.abs().max()).all()

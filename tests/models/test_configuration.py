@@ -124,6 +124,22 @@ def test_options_of_other_families_are_named_only_where_they_are_on(make_config,
     assert AutoConfig.from_pretrained(tmp_path).settings() == config.settings()
 
 
+def test_whole_numbers_are_floats_where_those_are_meant(make_config, tmp_path):
+    config = make_config("diff", embedding_multiplier=16, initializer_range=1, lambda_init=(0, 0.5))
+    assert config.settings().items() >= {"lambda_init": [0.0, 0.5]}.items()
+    config.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert [written[x] for x in ("embedding_multiplier", "initializer_range")] == [16, 1]
+    config.lambda_init = 1
+    numbers = (config.embedding_multiplier, config.initializer_range, config.lambda_init)
+    assert [type(x) for x in numbers] == [float] * 3
+    for value in (True, "1", [True, 0.5]):
+        with pytest.raises(ConfigError, match="'lambda_init'"):
+            config.lambda_init = value
+    with pytest.raises(ConfigError, match="'embedding_multiplier' expected float, got int"):
+        config.embedding_multiplier = 10**400
+
+
 def test_other_settings_round_trip(make_config, tmp_path):
     config = make_config(
         "diff_v2",
@@ -188,6 +204,8 @@ def test_bad_settings_are_refused_in_one_line(fields, message):
         ("hidden_act", "gelu", "silu"),
         ("attention_bias", True, False),
         ("mlp_bias", True, False),
+        ("text_config", {"hidden_size": 8}, None),
+        ("transformers_weights", "other.safetensors", None),
     ],
 )
 def test_what_other_families_have_is_refused(name, asked, neutral, tmp_path):

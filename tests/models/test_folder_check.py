@@ -2,15 +2,19 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from diffattn.data.corpora import Document
 from diffattn.data.tokenizer import train_tokenizer
 from diffattn.errors import CheckpointError
 from diffattn.models.folder_check import check_folder, read_object
+
+WEIGHTS = "model.safetensors"
 
 
 def check(folder):
@@ -58,14 +62,50 @@ def test_as_many_layers_as_there_are_tensors(folder):
         check(folder)
 
 
+def test_quantised_weights_are_not_counted(folder):
+    """Several may stand in one number."""
+    change(folder, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
+    weights = load_file(folder / WEIGHTS)
+    save_file({k: x.flatten()[:9].clone() for k, x in weights.items()}, folder / WEIGHTS)
+    check(folder)
+
+
+def test_what_is_built_with_a_warning_is_read_with_it(make_config, build, tmp_path):
+    """A keyword of the caller's, and a field that a trainer adds to the file."""
+    with pytest.warns(UserWarning, match="d_model = 64 is kept and changes nothing"):
+        config = make_config("diff", d_model=64)
+    build(config).save_pretrained(tmp_path)
+    change(tmp_path, unsloth_version="2026.11")
+    with pytest.warns(UserWarning, match="is kept and changes nothing") as caught:
+        check(tmp_path)
+    told = {str(warning.message).split()[1] for warning in caught}
+    assert told == {"d_model", "unsloth_version"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("vocab_sise", 10, "unknown field 'vocab_sise'. Did you mean 'vocab_size'?"),
+        ("sliding_window", 4, "sliding_window must be None, for a DIFF Transformer has no other"),
+        ("fusion_config", {"x": True}, "fusion_config must be None, for a DIFF Transformer has no"),
+        ("layer_lambda_init", 0.5, "must set nothing but settings, got 'layer_lambda_init' = 0.5"),
+        ("_attn_implementation", "x", "must set nothing but settings, got '_attn_implementation'"),
+    ],
+)
+def test_what_would_change_the_model_unseen_is_refused(folder, name, value, message):
+    change(folder, **{name: value})
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        check(folder)
+
+
 def test_a_folder_without_weights_is_left_to_transformers(folder):
-    (folder / "model.safetensors").unlink()
+    (folder / WEIGHTS).unlink()
     check(folder)
 
 
 def test_a_pipe_is_no_file(folder):
-    (folder / "model.safetensors").unlink()
-    os.mkfifo(folder / "model.safetensors")
+    (folder / WEIGHTS).unlink()
+    os.mkfifo(folder / WEIGHTS)
     with pytest.raises(CheckpointError, match="must be a file"):
         check(folder)
     os.mkfifo(folder / "added_tokens.json")

@@ -5,6 +5,7 @@ import importlib.util
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, StaticCache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from diffattn.errors import BackendError, ConfigError
 
@@ -109,6 +110,27 @@ def test_implementation_can_be_asked_for_on_construction(make_config, ids):
     for name in ("diffattn", "sdpa", "eager"):
         model = AutoModelForCausalLM.from_config(make_config(), attn_implementation=name)
         assert model.config._attn_implementation == name
+
+
+def test_float32_under_a_flash_kernel_is_refused(make_config, build, ids, monkeypatch):
+    """transformers looks for a linear layer, whose dtype it takes instead, and finds none."""
+    sdpa, seen = ALL_ATTENTION_FUNCTIONS["sdpa"], []
+
+    def attention(module, q, k, v, mask, **kwargs):
+        seen.append(q.dtype)
+        return sdpa(module, *(x.bfloat16() for x in (q, k, v)), mask, **kwargs)
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_probe", attention)
+    model = build(make_config("diff", num_hidden_layers=1))
+    model.config._attn_implementation = "flash_probe"  # the setter would look for its kernel
+    with pytest.raises(ConfigError, match="'flash_probe' needs float16 or bfloat16, got float32"):
+        model(ids)
+    assert not seen
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        model(ids)
+    with torch.no_grad():
+        model.bfloat16()(ids)
+    assert seen == [torch.bfloat16] * 2
 
 
 @pytest.mark.scheduled

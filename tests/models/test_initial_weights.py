@@ -54,6 +54,19 @@ def test_models_start_from_the_same_weights(attention_type, make_config):
     assert digest(model.named_parameters()) == MODELS[attention_type]
 
 
+def test_the_row_of_the_padding_token_is_zero_and_the_others_as_ever(make_config):
+    """As in transformers' own models, whose embeddings have no gradient there either."""
+    rows = []
+    for pad in (None, 3):
+        torch.manual_seed(7)
+        model = DiffTransformerForCausalLM(make_config("diff", pad_token_id=pad))
+        rows.append(model.model.embed_tokens.weight.detach())
+    plain, padded = rows
+    assert (padded[3] == 0).all()
+    kept = torch.arange(len(plain)) != 3
+    assert torch.equal(padded[kept], plain[kept])
+
+
 @pytest.mark.parametrize("name", ["diff", "shared_diff"])
 def test_layers_start_from_the_same_weights(name):
     """Without Hugging Face."""

@@ -4,6 +4,8 @@ from itertools import pairwise
 
 import pytest
 import torch
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from diffattn.errors import ConfigError
 from diffattn.ops import backends
@@ -201,3 +203,54 @@ def test_windows_with_documents_apart_are_one_packed_row(
 def test_wrong_borders_are_refused(model, row):
     with pytest.raises(ValueError, match="cu_seqlens must rise from 0 to S = 11"):
         model(row, cu_seq_lens_q=torch.tensor([0, 4, 9], dtype=torch.int32))
+
+
+@pytest.fixture
+def like_flash(monkeypatch):
+    """An implementation with flash kernels' mask, which tells documents apart as theirs does."""
+    sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]
+
+    def attention(module, q, k, v, mask, position_ids=None, **kwargs):
+        if mask is None and len(q) == 1 and position_ids is not None:
+            document = (position_ids[0] == 0).cumsum(0)
+            mask = (document[:, None] == document).tril()[None, None]
+        elif mask is not None:  # [B, S], of padding
+            mask = mask[:, None, None].expand(-1, 1, mask.shape[1], -1).tril()
+        return sdpa(module, q, k, v, mask, **kwargs)
+
+    name = "documents_by_positions"
+    flash_mask = ALL_MASK_ATTENTION_FUNCTIONS["flash_attention_2"]
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, name, attention)
+    monkeypatch.setitem(ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, name, flash_mask)
+    return name
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [{"position_ids": RESTARTS}, {"cu_seq_lens_q": CU_SEQLENS}],
+    ids=["restarts", "borders"],
+)
+def test_kernels_without_a_mask_are_told_the_positions(
+    attention_type, make_config, build, row, separately, like_flash, assert_only_rounding, marks
+):
+    model = build(make_config(attention_type))
+    model.set_attn_implementation(like_flash)
+    with torch.no_grad():
+        packed = model(row, **marks).logits
+    assert_only_rounding([packed], model, separately)
+
+
+def test_kernels_without_a_mask_take_one_packed_row(make_config, build, ids, like_flash):
+    """transformers looks for restarts in one row alone."""
+    model = build(make_config("diff"))
+    model.set_attn_implementation(like_flash)
+    with pytest.raises(ConfigError, match=f"'{like_flash}' keeps .* needs B = 1, got B = 2"):
+        model(ids, position_ids=BATCH)
+    with pytest.raises(ConfigError, match="Lay the rows end to end, or use 'diffattn'"):
+        model(ids, position_ids=RESTARTS)
+    counted = torch.arange(11)[None]
+    with torch.no_grad():
+        assert torch.equal(model(ids, position_ids=counted).logits, model(ids).logits)
+        padding = (torch.arange(11) >= torch.tensor([[0], [4]])).long()
+        positions = (padding.cumsum(1) - 1).clamp(min=0)  # 0 again and again, which marks nothing
+        model(ids, attention_mask=padding, position_ids=positions)

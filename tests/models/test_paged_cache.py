@@ -8,7 +8,7 @@ from transformers.generation.continuous_batching.cache import PagedAttentionCach
 
 from diffattn.errors import ConfigError
 from diffattn.models.one_call import paged_cache
-from diffattn.models.one_call.continuous_batching import reads_pages
+from diffattn.models.one_call.continuous_batching import OneCopyManager, reads_pages
 from diffattn.ops import backends
 from diffattn.ops.diff_attention import decode_op
 
@@ -173,3 +173,12 @@ def test_maps_are_refused_beside_pages(make_config, build, monkeypatch):
     places = model.model.rotary_emb(hidden, torch.arange(2)[None])
     with pytest.raises(ConfigError, match="maps need a pass without pages"):
         block(hidden, attention_mask=batch, position_embeddings=places, record_maps=True)
+
+
+@pytest.mark.parametrize("given", [GenerationConfig(max_new_tokens=2), None], ids=["given", "own"])
+def test_a_generation_config_without_an_end_is_left_as_it_was(make_config, build, given):
+    """The manager needs a number that ends nothing; ``generate`` would look for it."""
+    model = build(make_config("diff"))
+    manager = OneCopyManager(model, given)
+    assert manager.generation_config.eos_token_id == -1
+    assert (given or model.generation_config).eos_token_id is None

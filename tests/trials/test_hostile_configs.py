@@ -49,7 +49,8 @@ def refused_settings():
             yield name, {name: value}
     for value in (-1, -1e-9, 1e30, *HUGE, *NOT_FINITE, *ODD, None):
         yield "initializer_range", {"initializer_range": value}
-    for value in (2, -2, 1e30, *HUGE, *NOT_FINITE, *ODD, [0.5], [0.5] * 10**5, [math.nan, 0.5]):
+    lists = ([], [0.5], [0.5] * 10**5, [math.nan, 0.5], [101, 0], ["a", 0])
+    for value in (101, -101, 1e30, *HUGE, *NOT_FINITE, "string", {}, True, *lists):
         yield "lambda_init", {"lambda_init": value}
     for name in FLAGS:
         for value in ("true", 2, 0.5, *ODD[1:], math.nan):
@@ -92,15 +93,16 @@ def refused_settings():
         "is_encoder_decoder": (True, 1),
         "chunk_size_feed_forward": (-1, 7, 10**9),
         "num_labels": (-1, 10**9, 2**63, "many", math.nan),
-        "quantization_config": ({"quant_method": "bitsandbytes"}, {}, "gptq", 1),
-        "layer_types": (["full_attention"] * 10**5, ["sliding_attention"], "x"),
+        "quantization_config": ({}, "gptq", 1, []),
+        "layer_types": (["sliding_attention"], "x"),
         "per_layer_config": ({"0": {"hidden_size": 10**9}}, [1]),
         "attn_implementation": ("kernels-community/flash-attn", "someone/else:function"),
         "_attn_implementation": ("kernels-community/flash-attn", "eager"),
         "id2label": ("string", {"a": "b"}, [1]),
-        "trust_remote_code": (True,), "sliding_window": (-1, 2, 10**18, "os.system", {"a": 1}),
-        "dropout": (2, -1, math.nan), "text_config": ({"vocab_size": 5}, 1), "note": ("x",),
+        "sliding_window": (-1, 2, 10**18, "os.system", {"a": 1}),
+        "dropout": (2, -1, math.nan), "text_config": ({"vocab_size": 5}, 1),
         "attention_chunk_size": (1, "x"), "num_kv_shared_layers": (10**9,), "decoder": ({},),
+        "fusion_config": ({"a": True},), "transformers_weights": ("../x.safetensors", 1),
         "settings": (1,), "attention": ("softmax",), "to_dict": (None,), "twin": ({},),
         "validate_architecture": (1,), "num_attention_heads": (4, 10**9),
         "cached_kv_shape": ([1, 2],), "get_text_config": ("x",),
@@ -147,6 +149,9 @@ def possible_settings():
     for name, value in (
         ("transformers_version", "999.0"), ("transformers_version", 5), ("architectures", "x"),
         ("architectures", ["OsSystem"]), ("architectures", None), ("lambda_init", -1.0),
+        ("layer_types", ["full_attention"] * 10**5),
+        ("lambda_init", 2), ("lambda_init", [0, 1]), ("note", "x"), ("trust_remote_code", True),
+        ("quantization_config", {"quant_method": "bitsandbytes"}),
         ("initializer_range", 0), ("pad_token_id", None), ("model_type", "llama"),
         ("model_type", "gpt2"), ("model_type", "mamba"), ("model_type", "t5"),
         ("model_type", "../x"), ("model_type", None), ("model_type", 1), ("model_type", []),

@@ -55,10 +55,11 @@ class LambdaVectors(nn.Module):
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "LambdaVectors":
-        """As ``nn.Module``, but a conversion to 16 bits only moves."""
+        """As ``nn.Module``, but a conversion to 16 bits only moves, and ends float64."""
 
         def unrounded(x: Tensor) -> Tensor:
             y = fn(x)
-            return x.to(y.device) if y.dtype in (torch.bfloat16, torch.float16) else y
+            in_16_bits = y.dtype in (torch.bfloat16, torch.float16)
+            return x.to(y.device, torch.float32) if in_16_bits else y
 
         return super()._apply(unrounded, recurse)

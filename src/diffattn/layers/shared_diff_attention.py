@@ -116,7 +116,7 @@ class SharedDiffAttention(DiffAttention):
 
 
 def folded_weight(base: Tensor, down: Tensor, up: Tensor) -> Tensor:
-    """``W + U Zᵀ`` of both maps of every head, as V1's projection holds it.
+    """``W + U Zᵀ`` of both maps of every head, as V1's projection holds it, rounded once.
 
     Source: arXiv:2501.17900, Shared DIFF attention (Q and K projections).
 
@@ -126,12 +126,15 @@ def folded_weight(base: Tensor, down: Tensor, up: Tensor) -> Tensor:
         up: Z of both maps, ``[heads, 2, D, r]``.
 
     Returns:
-        ``[heads * 2 * D, hidden_size]``.
+        ``[heads * 2 * D, hidden_size]``, dtype of ``base``; sums in float32, or float64 for
+        float64.
     """
     heads, maps, width, rank = up.shape
-    low = down.unflatten(0, (heads, maps, rank))
-    update = torch.einsum("hmdr,hmrx->hmdx", up, low)
-    return (base.unflatten(0, (heads, 1, width)) + update).flatten(0, 2)
+    wide = torch.promote_types(base.dtype, torch.float32)
+    low = down.to(wide).unflatten(0, (heads, maps, rank))
+    update = torch.einsum("hmdr,hmrx->hmdx", up.to(wide), low)
+    weight = base.to(wide).unflatten(0, (heads, 1, width)) + update
+    return weight.flatten(0, 2).to(base.dtype)
 
 
 def for_both_maps(x: Tensor, heads: int) -> Tensor:

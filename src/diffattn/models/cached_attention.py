@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
+from transformers.utils.generic import is_flash_attention_requested
 
 from diffattn.errors import ConfigError
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -232,7 +233,21 @@ def _hugging_face(
             "DiffTransformer: attention maps need attn_implementation 'diffattn' or 'eager', "
             f"got {implementation!r}."
         )
+    _check_flash_dtype(config, q)
     return by_kernel(implementation, kernel, q, k, v, lam, mask, kwargs)
+
+
+def _check_flash_dtype(config: DiffTransformerConfig, q: Tensor) -> None:
+    """transformers looks for the dtype in place of float32 in a linear layer of the kernel's
+    module, and ours has none."""
+    if q.dtype != torch.float32 or not is_flash_attention_requested(config):
+        return
+    told = torch.is_autocast_enabled(q.device.type) or hasattr(config, "_is_quantized")
+    if not told:
+        raise ConfigError(
+            f"DiffTransformer: attn_implementation {config._attn_implementation!r} needs float16 "
+            "or bfloat16, got float32. Load the model with dtype=torch.bfloat16, or use autocast."
+        )
 
 
 def only_through_our_models(*args: Any, **kwargs: Any) -> Any:

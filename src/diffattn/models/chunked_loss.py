@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 IGNORED = -100
-"""Label of a token without a loss, as in torch."""
+"""The label that counts in no loss, as in torch and everywhere in Hugging Face."""
 
 
 def chunked_token_losses(

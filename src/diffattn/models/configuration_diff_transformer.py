@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from difflib import get_close_matches
 from threading import get_ident
 from typing import Any
@@ -12,6 +13,7 @@ from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import GenerationConfig, PreTrainedConfig
 
 from diffattn.errors import ConfigError, did_you_mean, shown
+from diffattn.models.numbers import as_float
 from diffattn.models.remote_code.saving import NamesItsCode
 from diffattn.models.settings import OPTIONS, ModelSettings
 from diffattn.models.twins import Twin
@@ -31,13 +33,16 @@ _DERIVED_HEADS = ("num_attention_heads", "num_key_value_heads")
 _ABSENT: dict[str, tuple[Any, ...]] = {
     "attention_bias": (False, None), "attention_chunk_size": (None,),
     "attention_dropout": (0, None), "attn_dropout": (0, None), "attn_pdrop": (0, None),
-    "dropout": (0, None), "embd_pdrop": (0, None), "hidden_act": ("silu", "swish", None),
-    "hidden_dropout": (0, None), "is_causal": (True, None), "kv_sharing_modes": (None,),
-    "mlp_bias": (False, None), "per_layer_config": (None,), "resid_pdrop": (0, None),
-    "sliding_window": (None,), "use_sliding_window": (False, None),
+    "decoder": (None,), "distributed_config": (None,), "dropout": (0, None),
+    "embd_pdrop": (0, None), "fusion_config": (None,), "generator": (None,),
+    "hidden_act": ("silu", "swish", None), "hidden_dropout": (0, None), "is_causal": (True, None),
+    "kv_sharing_modes": (None,), "mlp_bias": (False, None),
+    "num_kv_shared_layers": (0, None), "per_layer_config": (None,),
+    "resid_pdrop": (0, None), "sliding_window": (None,), "text_config": (None,),
+    "text_encoder": (None,), "transformers_weights": (None,), "use_sliding_window": (False, None),
 }  # fmt: skip
 """What models of other families have and these have not, with the values that say so. transformers
-would keep any of them, and its caches and masks read some."""
+would keep any of them, and its caches, masks and loader read some."""
 OTHER_NAMES = (
     "model_type", "name_or_path", "_name_or_path", "_commit_hash", "torch_dtype", "rope_scaling",
     "rope_theta", "partial_rotary_factor", "attn_implementation", "auto_map", *_DERIVED_HEADS,
@@ -47,6 +52,7 @@ _SHOWN = 300
 """Characters of a message that holds a value of the wrong type."""
 
 
+_FLOATS = {"lambda_init"} | {x.name for x in fields(ModelSettings) if x.type is float}
 _ONE_COPY: set[int] = set()
 """Threads in :func:`heads_of_one_copy`. vLLM sends this module by value; no ContextVar can be."""
 
@@ -64,11 +70,13 @@ def heads_of_one_copy() -> Iterator[None]:
         _ONE_COPY.discard(get_ident())
 
 
-def _one_line_errors(cls: type) -> type:
-    """Raise ConfigError where the strict base class raises its two-line error of a wrong type."""
+def _checked_in_one_line(cls: type) -> type:
+    """Before the strict base class checks a type, whole numbers become floats where those are
+    meant; after it, its error of two lines becomes a ConfigError."""
     checked_setattr: Any = cls.__setattr__
 
     def __setattr__(self: Any, name: str, value: Any) -> None:
+        value = as_float(value) if name in _FLOATS else value
         try:
             checked_setattr(self, name, value)
         except StrictDataclassFieldValidationError as error:
@@ -79,7 +87,7 @@ def _one_line_errors(cls: type) -> type:
     return cls
 
 
-@_one_line_errors
+@_checked_in_one_line
 @strict
 class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
     r"""Settings of a decoder with softmax or differential attention.

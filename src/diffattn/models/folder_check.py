@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from diffattn.errors import CheckpointError, did_you_mean
+from diffattn.errors import CheckpointError
 from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import OTHER_NAMES, DiffTransformerConfig
 from diffattn.models.memory import available_bytes
@@ -85,10 +85,10 @@ def check_folder(
     except Exception as error:  # ours, or whatever that of another model type raises
         reason = " ".join(str(error).split())[:300].rstrip(".")
         raise CheckpointError(f"{where}: must be a configuration, got: {reason}.") from error
+    if settings.get("quantization_config") is not None:
+        return  # several weights in one number: nothing to compare
     if isinstance(config, DiffTransformerConfig):
         needed, held = parameter_count(config), 0
-    elif settings.get("quantization_config") is not None:
-        return  # several weights in one number: nothing to compare
     else:
         needed, held = _measured(config)
     if needed > max(weights.numbers, _SMALL):
@@ -173,6 +173,10 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
         got = settings.get(field, wanted)
         if got is not None and (got != wanted or type(got) is not type(wanted)):
             raise CheckpointError(f"{where}: {field} must be {wanted}, got {short(got)}.")
+    quantized = settings.get("quantization_config")
+    if quantized is not None and not (isinstance(quantized, dict) and quantized):
+        must = "quantization_config must be an object that says how weights are stored"
+        raise CheckpointError(f"{where}: {must}, got {short(quantized)}.")
     labels = settings.get("id2label")
     if labels is not None and not (isinstance(labels, dict) and all(map(str.isdecimal, labels))):
         raise CheckpointError(f"{where}: id2label must name labels by number, got {short(labels)}.")
@@ -181,16 +185,19 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
 
 
 def _check_ours(where: str, settings: dict[str, Any]) -> None:
-    """Only what the configuration has: transformers makes an attribute of any other name, and
-    reads some of them, such as ``sliding_window`` for its caches."""
+    """transformers makes an attribute of any name: none may stand in for one of the class.
+
+    What else changes a model, and what only looks like a setting, the configuration itself refuses;
+    it warns of the rest, which trainers add.
+    """
     known = {*DiffTransformerConfig.__dataclass_fields__, *_FIXED, *OTHER_NAMES}
     known |= GenerationConfig().to_dict().keys()  # older versions wrote these here; not used
-    for name in settings.keys() - known:
-        hint = did_you_mean(name, known)
-        raise CheckpointError(
-            f"{where}: must set nothing but what a DIFF Transformer has, got {short(name)} = "
-            f"{short(settings[name])}.{hint}"
-        )
+    for name in sorted(settings.keys() - known):
+        if name.startswith("_") or hasattr(DiffTransformerConfig, name):
+            raise CheckpointError(
+                f"{where}: must set nothing but settings, got {short(name)} = "
+                f"{short(settings[name])}."
+            )
 
 
 def _check_counts(where: str, settings: dict[str, Any], weights: "Weights") -> None:

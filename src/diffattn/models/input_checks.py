@@ -4,9 +4,7 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import ShapeError
-
-IGNORED = -100
-"""The label that counts in no loss, as everywhere in Hugging Face."""
+from diffattn.models.chunked_loss import IGNORED
 
 
 def check_ids(name: str, ids: Tensor | None, *, below: int, ignored: bool = False) -> None:
@@ -16,7 +14,7 @@ def check_ids(name: str, ids: Tensor | None, *, below: int, ignored: bool = Fals
         name: Of the argument.
         ids: int ``[B, T]``, or ``None``.
         below: ``vocab_size``.
-        ignored: Whether :data:`IGNORED` is allowed as well.
+        ignored: Whether :data:`~diffattn.models.chunked_loss.IGNORED` is allowed as well.
 
     Raises:
         ShapeError: They are of another shape or dtype, or, on the CPU, out of range.

@@ -16,7 +16,7 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import WeightRenaming
-from transformers.masking_utils import create_causal_mask, create_masks_for_generate
+from transformers.masking_utils import create_masks_for_generate
 from transformers.modeling_layers import GenericForSequenceClassification
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
@@ -38,7 +38,7 @@ from diffattn.models.input_checks import check_embeds, check_ids, check_position
 from diffattn.models.known_names import check_known
 from diffattn.models.one_call.continuous_batching import BatchesContinuously
 from diffattn.models.one_call.kernels import AttentionMapRecorder
-from diffattn.models.one_call.masks import key_mask, padded_to_cache, positions
+from diffattn.models.one_call.masks import kernel_mask, key_mask, padded_to_cache, positions
 from diffattn.models.one_call.paged_cache import paged_batch
 from diffattn.models.remote_code.saving import SavesItsCode
 
@@ -114,6 +114,9 @@ class DiffTransformerPreTrainedModel(SavesItsCode, PreTrainedModel):
                 init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=std)
+            fresh = not getattr(module.weight, "_is_hf_initialized", False)  # a slice has no flag
+            if module.padding_idx is not None and fresh:
+                init.zeros_(module.weight[module.padding_idx])
         elif isinstance(module, nn.RMSNorm | HeadNorm):
             if module.weight is not None:
                 init.ones_(module.weight)
@@ -174,8 +177,8 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
             attention_mask: ``[B, keys]``, non-zero where a token is real; or ``[B or 1, 1, T,
                 keys]``, True where a key is seen or what is added to its score.
             position_ids: int64 ``[B or 1, T]``, from 0; beyond ``max_position_embeddings`` they
-                extrapolate. Without a mask and a cache, restarts mark the documents of packed rows.
-                Default: counted from the cache's length.
+                extrapolate. Without a mask and a cache, restarts mark the documents of packed rows
+                (flash kernels: of one row). Default: counted from the cache's length.
             past_key_values: Cache to read and extend.
             inputs_embeds: ``[B, T, hidden_size]`` in place of ``input_ids``.
             use_cache: Make a cache if none is given.
@@ -187,7 +190,8 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
             Final hidden states, the cache, and what was asked for.
 
         Raises:
-            ConfigError: Not one of ``input_ids`` and ``inputs_embeds``; a mask that does not fit.
+            ConfigError: Not one of ``input_ids`` and ``inputs_embeds``; a mask that does not fit;
+                packed rows or float32 that a flash kernel cannot take.
             ShapeError: Another shape or dtype; on the CPU also ids or positions that cannot be.
         """
         if (input_ids is None) == (inputs_embeds is None):
@@ -213,13 +217,10 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         if position_ids is None:
             position_ids = positions(inputs_embeds, past_key_values, cu_seqlens)
         if not uses_our_operator:
-            mask = create_causal_mask(
-                config=self.config,
-                inputs_embeds=inputs_embeds,
-                attention_mask=attention_mask,
-                past_key_values=past_key_values,
-                position_ids=position_ids,
+            mask = kernel_mask(
+                self.config, attention_mask, position_ids, past_key_values, inputs_embeds
             )
+            kwargs["position_ids"] = position_ids  # by which flash kernels tell documents apart
         # After the masks: a packed row's documents are kept apart only without a cache.
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)

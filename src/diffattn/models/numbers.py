@@ -1,6 +1,7 @@
 """Numbers that a model can be built of and compute with."""
 
 import math
+from typing import Any
 
 LARGEST_COUNT = 2**31 - 1
 """Of channels, heads, layers, tokens of a vocabulary or a context: libraries count in 32 bits."""
@@ -15,6 +16,13 @@ def is_whole(value: object) -> bool:
 def is_number(value: object) -> bool:
     """Whether a value is a finite number, whole or not."""
     return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def as_float(value: Any) -> Any:
+    """A whole number as a float, also within a list, or a tuple, which becomes one."""
+    if isinstance(value, list | tuple):
+        return [as_float(item) for item in value]
+    return float(value) if is_whole(value) and abs(value) <= LARGEST_COUNT else value
 
 
 def in_float32(value: float) -> bool:

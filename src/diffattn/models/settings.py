@@ -30,6 +30,12 @@ OPTIONS = ("qkv_bias", "qk_norm")
 otherwise. No recipe has them, so its settings, and the hashes of its records, name none."""
 
 
+def kept_backend(name: str, facts: AttentionType) -> str:
+    """``attention_backend`` of a model that becomes another type: the same where that has it."""
+    names = ("reference",) if facts.map_norm else backends.names(facts.op)
+    return name if name in names else "auto"
+
+
 @dataclass(kw_only=True)
 class ModelSettings:
     """What a :class:`DiffTransformerConfig` holds, which documents every field and adds the rest.

@@ -10,8 +10,7 @@ from diffattn.errors import ConfigError
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.attention_types import attention_facts
 from diffattn.models.known_names import check_known
-from diffattn.models.settings import ModelSettings
-from diffattn.ops import backends
+from diffattn.models.settings import ModelSettings, kept_backend
 
 _HEADS = {"num_heads", "num_kv_heads", "head_dim"}
 MATCHES = ("params", "heads", "attention_flops", "flops")
@@ -81,8 +80,7 @@ def twin(
         values |= {"shared_rank": None, "head_norm": None, "lambda_bias": False}
         if not facts.lambda_vectors:
             values["lambda_init"] = None
-        if values["attention_backend"] not in backends.names(facts.op):
-            values["attention_backend"] = "auto"
+        values["attention_backend"] = kept_backend(values["attention_backend"], facts)
     result = type(config)(**(values | changes))
     widths_differ = not (facts.matches_softmax and config.attention.matches_softmax)
     widths_differ = widths_differ or not _HEADS.isdisjoint(changes)

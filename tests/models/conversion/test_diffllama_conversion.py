@@ -1,10 +1,16 @@
 """DiffLlama to ours and back: the same tensors, bit for bit, and the same logits."""
 
+import shutil
+
 import pytest
 import torch
+from safetensors.torch import save_file
+from transformers import DiffLlamaForCausalLM
 
-from diffattn.errors import ConfigError
+from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.conversion.convert import convert
+from diffattn.models.conversion.our_model import read_model
+from diffattn.models.conversion.source import opened
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 
@@ -39,6 +45,26 @@ def test_logits_are_equal_to_rounding(diffllama, converted, network, ids, assert
     with torch.no_grad():
         logits = network(theirs)(ids).logits
     assert_only_rounding([logits], ours, lambda m: [m(ids).logits.detach()])
+
+
+def test_weights_under_the_names_in_memory_are_ours_too(make_config, build, converted, tmp_path):
+    """As distributed checkpoints hold them; ``from_pretrained`` takes both."""
+    model = build(make_config("diff", num_hidden_layers=1, head_norm_affine=False))
+    model.save_pretrained(tmp_path / "saved")
+    shutil.copytree(tmp_path / "saved", tmp_path / "given")
+    state = {k: x for k, x in model.state_dict().items() if k != "lm_head.weight"}
+    save_file(state, tmp_path / "given" / "model.safetensors")
+    (tmp_path / "given" / "manifest.json").unlink(missing_ok=True)
+    with opened(str(tmp_path / "given")) as given, opened(str(tmp_path / "saved")) as saved:
+        assert state.keys() != saved.tensors.keys() == given.tensors.keys()
+    theirs = converted(tmp_path / "given", "diffllama")
+    assert DiffLlamaForCausalLM.from_pretrained(theirs).config.head_dim == 8
+    name = "model.layers.0.self_attn.lambda_q1"
+    save_file(state | {name: torch.zeros(8)}, tmp_path / "given" / "model.safetensors")
+    with opened(str(tmp_path / "given")) as both:
+        message = r"got model\.layers\.0\.self_attn\.lambda_bias\.lambda_q1 too"
+        with pytest.raises(CheckpointError, match=message):
+            read_model(both, {})
 
 
 @pytest.fixture(scope="module")

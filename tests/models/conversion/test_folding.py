@@ -52,6 +52,13 @@ def test_lambda_stays_float32_and_the_original_as_it_was():
     assert all(torch.equal(shared.state_dict()[name], value) for name, value in before.items())
 
 
+def test_a_loss_in_chunks_stays_one():
+    shared = model()
+    shared.loss_chunk_tokens = 5
+    assert fold_shared(shared).loss_chunk_tokens == 5
+    assert fold_shared(model()).loss_chunk_tokens is None
+
+
 def test_it_stops_and_samples_as_the_original():
     shared = model()
     shared.generation_config.update(eos_token_id=[7], temperature=0.3, do_sample=True)

@@ -6,6 +6,11 @@ from transformers import GenerationConfig, MistralForCausalLM
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.conversion.convert import convert
+from diffattn.models.conversion.layouts import STARTS
+from diffattn.models.conversion.our_model import read_model
+from diffattn.models.conversion.pretrained import started
+from diffattn.models.conversion.settings_of import settings_of
+from diffattn.models.conversion.source import opened
 
 LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 PLAIN = {"head_norm": False}
@@ -178,6 +183,28 @@ def test_ours_becomes_v2_too(make_config, build, converted, network, ids, tmp_pa
     ours = network(converted(tmp_path / "softmax", "diff_v2"))
     exact = network(tmp_path / "softmax")(ids).logits
     assert (ours(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
+
+
+@pytest.mark.parametrize("kind", STARTS)
+def test_a_backend_of_softmax_alone_is_not_kept(kind, make_config, build, tmp_path):
+    build(make_config("softmax", attention_backend="sdpa")).save_pretrained(tmp_path)
+    with opened(str(tmp_path)) as source:
+        given = read_model(source, {})
+        assert given.config.attention_backend == "sdpa"
+        assert started(given, kind, {}).config.attention_backend == "auto"
+        given.config.attention_backend = "reference"
+        assert started(given, kind, {}).config.attention_backend == "reference"
+
+
+@pytest.mark.parametrize("longest", [32, 256])
+def test_dynamic_rope_keeps_the_longest_context(llama, tmp_path, longest):
+    """Longer texts than those that are compared turn by it."""
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0}
+    given = str(llama(max_position_embeddings=64, rope_parameters=rope))
+    with opened(given) as source, pytest.raises(ConfigError, match=f"must stay 64, .*{longest}"):
+        settings_of(source, {"max_position_embeddings": longest})
+    with opened(given) as source:
+        assert settings_of(source, {"max_position_embeddings": 64})["max_position_embeddings"] == 64
 
 
 @pytest.mark.scheduled

@@ -42,4 +42,5 @@ def fold_shared(model: DiffTransformerForCausalLM) -> DiffTransformerForCausalLM
     folded = DiffTransformerForCausalLM(config).to(model.device, model.dtype)
     folded.load_state_dict(state)
     folded.generation_config = deepcopy(model.generation_config)  # where it stops, how it samples
+    folded.loss_chunk_tokens = model.loss_chunk_tokens
     return folded.train(model.training)

@@ -36,6 +36,7 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.layouts import LAMBDAS
 from diffattn.models.conversion.lazy import LazyTensor, Weights, derived, made
 from diffattn.models.conversion.our_model import OurModel, like, scaled
+from diffattn.models.settings import kept_backend
 
 _LARGEST_FACTOR = 1e3
 
@@ -55,8 +56,13 @@ def started(model: OurModel, attention_type: str, changes: dict[str, Any]) -> Ou
     """
     if model.config.uses_head_norm:
         raise CheckpointError("convert: a softmax model must have no head norm, got one.")
-    settings = model.config.settings() | {"attention_type": attention_type, "head_norm": None}
-    v2 = ATTENTION[attention_type].lambda_projection
+    facts = ATTENTION[attention_type]
+    settings = model.config.settings() | {
+        "attention_type": attention_type,
+        "head_norm": None,
+        "attention_backend": kept_backend(model.config.attention_backend, facts),
+    }
+    v2 = facts.lambda_projection
     config = like(model.config, settings | ({"lambda_bias": True} if v2 else {}) | changes)
     weights = dict(model.weights)
     for layer in model.layers:

@@ -58,6 +58,7 @@ def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"convert: rope_theta must be a number, got {short(theta)}.")
         rope = settings.get("rope_parameters") or {"rope_type": "default"}
         settings["rope_parameters"] = {**rope, "rope_theta": float(theta)}
+    _check_stretching(source, settings, given)
     window = settings.pop(_WINDOW, None)
     settings |= given
     if window is not None and settings["max_position_embeddings"] > window:
@@ -68,6 +69,22 @@ def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
             f"max_position_embeddings={window}"
         )
     return settings
+
+
+def _check_stretching(
+    source: Source, settings: Mapping[str, Any], given: Mapping[str, Any]
+) -> None:
+    """Dynamic rotary positions stretch from the longest context on: another one, another model,
+    though not on texts as short as those that are compared."""
+    rope = settings.get("rope_parameters") or {}
+    name = "max_position_embeddings"
+    longest, wanted = settings.get(name), given.get(name)
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind == "dynamic" and wanted not in (None, longest):
+        raise ConfigError(
+            f"{source.name}: {name} must stay {longest}, for rope_type 'dynamic' turns longer "
+            f"texts by it, got {short(wanted)}."
+        )
 
 
 def _config(source: Source) -> Any:

@@ -11,6 +11,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from diffattn.errors import CheckpointError, did_you_mean
+from diffattn.layers.saved_names import saved_name
+from diffattn.models.checkpoint_folder import model_folder
 from diffattn.models.conversion.layouts import LAYOUTS, Layout, layouts_of
 from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.models.folder_check import read_object
@@ -70,6 +72,8 @@ def opened(path: str, layout: str | None = None) -> Iterator[Source]:
             where = path if Path(path).is_file() else f"{path}/{name}"
             tensors |= _tensors(where, file, stack, tensors)
         kind, names = _layout(path, settings, tensors, layout)
+        if kind.name == "diffattn":
+            tensors = _saved_names(tensors)
         yield Source(path, folder, tensors, settings, kind, names)
 
 
@@ -80,8 +84,7 @@ def _files(path: str) -> tuple[Path, dict[str, Path]]:
         _refuse_pickled(path, [place])
         file_totals(path, place)
         return place.parent, {place.name: place}
-    if (place / "model" / "config.json").exists():
-        place = place / "model"
+    place = model_folder(place)
     if not place.is_dir():
         raise CheckpointError(
             f"{path}: must be a model folder, a run directory or a .safetensors file, got nothing. "
@@ -147,6 +150,14 @@ def _tensors(
             raise CheckpointError(f"{where}: {short(name)} must stand in one file, got two.")
         tensors[name] = LazyTensor(tuple(part.get_shape()), dtype, partial(handle.get_tensor, name))
     return tensors
+
+
+def _saved_names(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
+    """Ours under the names of files, if a state dict was saved as it is in memory."""
+    return {
+        name if saved_name(name) in tensors else saved_name(name): tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def _layout(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 from transformers import ContinuousBatchingConfig, GenerationConfig, GenerationMixin
@@ -47,6 +48,7 @@ class OneCopyManager(ContinuousBatchingManager):
     ) -> None:
         generation_config = generation_config or model.generation_config
         if generation_config.eos_token_id is None:
+            generation_config = deepcopy(generation_config)  # the caller's, or the model's
             generation_config.eos_token_id = -1  # none, as Hugging Face's door says it
         super().__init__(
             model=model,

@@ -4,7 +4,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
+from transformers.masking_utils import create_causal_mask
 
 from diffattn.errors import ConfigError
 
@@ -93,6 +95,46 @@ def key_mask(
     return KeyMask(padding, kv_lengths, cu_seqlens)
 
 
+def kernel_mask(
+    config: PreTrainedConfig,
+    attention_mask: Tensor | None,
+    position_ids: Tensor,
+    past_key_values: Cache | None,
+    inputs_embeds: Tensor,
+) -> Any:
+    """The mask that Hugging Face makes for its kernel, which may be ``None`` or no tensor.
+
+    Flash kernels get none that tells documents apart. They read restarts off ``position_ids``
+    instead, but transformers does so for one row alone and would mix the documents of several.
+
+    Args:
+        config: The model's; it names the kernel.
+        attention_mask: As for :func:`key_mask`.
+        position_ids: ``[B or 1, T]``, the caller's or counted.
+        past_key_values: Cache before this pass, or ``None``.
+        inputs_embeds: ``[B, T, hidden_size]``.
+
+    Raises:
+        ConfigError: Several packed rows for a kernel without a mask. Compiled code cannot look.
+    """
+    mask = create_causal_mask(
+        config=config,
+        inputs_embeds=inputs_embeds,
+        attention_mask=attention_mask,
+        past_key_values=past_key_values,
+        position_ids=position_ids,
+    )
+    batch = inputs_embeds.shape[0]
+    unmarked = mask is None and attention_mask is None and past_key_values is None and batch > 1
+    if unmarked and _may_look(position_ids) and bool(_restarts(position_ids).any()):
+        raise ConfigError(
+            f"DiffTransformer: attn_implementation {config._attn_implementation!r} keeps packed "
+            f"documents apart in one row alone, so it needs B = 1, got B = {batch}. Lay the rows "
+            "end to end, or use 'diffattn'."
+        )
+    return mask
+
+
 def padded_to_cache(attention_mask: Tensor | None, cache: Cache | None) -> Tensor | None:
     """A mask that does not grow with the tokens in a preallocated cache, ``[B, its length]``.
 
@@ -146,9 +188,14 @@ def _check_score_mask(mask: Tensor, batch: int, num_queries: int, num_keys: int)
         )
 
 
+def _restarts(position_ids: Tensor) -> Tensor:
+    """bool ``[B, T - 1]``: where a token does not follow the one before it."""
+    return position_ids[:, 1:] - position_ids[:, :-1] != 1
+
+
 def _document_borders(position_ids: Tensor, batch: int) -> Tensor | None:
     """Borders of the documents of all rows, or ``None`` if no position is seen to restart."""
-    starts = position_ids[:, 1:] - position_ids[:, :-1] != 1
+    starts = _restarts(position_ids)
     may_look = _may_look(starts)  # waits for the device once a pass
     if may_look and not starts.any():
         return None
