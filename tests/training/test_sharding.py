@@ -174,7 +174,7 @@ def test_two_processes_are_executed_in_every_way(
     assert_same_losses(tmp_path / "run", finished / "diff")
 
 
-def test_no_process_keeps_whole_gradients_between_the_passes_of_a_step(
+def test_no_process_keeps_whole_gradients_or_weights_between_the_passes_of_a_step(
     make_run, data, tmp_path, monkeypatch
 ):
     """Where reduction waits for the last pass, shards have no gradients until then."""
@@ -183,7 +183,9 @@ def test_no_process_keeps_whole_gradients_between_the_passes_of_a_step(
 
     def watched(self, model, *args, **kwargs):
         loss = training_step(self, model, *args, **kwargs)
-        shares.append([p.grad.to_local().numel() / p.numel() for p in model.parameters()])
+        kept = [p.grad.to_local().numel() / p.numel() for p in model.parameters()]
+        weights = [(p.to_local().untyped_storage().nbytes(), p.nbytes) for p in model.parameters()]
+        shares.append([*kept, *(held / whole for held, whole in weights)])
         return loss
 
     monkeypatch.setattr(OrderedTrainer, "training_step", watched)

@@ -94,6 +94,7 @@ def untrained_model(
     if is_first():
         shutil.rmtree(scratch, ignore_errors=True)
     require_sharded(model)
+    _let_go_of_the_rest(model)
     return model
 
 
@@ -132,6 +133,22 @@ def require_sharded(model: torch.nn.Module) -> None:
             "training: with engine.parallel 'fsdp' every parameter must be sharded, got "
             f"{len(whole)} whole ones, the first {whole[0]}."
         )
+
+
+def _let_go_of_the_rest(model: torch.nn.Module) -> None:
+    """Have every process hold the memory of its shards alone.
+
+    On a CPU transformers leaves each shard as a view of the whole tensor that was read.
+    """
+    compact: dict[torch.nn.Parameter, torch.nn.Parameter] = {}  # tied ones stay one
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            local = parameter.to_local()  # type: ignore[operator]
+            if local.untyped_storage().nbytes() == local.nbytes:
+                continue
+            if parameter not in compact:
+                compact[parameter] = torch.nn.Parameter(_shard(local.clone(), parameter))
+            setattr(module, name, compact[parameter])
 
 
 def save_model(model: Any, folder: Path, *, remote_code: bool = False) -> None:
@@ -273,7 +290,7 @@ def _shard_name() -> str:
     return f"optimizer-{process_index():05d}-of-{num_processes():05d}.safetensors"
 
 
-def _shard(local: torch.Tensor, like: DTensor) -> DTensor:
+def _shard(local: torch.Tensor, like: Any) -> DTensor:
     """This process's part as a part of what is sharded like a parameter."""
     return DTensor.from_local(
         local.to(like.to_local().device),
