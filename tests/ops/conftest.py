@@ -1,6 +1,8 @@
 """Memory that shows when it is read unwritten, and attention written out in loops."""
 
 import math
+import zlib
+from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,6 +28,29 @@ def pytest_collection_modifyitems(items):
         )
         if params.get("backend", params.get("name")) == "flex" and not in_every_push:
             item.add_marker(pytest.mark.scheduled)
+    _leave_most_kernels_to_the_scheduled_tier(items)
+
+
+def _leave_most_kernels_to_the_scheduled_tier(items):
+    """Half a second of the interpreter a case, and ``triton/`` has the tests of the kernels alone.
+
+    Of each property one case a kernel runs at every push, chosen by a hash of its name, as the
+    first would hold one value of every option.
+    """
+    cases = defaultdict(list)
+    for item in items:
+        if item.path.parent == Path(__file__).parent and hasattr(item, "callspec"):
+            backend = item.callspec.params.get("backend")
+            if backend in ("triton", "triton_decode") and "device" in item.callspec.params:
+                cases[item.path.stem, item.originalname, backend].append(item)
+    for (module, test, _), group in cases.items():
+        group.sort(key=lambda item: zlib.crc32(item.name.encode()))
+        for i, item in enumerate(group):
+            if i == 0 and (module == "test_properties" or test == "test_empty_batch_or_length"):
+                # Instead of the share that a test names for its other backends.
+                item.add_marker(pytest.mark.sampled(one_of=1), append=False)
+            else:
+                item.add_marker(pytest.mark.scheduled)
 
 
 @pytest.fixture(autouse=True)

@@ -1,31 +1,21 @@
 """Every backend against the float64 reference, and the inputs that break kernels."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from diffattn.ops import backends
 from diffattn.ops.diff_attention.api import diff_attention
 from diffattn.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
 from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
 from diffattn.testing.marks import require_backend
 from diffattn.testing.rounding import rounding_steps
+from ops.backend_cases import every_backend
 
-BACKENDS = backends.names("diff_attention")
-OTHERS = tuple(name for name in BACKENDS if name != "reference")  # it has tests of its own
-DTYPES = [
-    pytest.param(torch.float32, id="fp32"),
-    pytest.param(torch.bfloat16, id="bf16"),
-    pytest.param(torch.float16, id="fp16"),
-]
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 V1 = OpCase(name="v1", num_queries=9, num_keys=13, num_kv_heads=2, lam_axes="bth")
 V2 = OpCase(name="v2", num_queries=9, num_keys=13, num_kv_heads=2, lam_axes="bth",
             shared_keys=True, value_dim=8)  # fmt: skip
-
-
-def case_of(base, **changes):
-    """A variation of V1 or V2."""
-    fields = {name: getattr(base, name) for name in base.__dataclass_fields__}
-    return OpCase(**(fields | changes))
 
 
 def run(inputs, backend, **options):
@@ -33,9 +23,7 @@ def run(inputs, backend, **options):
 
 
 @pytest.mark.sampled(one_of=3)
-@pytest.mark.parametrize("backend", OTHERS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", OP_CASES, ids=str)
+@every_backend(*OP_CASES, dtypes=DTYPES, without=("reference",))
 def test_backend_matches_reference(backend, dtype, case, device):
     """Output and every gradient stay within twice the error that rounding alone causes."""
     require_backend("diff_attention", backend, device=device, dtype=dtype, case=case)
@@ -43,14 +31,14 @@ def test_backend_matches_reference(backend, dtype, case, device):
     assert_close_to_reference(diff_attention, inputs, backend=backend)
 
 
-@pytest.mark.parametrize("backend", OTHERS)
+@every_backend(V1, without=("reference",))
 @pytest.mark.parametrize("axes", ["", "h", "t", "th", "b", "bh", "bt", "bth"])
 @pytest.mark.parametrize("value", [-0.7, 0.0, 1.0, 1.8])
-def test_any_lambda_of_any_shape(backend, axes, value, device):
+def test_any_lambda_of_any_shape(backend, dtype, axes, value, case, device):
     """λ is neither clamped nor confused with another axis: below 0, 0, 1, and above."""
-    case = case_of(V1, lam_axes=axes)
-    require_backend("diff_attention", backend, device=device, dtype=torch.float32, case=case)
-    inputs = make_diff_attention_inputs(case, device=device)
+    case = replace(case, lam_axes=axes)
+    require_backend("diff_attention", backend, device=device, dtype=dtype, case=case)
+    inputs = make_diff_attention_inputs(case, dtype=dtype, device=device)
     with torch.no_grad():
         inputs.lam.copy_(value + 0.1 * torch.arange(inputs.lam.numel()).view(inputs.lam.shape))
     assert_close_to_reference(diff_attention, inputs, backend=backend)
@@ -77,12 +65,11 @@ def expanded(x):
     return x[:1].expand_as(x)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@every_backend(V1, V2)
 @pytest.mark.parametrize("layout", [transposed, surrounded, every_second, expanded])
-@pytest.mark.parametrize("base", [V1, V2], ids=str)
-def test_any_strides(backend, layout, base, device):
-    require_backend("diff_attention", backend, device=device, dtype=torch.float32, case=base)
-    strided = make_diff_attention_inputs(base, device=device).map_tensors(layout)
+def test_any_strides(backend, dtype, layout, case, device):
+    require_backend("diff_attention", backend, device=device, dtype=dtype, case=case)
+    strided = make_diff_attention_inputs(case, dtype=dtype, device=device).map_tensors(layout)
     dense = strided.map_tensors(lambda x: x.clone(memory_format=torch.contiguous_format))
     assert not any(x.is_contiguous() for x in strided.tensors().values())
     steps, magnitude = rounding_steps(dense)
@@ -93,22 +80,20 @@ def test_any_strides(backend, layout, base, device):
 
 
 MASKED = (
-    case_of(V1, num_queries=13, num_keys=5),
-    case_of(V2, num_queries=13, num_keys=5),
-    case_of(V1, padding=((13, 0), (2, 3))),
-    case_of(V2, padding=((13, 0), (2, 3)), causal=False),
-    case_of(V1, kv_lengths=(0, 4)),
-    case_of(V1, kv_lengths=(0, 4), causal=False),
-    case_of(V2, num_queries=1, kv_lengths=(0, 4)),
-    case_of(V1, window=2, padding=((0, 4), (0, 0))),
-    case_of(V1, batch=1, num_queries=13, documents=(4, 9), padding=((4, 0),)),
+    replace(V1, name="0", num_queries=13, num_keys=5),
+    replace(V2, name="1", num_queries=13, num_keys=5),
+    replace(V1, name="2", padding=((13, 0), (2, 3))),
+    replace(V2, name="3", padding=((13, 0), (2, 3)), causal=False),
+    replace(V1, name="4", kv_lengths=(0, 4)),
+    replace(V1, name="5", kv_lengths=(0, 4), causal=False),
+    replace(V2, name="6", num_queries=1, kv_lengths=(0, 4)),
+    replace(V1, name="7", window=2, padding=((0, 4), (0, 0))),
+    replace(V1, name="8", batch=1, num_queries=13, documents=(4, 9), padding=((4, 0),)),
 )
 
 
 @pytest.mark.sampled(one_of=3)
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", MASKED, ids=range(len(MASKED)))
+@every_backend(*MASKED, dtypes=DTYPES)
 def test_query_without_keys_gives_zero(backend, dtype, case, device):
     """Exactly 0 in the output and in its gradient; no NaN anywhere on the way back."""
     require_backend("diff_attention", backend, device=device, dtype=dtype, case=case)
@@ -131,7 +116,7 @@ def test_query_without_keys_gives_zero(backend, dtype, case, device):
         assert (out[~sees_none] != 0).any()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@every_backend(V1)
 @pytest.mark.parametrize("sizes", [(0, 3, 3), (2, 0, 3), (2, 3, 0), (2, 0, 0)], ids=str)
 @pytest.mark.parametrize(
     "options",
@@ -139,11 +124,11 @@ def test_query_without_keys_gives_zero(backend, dtype, case, device):
      {"padding": (), "kv_lengths": (), "window": 1}],
     ids=str,
 )  # fmt: skip
-def test_empty_batch_or_length(backend, sizes, options, device):
+def test_empty_batch_or_length(backend, dtype, sizes, options, case, device):
     batch, num_queries, num_keys = sizes
-    case = case_of(V1, batch=batch, num_queries=num_queries, num_keys=num_keys)
-    require_backend("diff_attention", backend, device=device, dtype=torch.float32, case=case)
-    inputs = make_diff_attention_inputs(case, device=device)
+    case = replace(case, batch=batch, num_queries=num_queries, num_keys=num_keys)
+    require_backend("diff_attention", backend, device=device, dtype=dtype, case=case)
+    inputs = make_diff_attention_inputs(case, dtype=dtype, device=device)
     options = dict(options)
     if "padding" in options:
         del options["padding"]
@@ -151,7 +136,7 @@ def test_empty_batch_or_length(backend, sizes, options, device):
     if "kv_lengths" in options:
         options["kv_lengths"] = torch.full((batch,), num_keys, dtype=torch.int32, device=device)
     out = run(inputs, backend, **options)
-    assert out.shape == (batch, num_queries, 4, 16)
+    assert out.shape == (batch, num_queries, 4, case.value_dim)
     assert (out == 0).all()
     if not out.requires_grad:  # the backend has none here
         return
@@ -162,25 +147,25 @@ def test_empty_batch_or_length(backend, sizes, options, device):
 
 
 @pytest.mark.sampled(one_of=3)
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("head_dim", [4, 64])
-def test_logits_of_ten_thousand(backend, dtype, head_dim, device):
+@every_backend(
+    replace(V1, name="d4", head_dim=4, value_dim=8),
+    replace(V1, name="d64", head_dim=64, value_dim=128), dtypes=DTYPES,
+)  # fmt: skip
+def test_logits_of_ten_thousand(backend, dtype, case, device):
     """exp does not overflow, and float16 holds the products of queries and keys."""
-    case = case_of(V1, head_dim=head_dim, value_dim=2 * head_dim)
     require_backend("diff_attention", backend, device=device, dtype=dtype, case=case)
     inputs = make_diff_attention_inputs(case, dtype=dtype, device=device)
-    size = (1e4 * head_dim**-0.5) ** 0.5  # head_dim products of size², times scale: 1e4
+    size = (1e4 * case.head_dim**-0.5) ** 0.5  # head_dim products of size², times scale: 1e4
     with torch.no_grad():
         for x in (inputs.q, inputs.k):
             x.copy_(x[..., :1].sign() * size)  # logits of ±1e4, nothing between
     assert_close_to_reference(diff_attention, inputs, backend=backend)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_float64_takes_lambda_in_both_widths(backend, device):
-    require_backend("diff_attention", backend, device=device, dtype=torch.float64, case=V1)
-    inputs = make_diff_attention_inputs(V1, dtype=torch.float64, device=device)
+@every_backend(V1, dtypes=(torch.float64,))
+def test_float64_takes_lambda_in_both_widths(backend, dtype, case, device):
+    require_backend("diff_attention", backend, device=device, dtype=dtype, case=case)
+    inputs = make_diff_attention_inputs(case, dtype=dtype, device=device)
     narrow = inputs.lam.detach().float()
     wide = diff_attention(inputs.q, inputs.k, inputs.v, narrow.double(), backend=backend)
     out = diff_attention(inputs.q, inputs.k, inputs.v, narrow, backend=backend)

@@ -6,7 +6,6 @@ import torch
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.lambda_vectors import LAMBDA_NAMES
 from diffattn.layers.softmax_attention import SoftmaxAttention
-from diffattn.ops import backends
 from diffattn.ops.diff_attention.api import diff_attention
 from diffattn.ops.diff_attention.gradients import (
     AttentionWeights,
@@ -24,6 +23,7 @@ from diffattn.ops.masking import AttentionMask
 from diffattn.testing.assertions import assert_close_to_reference
 from diffattn.testing.inputs import OP_CASES, make_diff_attention_inputs
 from diffattn.testing.marks import require_backend
+from ops.backend_cases import every_backend
 
 WIDTH, HEADS, DIM, TOKENS = 24, 3, 4, 7
 LAMBDA_INIT = 0.5
@@ -288,14 +288,10 @@ def op(q, k, v, lam, *, backend, **options):
 
 
 @pytest.mark.sampled(one_of=4)
-@pytest.mark.parametrize("backend", ["itself", *backends.names("diff_attention")[1:]])
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.bfloat16, torch.float64], ids=["fp32", "bf16", "fp64"]
-)
-@pytest.mark.parametrize("case", OP_CASES, ids=str)
+@every_backend(*OP_CASES, dtypes=(torch.float32, torch.bfloat16, torch.float64))
 def test_backends_agree_with_the_closed_form(backend, dtype, case, device):
     """The same budget as against the reference, which here differentiates by the formulas."""
-    name = "reference" if backend == "itself" else backend
-    require_backend("diff_attention", name, device=device, dtype=dtype, case=case)
+    require_backend("diff_attention", backend, device=device, dtype=dtype, case=case)
     inputs = make_diff_attention_inputs(case, dtype=dtype, device=device)
-    assert_close_to_reference(op, inputs, backend=backend)
+    itself = "itself" if backend == "reference" else backend
+    assert_close_to_reference(op, inputs, backend=itself)

@@ -10,10 +10,10 @@ from diffattn.ops.softmax_attention import softmax_attention
 from diffattn.testing.assertions import assert_close_to_reference
 from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
 from diffattn.testing.marks import require_backend
+from ops.backend_cases import every_backend
 
 OP = "softmax_attention"
 LONG = OpCase(name="long", num_queries=130, num_keys=300, batch=1, num_heads=2, num_kv_heads=1)
-BACKENDS = [name for name in backends.names(OP) if name != "reference"]
 
 
 def softmax(q, k, v, lam, *, backend, **options):
@@ -23,11 +23,10 @@ def softmax(q, k, v, lam, *, backend, **options):
 
 
 @pytest.mark.sampled(one_of=3)
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.bfloat16, torch.float64], ids=["fp32", "bf16", "fp64"]
-)
-@pytest.mark.parametrize("case", [*OP_CASES, LONG], ids=str)
+@every_backend(
+    *OP_CASES, LONG, dtypes=(torch.float32, torch.bfloat16, torch.float64), op=OP,
+    without=("reference",),
+)  # fmt: skip
 def test_backend_matches_reference(backend, dtype, case, device):
     """Output and every gradient stay within twice the error that rounding alone causes."""
     require_backend(OP, backend, device=device, dtype=dtype, case=case)

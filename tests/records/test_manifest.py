@@ -3,6 +3,7 @@
 import pytest
 
 from diffattn.errors import CheckpointError
+from diffattn.records.io import read_json
 from diffattn.records.manifest import MANIFEST, verify_manifest, write_manifest
 
 
@@ -20,6 +21,13 @@ def test_a_whole_folder_passes_and_more_files_may_lie_there(folder):
     verify_manifest(folder)
     (folder / "README.md").write_text("mine")
     verify_manifest(folder)
+
+
+def test_it_names_every_file_but_the_card_and_hidden_ones(folder):
+    for name in ("tokenizer.json", "README.md", ".lock"):
+        (folder / name).write_text("{}")
+    write_manifest(folder)
+    assert read_json(folder / MANIFEST)["files"].keys() == {"weights", "config", "tokenizer.json"}
 
 
 def test_every_flipped_bit_and_cut_is_noticed(folder):

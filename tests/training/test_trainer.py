@@ -49,6 +49,9 @@ def test_a_run_learns_and_writes_its_files(attention_type, finished, make_run, d
         "model/tokenizer.json", "model/tokenizer_config.json", "model/manifest.json",
         "model/modeling_diff_transformer.py", "model/README.md",
     }  # fmt: skip
+    hashed = {name.removeprefix("model/") for name in names if name.startswith("model/")}
+    hashed -= {"manifest.json", "README.md"}
+    assert read_json(folder / "model" / "manifest.json")["files"].keys() == hashed
     rows = read_jsonl(folder / "metrics.jsonl")
     results = read_json(folder / "results.json")
     assert rows[0]["validation_loss"] == pytest.approx(math.log(300), abs=0.3)
@@ -303,6 +306,20 @@ def test_a_finished_run_is_not_run_again(finished, make_run, data, tmp_path, mon
     assert train(make_run("diff"), data, folder) == read_json(folder / "results.json")
     assert snapshot(folder) == before
     assert not (folder / "checkpoints").exists()
+
+
+def test_a_finished_run_whose_model_is_damaged_is_not_taken_for_one(
+    finished, make_run, data, tmp_path
+):
+    folder = shutil.copytree(finished / "diff", tmp_path / "run")
+    path = folder / "model" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    before = snapshot(folder)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: .* got other content\. To"):
+        train(make_run("diff"), data, folder)
+    assert snapshot(folder) == before
 
 
 def test_a_folder_of_another_run_is_left_alone(finished, make_run, data, tmp_path):

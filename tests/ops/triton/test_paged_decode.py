@@ -45,12 +45,11 @@ def test_pages_give_what_the_keys_in_a_row_give(case, page_size, device):
     assert_close_to_reference(pages_of(page_size), inputs, backend="triton", gradients=False)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="16-bit products need a GPU")
+@pytest.mark.scheduled
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
 @pytest.mark.parametrize(("case", "page_size"), CASES, ids=[str(case) for case, _ in CASES])
-def test_pages_in_16_bits(case, page_size, dtype):
-    inputs = make_diff_attention_inputs(case, dtype=dtype, device="cuda")
+def test_pages_in_16_bits(case, page_size, dtype, kernel_device):
+    inputs = make_diff_attention_inputs(case, dtype=dtype, device=kernel_device)
     assert_close_to_reference(pages_of(page_size), inputs, backend="triton", gradients=False)
 
 

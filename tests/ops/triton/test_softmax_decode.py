@@ -58,13 +58,12 @@ def test_one_map_is_softmax_attention(case, page_size, kernel_device):
     assert_close_to_reference(one_map, inputs, backend="kernel", gradients=False)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="16-bit products need a GPU")
+@pytest.mark.scheduled
 @by_page_size
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_one_map_in_16_bits(case, dtype, page_size):
-    inputs = inputs_of(softmax_decode, case, dtype=dtype, device="cuda")
+def test_one_map_in_16_bits(case, dtype, page_size, kernel_device):
+    inputs = inputs_of(softmax_decode, case, dtype=dtype, device=kernel_device)
     one_map = partial(run, page_size=page_size)
     assert_close_to_reference(one_map, inputs, backend="kernel", gradients=False)
 

@@ -2,14 +2,17 @@
 
 import runpy
 import sys
+from dataclasses import replace
 
 import pytest
 
 from diffattn.errors import CheckpointError, ConfigError
+from diffattn.records.results import Spread
 from diffattn.report.benchmarks import tables as bench_tables
 from diffattn.report.benchmarks.tables import markdown, read_results, replace_tables
 from diffattn.report.benchmarks.wording import targets_in_words
 from diffattn.report.build import build_report
+from report.page_reader import figures
 
 
 def test_markdown_names_t_tc_run_and_every_miss(bench_result):
@@ -85,6 +88,25 @@ def test_section_shows_everything_and_escapes(bench_result, make_study, tmp_path
     assert "arXiv:2410.05258v2, Table 7" in section
     assert "Runs: cpu-00c0ffee." in section
     assert "Targets: 1 of 2 met.<br>  short by" in section
+
+
+def test_lines_go_through_the_medians(bench_result, make_study, tmp_path):
+    """0.96 at 512 tokens with quartiles 5 % to either side, and one with long ends at 1024."""
+    rows = bench_result.cases[1].rows
+    spread = Spread(median=1.2, low=1.1, high=1.5, minimum=1.0, maximum=2.0, rounds=5)
+    rows[2] = replace(rows[2], ratio_t=spread)
+    bench_result.write(tmp_path / "cpu.json")
+    page = build_report(make_study(), benchmarks=[tmp_path / "cpu.json"])
+    charts = figures(page.read_text(encoding="utf-8")).values()
+    lines = {trace["name"]: trace for chart in charts for trace in chart["data"] if "name" in trace}
+    for name, y, above, below in (
+        ("DIFF: chunked", [0.96, 1.2], [0.048, 0.3], [0.048, 0.1]),
+        ("TC: softmax_chunked", [0.9, 0.9], [0.045, 0.045], [0.045, 0.045]),
+    ):
+        assert lines[name]["x"] == [512, 1024]
+        assert lines[name]["y"] == y
+        assert lines[name]["error_y"]["array"] == pytest.approx(above)
+        assert lines[name]["error_y"]["arrayminus"] == pytest.approx(below)
 
 
 def test_report_with_and_without_records(bench_result, make_study, tmp_path):

@@ -15,17 +15,26 @@ from diffattn.report.evaluation.tables import value_with_interval
 from diffattn.report.page.charts import model_colors
 from diffattn.report.page.wording import type_color
 from record_files import read_record, write_record
+from report.page_reader import figures
 
 
 def result(label, kind, *, version=1, shift=0.0):
     metrics = [Metric(name="recall", value=0.5 + shift, n=50, low=0.4, high=0.9, headline=True)]
     metrics += [
-        Metric(name="recall", value=0.1 * i + shift, n=10, where={"length": 2**i, "depth": d})
+        Metric(
+            name="recall", value=0.1 * i + d / 500 + shift, n=10, where={"length": 2**i, "depth": d}
+        )
         for i in (1, 2, 3)
         for d in (0, 50)
     ]
     metrics += [
-        Metric(name="loss", value=1.0 / i, n=10, unit="nats", where={"task": "a", "length": 4**i})
+        Metric(
+            name="loss",
+            value=1.0 / i + shift,
+            n=10,
+            unit="nats",
+            where={"task": "a", "length": 4**i},
+        )
         for i in (1, 2, 3)
     ]
     return EvalResult(
@@ -81,6 +90,27 @@ def test_a_chart_says_what_its_bars_are(folder):
     replace(kept, metrics=metrics).write(path)
     page = build_evaluation_report(folder).read_text(encoding="utf-8")
     assert "loss, task a over length. Bars: intervals by bootstrap over texts, 95 %." in page
+
+
+def test_charts_hold_the_values_of_their_model(folder):
+    bounds = {"low": 0.2, "high": 2.5, "method": "bootstrap over texts"}
+    for label in ("one", "two"):
+        kept = EvalResult.read(folder / label / "needle")
+        metrics = [replace(m, **bounds) if m.name == "loss" else m for m in kept.metrics]
+        replace(kept, metrics=metrics).write(folder / label / "needle")
+    charts = figures(build_evaluation_report(folder).read_text(encoding="utf-8"))
+    for index, shift in enumerate((0.0, 0.1)):
+        (map_,) = charts[f"protocol-0-chart-0-{index}"]["data"]
+        assert (map_["x"], map_["y"]) == (["2", "4", "8"], ["0", "50"])
+        by_depth = ([0.1, 0.2, 0.3], [0.2, 0.3, 0.4])
+        for row, values in zip(map_["z"], by_depth, strict=True):
+            assert row == pytest.approx([x + shift for x in values])
+        line = charts["protocol-0-chart-1"]["data"][index]
+        losses = [1 + shift, 1 / 2 + shift, 1 / 3 + shift]
+        assert line["x"] == [4, 16, 64]
+        assert line["y"] == pytest.approx(losses)
+        assert line["error_y"]["array"] == pytest.approx([2.5 - x for x in losses])
+        assert line["error_y"]["arrayminus"] == pytest.approx([x - 0.2 for x in losses])
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,25 @@ def test_charts_hold_the_recorded_numbers(make_study):
     assert (first["zmin"], first["zmax"]) == (0, second["zmax"])
 
 
+def test_differences_stand_at_their_means(make_study):
+    study = make_study(seeds=(0, 1), num_steps=10)
+    results = read_record(study / "results.json")
+    means = {"diff": -0.03, "diff_v2": 0.02}
+    for entry in results["differences"]:
+        mean = means.get(entry["variant"], 0.5)
+        entry |= {"mean": mean, "low": mean - 0.01, "high": mean + 0.04}
+    write_record(study / "results.json", results)
+    chart = figures(build(study))["chart-differences"]
+    singles, marks = chart["data"][::2], chart["data"][1::2]
+    rows = {name: row for row, name in enumerate(chart["layout"]["yaxis"]["ticktext"])}
+    for name, mean in means.items():
+        row = rows[type_name(name)]
+        assert singles[row]["y"] == [row, row]
+        assert (marks[row]["x"], marks[row]["y"]) == ([mean], [row])
+        assert marks[row]["error_x"]["arrayminus"] == pytest.approx([0.01])
+        assert marks[row]["error_x"]["array"] == pytest.approx([0.04])
+
+
 def test_losses_against_flops_and_time(make_study):
     """FLOPs are those of a token times tokens; the processor time of a run is spread evenly."""
     study = make_study(seeds=(0, 1), num_steps=100)
