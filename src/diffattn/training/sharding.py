@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate.utils import AutocastKwargs
@@ -143,7 +143,7 @@ def _let_go_of_the_rest(model: torch.nn.Module) -> None:
     compact: dict[torch.nn.Parameter, torch.nn.Parameter] = {}  # tied ones stay one
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            local = parameter.to_local()  # type: ignore[operator]
+            local = cast(DTensor, parameter).to_local()
             if local.untyped_storage().nbytes() == local.nbytes:
                 continue
             if parameter not in compact:
