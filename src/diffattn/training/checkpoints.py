@@ -9,6 +9,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.records.checksum import file_hash
 from diffattn.records.io import make_folder
 from diffattn.records.manifest import MANIFEST, verify_manifest
 from diffattn.training.engine import EngineConfig
@@ -123,10 +124,10 @@ class CheckpointCallback(TrainerCallback):
         unfinished.rename(kept)
 
 
-def _manifest(checkpoint: Path) -> bytes | None:
-    """Hashes of all files of a checkpoint, if there are any."""
-    path = checkpoint / MANIFEST
-    return path.read_bytes() if path.exists() else None
+def _manifest(folder: Path) -> str | None:
+    """Tells what a folder holds from what another one does."""
+    path = folder / MANIFEST
+    return file_hash(path) if path.exists() else None
 
 
 def checkpoint_step(path: Path) -> int:
