@@ -207,6 +207,20 @@ def test_dynamic_rope_keeps_the_longest_context(llama, tmp_path, longest):
         assert settings_of(source, {"max_position_embeddings": 64})["max_position_embeddings"] == 64
 
 
+@pytest.mark.parametrize("kind", ["dynamic", "default"])
+def test_rope_that_stretches_neither_comes_nor_goes(kind, llama, tmp_path):
+    ropes = {
+        "default": {"rope_type": "default", "rope_theta": 10_000.0},
+        "dynamic": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0},
+    }
+    given = ropes.pop(kind)
+    with opened(str(llama(max_position_embeddings=64, rope_parameters=given))) as source:
+        with pytest.raises(ConfigError, match="'dynamic' turns longer texts otherwise"):
+            settings_of(source, {"rope_parameters": ropes.popitem()[1]})
+        kept = settings_of(source, {"rope_parameters": given})["rope_parameters"]
+        assert kept["rope_type"] == kind
+
+
 @pytest.mark.scheduled
 def test_scaled_rope_and_wide_heads_are_kept(llama, converted, network, ids):
     given = llama(

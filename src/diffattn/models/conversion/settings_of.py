@@ -74,17 +74,27 @@ def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
 def _check_stretching(
     source: Source, settings: Mapping[str, Any], given: Mapping[str, Any]
 ) -> None:
-    """Dynamic rotary positions stretch from the longest context on: another one, another model,
-    though not on texts as short as those that are compared."""
-    rope = settings.get("rope_parameters") or {}
+    """Some rotary positions stretch from a length on: with other settings another model, though
+    not on texts as short as those that are compared."""
+    rope, other = settings.get("rope_parameters"), given.get("rope_parameters")
+    if rope and isinstance(other, dict) and other != rope:
+        for kind in (_rope_type(rope), _rope_type(other)):
+            if kind in ("dynamic", "longrope"):
+                raise ConfigError(
+                    f"{source.name}: rope_parameters must stay {short(rope)}, for rope_type "
+                    f"{kind!r} turns longer texts otherwise, got {short(other)}."
+                )
     name = "max_position_embeddings"
     longest, wanted = settings.get(name), given.get(name)
-    kind = rope.get("rope_type", rope.get("type"))
-    if kind == "dynamic" and wanted not in (None, longest):
+    if rope and _rope_type(rope) == "dynamic" and wanted not in (None, longest):
         raise ConfigError(
             f"{source.name}: {name} must stay {longest}, for rope_type 'dynamic' turns longer "
             f"texts by it, got {short(wanted)}."
         )
+
+
+def _rope_type(rope: Mapping[str, Any]) -> Any:
+    return rope.get("rope_type", rope.get("type"))
 
 
 def _config(source: Source) -> Any:
