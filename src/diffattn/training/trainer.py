@@ -105,6 +105,7 @@ def train(
         ConfigError: The data is too short for one sequence, the run does not fit into memory, its
             batch cannot be shared out to the processes of the launch, or the weights that it starts
             from are of another tokenizer.
+        BackendError: The configured backend cannot run here.
         CheckpointError: ``folder`` holds another run, or another process is at work there.
         DiffAttnError: The loss is no longer finite, or a file could not be written whole; the
             same call continues.

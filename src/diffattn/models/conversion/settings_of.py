@@ -18,6 +18,8 @@ from diffattn.records.fields import short
 _UNTOLD = ("rms_norm_eps", "rope_theta", "max_position_embeddings")
 """What the weights of a model without ``config.json`` do not tell."""
 _WINDOW = "sliding_window"
+_STRETCHING = ("dynamic", "longrope")
+"""Values of ``rope_type`` whose turning depends on the length of the text."""
 _ALONE = "Its attention layers alone load with diffattn.models.conversion.attention_layers."
 
 
@@ -79,7 +81,7 @@ def _check_stretching(
     rope, other = settings.get("rope_parameters"), given.get("rope_parameters")
     if rope and isinstance(other, dict) and other != rope:
         for kind in (_rope_type(rope), _rope_type(other)):
-            if kind in ("dynamic", "longrope"):
+            if kind in _STRETCHING:
                 raise ConfigError(
                     f"{source.name}: rope_parameters must stay {short(rope)}, for rope_type "
                     f"{kind!r} turns longer texts otherwise, got {short(other)}."
