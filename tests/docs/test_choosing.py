@@ -51,14 +51,27 @@ def test_training_speed():
     assert shown == [pytest.approx(speed / softmax, abs=0.005) for speed in types]
 
 
-def test_what_is_not_shown():
-    verdicts = read_json(ROOT / "published" / "text" / "results.json")["differences"]
-    to_softmax = {
-        row["variant"]: (row["low"], row["high"])
-        for row in verdicts
+def test_what_is_shown_of_the_loss():
+    results = read_json(ROOT / "published" / "text" / "results.json")
+    lower = {
+        row["variant"]
+        for row in results["differences"]
         if (row["baseline"], row["at"], row["metric"]) == ("softmax", "best", "validation_loss")
+        and row["mean"] < 0
     }
-    assert cells("Lower loss than softmax")[1:] == ["not shown"] * 3
-    assert all(
-        low < 0 < high for low, high in map(to_softmax.get, ("diff", "diff_v2", "shared_diff"))
+    shown = {
+        test["variant"]
+        for test in results["tests"]
+        if (test["baseline"], test["at"], test["shown"]) == ("softmax", "best", True)
+    }
+    said = dict(
+        zip(("diff", "diff_v2", "shared_diff"), cells("Lower loss than softmax")[1:], strict=True)
     )
+    assert {name for name, cell in said.items() if cell != "not shown"} == lower & shown
+
+
+@pytest.mark.parametrize("page", ["docs/choosing.md", "README.md"])
+def test_the_size_of_the_study(page):
+    results = read_json(ROOT / "published" / "text" / "results.json")
+    size = f"{results['variants']['softmax']['parameters'] / 1e6:.1f}M"
+    assert set(re.findall(r"[\d.]+M(?= parameters)", (ROOT / page).read_text("utf-8"))) == {size}

@@ -199,7 +199,8 @@ def first_windows(dataset: TokenDataset, count: int) -> dict[str, Tensor]:
     return {name: torch.stack([x[name] for x in items]) for name in items[0] if name != "labels"}
 
 
-def spread(dataset: TokenDataset, count: int) -> Subset[Any]:
-    """``count`` windows spread evenly over the dataset, at least one."""
-    count = max(1, min(count, len(dataset)))
+def curve_windows(dataset: TokenDataset, config: TrainConfig) -> Subset[Any]:
+    """What evaluations during training read: ``evaluation_tokens``, in whole windows spread evenly
+    over the validation split, at least one."""
+    count = max(1, min(config.evaluation_tokens // config.seq_len, len(dataset)))
     return Subset(dataset, [i * len(dataset) // count for i in range(count)])

@@ -54,8 +54,8 @@ from diffattn.training.monitoring.monitor import Monitor
 from diffattn.training.monitoring.trackers import require_trackers, tracked_in
 from diffattn.training.ordered_trainer import (
     OrderedTrainer,
+    curve_windows,
     first_windows,
-    spread,
     training_arguments,
     training_windows,
 )
@@ -241,7 +241,7 @@ def _train(
             model=model,
             args=arguments,
             train_dataset=training_windows(data.train, config, on_message),
-            eval_dataset=spread(validation, config.train.evaluation_tokens // config.train.seq_len),
+            eval_dataset=curve_windows(validation, config.train),
             optimizers=optimizer_and_scheduler(model, config.train),
             callbacks=[*monitor.first_callbacks(), metrics, costs, checkpoints],
         )

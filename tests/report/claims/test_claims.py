@@ -145,6 +145,26 @@ def test_a_lead_has_to_stand_at_the_common_rate_and_without_the_norm():
     assert only(BY_ID["loss"], ClaimRecords(text=leading)).verdict == "agrees"
 
 
+def test_the_studys_own_tests_decide_where_it_has_made_them():
+    """Holm's adjustment takes back what an interval alone shows; the sentence says so too."""
+    record = text(LEAD | {"softmax_half": [3.50, 3.60, 3.70]})
+    test = {"variant": "diff", "baseline": "softmax_half", "at": "best", "p": 0.04, "p_holm": 0.4}
+    for shown, verdict in ((False, "uninformative"), (True, "agrees")):
+        record["tests"] = [test | {"shown": shown}]
+        assert only(BY_ID["loss"], ClaimRecords(text=record)).verdict == verdict
+    record["tests"] = [test | {"shown": True}]
+    record["variants"]["softmax_half"]["at"]["best"]["validation_loss"]["values"] = [3.3, 3.4, 3.5]
+    assert only(BY_ID["loss"], ClaimRecords(text=record)).verdict == "uninformative"  # shown: worse
+
+
+def test_a_control_before_the_induction_phase_excludes_nothing():
+    record = text(LEAD | {"softmax_half": [3.8, 3.9, 4.0]})
+    for name, steps in (("softmax", [500]), ("diff", [500]), ("softmax_half", [None])):
+        record["variants"][name]["at"]["best"]["phase_steps"] = 3 * steps
+    found = only(BY_ID["loss"], ClaimRecords(text=record))
+    assert found.why == "not shown to do better than controls: Softmax × ½"
+
+
 def test_a_side_before_the_induction_phase_makes_it_uninformative():
     record = text(LEAD)
     for name, steps in (("softmax", [None] * 3), ("diff", [500] * 3)):

@@ -1,4 +1,4 @@
-"""The table and the chart of a study of ablations, from made-up records."""
+"""Tables of what is tested and the chart of a study of ablations, from made-up records."""
 
 import plotly.graph_objects as go
 import pytest
@@ -7,7 +7,7 @@ from diffattn.errors import CheckpointError
 from diffattn.report.build import markdown_results
 from diffattn.report.page.wording import type_name
 from diffattn.report.study.files import read_study
-from diffattn.report.study.rows import rows_chart, rows_table
+from diffattn.report.study.rows import adjusted_table, rows_chart, rows_table
 from diffattn.report.study.tables import other_tables
 from record_files import change_record, read_record
 from report.page_reader import build, figures, outline_of
@@ -55,6 +55,29 @@ def test_a_rank_above_break_even_is_marked(folder):
     table = rows_table(read_study(folder))
     assert table.rows[2][3].note == "1.25× V1's: above break-even"
     assert table.rows[0][3].note == "1.00× V1's"
+
+
+def test_a_comparison_shows_every_test_that_its_verdict_rests_on(make_study):
+    study = make_study(variants=VARIANTS, num_steps=25, num_layers=2)
+    assert adjusted_table(read_study(study)) is None
+    variants = read_record(study / "results.json")["variants"]
+    for name, step in (("softmax", 20), ("diff", 20), ("shared_diff", None)):
+        for group in variants[name]["at"].values():
+            group["phase_steps"] = [step] * len(group["runs"])
+    tests = [{**row, "at": "best"} for row in ROWS]
+    tests[2] |= {"p": 0.002, "p_holm": 1.0}
+    change_record(study / "results.json", tests=tests, variants=variants)
+    table = adjusted_table(read_study(study))
+    first, second, third = (cells(table, i) for i in range(3))
+    assert first[0] == "DIFF V1 − Transformer (softmax)"
+    assert (first[3], table.rows[0][3].note) == ("0.001", "below 0.001 alone")
+    assert first[4].startswith("lower by 0.0")
+    assert (second[3], second[4]) == ("0.060", "no difference shown after Holm")
+    assert (third[3], third[4]) == (
+        "1.000", "not compared: one has passed the induction phase and the other has not"
+    )  # fmt: skip
+    assert "over these 3; a pair that is not compared counts with p = 1" in table.caption
+    assert "What the verdict rests on" in " ".join(outline_of(build(study)).text)
 
 
 def test_the_other_tables_keep_the_controls_alone(folder):

@@ -12,6 +12,7 @@ from diffattn.data.tokens import TokenDataset
 from diffattn.errors import ConfigError
 from diffattn.studies.text.count_models import count_model_results
 from diffattn.training.config import DataConfig, TrainConfig
+from diffattn.training.ordered_trainer import training_order
 from diffattn.training.prepare import prepare_data
 from small_corpus import WORDS
 
@@ -45,7 +46,7 @@ def test_a_run_that_reads_everything_counts_everything_once(data):
     for name, entry in results.items():
         losses = count_losses(COUNT_MODELS[name](train, ids), validation)
         parts = {part: value["loss"] for part, value in losses.parts().items()}
-        assert entry == {"loss": losses.loss, "parts": parts}
+        assert (entry["loss"], entry["parts"]) == (losses.loss, parts)
         assert set(parts) == set(PARTS)
     assert results["bigram"]["loss"] < results["unigram"]["loss"]
 
@@ -60,6 +61,22 @@ def test_a_short_run_counts_its_own_windows(data):
         assert long < short
         assert other != short
     assert count_model_results(CONFIG, data) == count_model_results(CONFIG, data)
+
+
+def test_the_windows_of_the_curves_are_counted_apart(data):
+    """Four of the validation windows, as evaluations during training read them."""
+    config = replace(CONFIG, evaluation_tokens=4 * 32 + 1)
+    counted, whole = count_model_results(config, data), count_model_results(CONFIG, data)
+    validation = windows(data.validation)
+    assert len(validation) > 8
+    places = [i * len(validation) // 4 for i in range(4)]
+    read = training_order(TokenDataset(data.train, 32), config).indices
+    bigram = COUNT_MODELS["bigram"](
+        windows(data.train)[sorted(set(read))], data.train.metadata["vocab_size"]
+    )
+    assert counted["bigram"]["curve"]["loss"] == count_losses(bigram, validation[places]).loss
+    assert counted["bigram"]["loss"] == whole["bigram"]["loss"]
+    assert whole["bigram"]["curve"] == {key: whole["bigram"][key] for key in ("loss", "parts")}
 
 
 def test_a_run_of_one_window_is_refused(data):

@@ -87,7 +87,7 @@ def test_members_share_their_data(config, sweeps):
 
 def test_records_only():
     """Weights and tokens stay out: the repository carries these files."""
-    assert_records_only(STUDY, 2_000_000)
+    assert_records_only(STUDY, 5_000_000)
 
 
 def test_the_package_carries_its_summary():
@@ -97,7 +97,7 @@ def test_the_package_carries_its_summary():
     assert (Path(__file__).parents[3] / ALL_RECORDS).samefile(STUDY)
     assert carried is not None
     assert read_json(PUBLISHED) == study_summary(STUDY)
-    assert PUBLISHED.stat().st_size < 100_000
+    assert PUBLISHED.stat().st_size < 150_000
     assert differences(whole) == differences(carried)
     for name, variant in variants_of(whole).items():
         assert variants_of(carried)[name].best.loss == variant.best.loss

@@ -127,6 +127,8 @@ def test_a_row_is_compared_only_where_both_sides_copy_or_none():
         "compared, as neither has passed the induction phase: Shared DIFF, norm on the map against "
         "Shared DIFF."
     )
+    apart, alone = (row(made, "diff_no_norm", "diff") for made in (results(late=late), results()))
+    assert (apart["p"], apart["p_holm"], apart["shown"]) == (alone["p"], 1.0, False)
     said = results(late=set(MEMBERS["ablations"]))["verdict"]["sentence"]
     assert "not compared" not in said
     assert ", none of them past the induction phase (" in said
@@ -156,7 +158,7 @@ def test_rate_factors_that_mean_nothing_are_refused(factors):
 
 
 def test_a_comparison_on_text_has_no_rows():
-    assert compared_rows([]) == []
+    assert compared_rows([], {}) == []
     made = comparison("smoke")
     assert made.kind == "text"
 

@@ -34,8 +34,7 @@ def loss_difference(
         if study is None or variant not in losses or baseline not in losses:
             return None
         values = _differences(losses, variant, baseline)
-        at_common = _losses(study, part, "common")
-        why = _why_not(study, losses, at_common, variant, baseline, values)
+        why = _why_not(study, variant, baseline, part, values)
         rates = "chosen rates" if _are_chosen(study) else "one learning rate"
         return paired(values, bound, uninformative=why, note=rates)
 
@@ -67,12 +66,7 @@ def _differences(losses: Mapping[str, Sequence[float]], a: str, b: str) -> list[
 
 
 def _why_not(
-    text: Mapping[str, Any],
-    losses: Mapping[str, Sequence[float]],
-    at_common: Mapping[str, Sequence[float]],
-    variant: str,
-    baseline: str,
-    values: Sequence[float],
+    text: Mapping[str, Any], variant: str, baseline: str, part: str | None, values: Sequence[float]
 ) -> str:
     """Why a difference says nothing: the study's verdict, one side that copies from the context
     where the other does not yet, a control that gains as much at the rates that were chosen or at
@@ -86,14 +80,34 @@ def _why_not(
     explained = [
         control
         for control in IMITATIONS
-        if control in losses
-        and not all(_is_lower(at, variant, control) for at in (losses, at_common))
+        if control in text["variants"]
+        and not all(_is_lower(text, variant, control, part, at) for at in ("best", "common"))
     ]
-    if variant == "diff" and _BARE in losses and not _is_lower(losses, _BARE, baseline):
+    if (
+        variant == "diff"
+        and _BARE in text["variants"]
+        and not _is_lower(text, _BARE, baseline, part)
+    ):
         explained.append(_BARE)
     return explained_by(explained)
 
 
-def _is_lower(losses: Mapping[str, Sequence[float]], a: str, b: str) -> bool:
-    high = mean_interval(_differences(losses, a, b)).high
+def _is_lower(text: Mapping[str, Any], a: str, b: str, part: str | None, at: str = "best") -> bool:
+    """By the study's own test, if it has made one, so that its sentence says the same; of a part
+    by the interval. Never where the induction phase lies between the two."""
+    losses = _losses(text, part, at)
+    if a not in losses or b not in losses or gap(text["variants"], a, b, at):
+        return False
+    values = _differences(losses, a, b)
+    for test in text.get("tests", ()) if part is None else ():
+        pair = (test["variant"], test["baseline"])
+        if pair == (a, b) and test["at"] == _rate_of(text, a, b, at):
+            return bool(test["shown"]) and fmean(values) < 0
+    high = mean_interval(values).high
     return high is not None and high < 0
+
+
+def _rate_of(text: Mapping[str, Any], a: str, b: str, at: str) -> str:
+    """At the common rate, that at the chosen ones where it is the same of both."""
+    both = (text["variants"][name]["at"] for name in (a, b))
+    return at if any(at in groups for groups in both) else "best"

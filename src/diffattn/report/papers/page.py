@@ -32,8 +32,8 @@ MEANINGS = {
     "agrees": "measured on the side that the paper says, beyond the spread of at least three seeds",
     "disagrees": "measured on the other side, beyond that spread",
     "inconclusive": "a fair test that did not decide: more seeds may",
-    "uninformative": "more seeds would not help: a control without the second map does as well, or "
-    "the models have not learned what is asked",
+    "uninformative": "it may not be the second map: a control without it is not shown to do worse, "
+    "none was trained, or the models have not learned what is asked",
     "not run": "there is no record",
 }
 WORDS = {

@@ -159,6 +159,7 @@ def count_lines(
         entry = recorded.get(name) if name in names else None
         if entry is None:
             continue
+        entry = entry.get("curve") or entry
         loss = entry["loss"] if part is None else (entry.get("parts") or {}).get(part)
         if loss is None:
             continue

@@ -114,9 +114,14 @@ class _Rates(TypedDict):
     variants: dict[str, _VariantRates]
 
 
-class _CountModel(TypedDict):
+class _Counted(TypedDict):
     loss: float
     parts: NotRequired[dict[str, float] | None]
+
+
+class _CountModel(_Counted):
+    curve: NotRequired[_Counted]
+    """On the windows of the curves; older records have none."""
 
 
 class _Phase(TypedDict):

@@ -22,7 +22,7 @@ from diffattn.report.study.files import TextStudy
 from diffattn.report.study.map_charts import attention_maps
 from diffattn.report.study.parts import parts_section
 from diffattn.report.study.rates import rates_section
-from diffattn.report.study.rows import rows_chart, rows_table
+from diffattn.report.study.rows import adjusted_table, rows_chart, rows_table
 from diffattn.report.study.summary import COMPARED, LOSS, rows_of, tests_of, variants_of
 from diffattn.report.study.tables import (
     lambda_table,
@@ -93,6 +93,7 @@ def study_page(study: TextStudy, prefix: str = "") -> dict[str, Any]:
         "rows": rows_table(study),
         "tests": len(tests_of(study)),
         "verdicts": None if rows_of(study) else verdict_table(study),
+        "tested": adjusted_table(study),
         "others": other_tables(study),
         "each_run": [runs_table(study), pairs_table(study)],
         "difference_chart": rows_chart(study, f"{prefix}chart-differences")

@@ -1,4 +1,4 @@
-"""The table and the chart of a study of ablations: every row against what it changes."""
+"""What a study tests together, as tables; of ablations every row against what it changes."""
 
 from diffattn.report.page.charts import Chart
 from diffattn.report.page.tables import (
@@ -13,7 +13,15 @@ from diffattn.report.page.wording import MISSING, count, number, p_value, ratio,
 from diffattn.report.paper import table_6
 from diffattn.report.study.charts import difference_bars
 from diffattn.report.study.files import TextStudy
-from diffattn.report.study.summary import Variant, difference, in_words, rows_of, variants_of
+from diffattn.report.study.names import AT
+from diffattn.report.study.summary import (
+    Variant,
+    difference,
+    in_words,
+    rows_of,
+    tests_of,
+    variants_of,
+)
 from diffattn.report.study.tables import difference_cell, level_of, loss_cell, size_cell
 
 _V1 = "diff"
@@ -59,6 +67,33 @@ def rows_table(study: TextStudy) -> Table | None:
             "parameters and 10B tokens with one seed."
         )
     return table(caption, headers, cells)
+
+
+def adjusted_table(study: TextStudy) -> Table | None:
+    """Every difference that the verdict of a comparison of types rests on; ``None`` without."""
+    tests = [] if rows_of(study) else tests_of(study)
+    if not tests:
+        return None
+    every, cells = variants_of(study), []
+    for test in tests:
+        variant = every.get(test["variant"]) or Variant(test["variant"], "type")
+        entry = difference(study, variant.name, test["baseline"], test["at"])
+        what = f"{type_name(test['variant'])} − {type_name(test['baseline'])}"
+        cells.append(
+            [
+                word_cell(what),
+                word_cell(AT[test["at"]]),
+                difference_cell(study, variant, test["baseline"], test["at"]),
+                number_cell(p_value(test["p_holm"]), note=f"{p_value(test['p'])} alone"),
+                word_cell(MISSING if entry is None else in_words(study, entry)),
+            ]
+        )
+    caption = (
+        f"What the verdict rests on: differences in validation loss, seed by seed; below each mean "
+        f"its {level_of(study)} interval, which is not adjusted. p-values are of paired t tests, "
+        f"adjusted by Holm over these {len(tests)}; a pair that is not compared counts with p = 1."
+    )
+    return table(caption, ["Difference", "Rate", "Mean", "p after Holm", "Verdict"], cells)
 
 
 def rows_chart(study: TextStudy, element_id: str) -> Chart | None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from diffattn.data.count_models import COUNT_MODELS, count_losses
+from diffattn.data.count_models import COUNT_MODELS, CountModel, count_losses
 from diffattn.data.tokens import TokenDataset
 from diffattn.training.config import TrainConfig
-from diffattn.training.ordered_trainer import training_order
+from diffattn.training.ordered_trainer import curve_windows, training_order
 from diffattn.training.prepare import PreparedData
 
 
@@ -21,7 +21,8 @@ def count_model_results(config: TrainConfig, data: PreparedData) -> dict[str, di
         data: Its tokens.
 
     Returns:
-        By model: ``loss`` on all validation windows, and ``parts``, by part, in nats per token.
+        By model: ``loss`` on all validation windows and ``parts``, by part, in nats per token, and
+        under ``curve`` both again on the windows that a run is evaluated on while it trains.
 
     Raises:
         ConfigError: The run reads fewer than two windows.
@@ -31,12 +32,19 @@ def count_model_results(config: TrainConfig, data: PreparedData) -> dict[str, di
     )
     read = _windows(train, sorted(set(training_order(train, config).indices)))
     held_out = _windows(validation, list(range(len(validation))))
+    of_curves = held_out[list(curve_windows(validation, config).indices)]
     results = {}
     for name, model in COUNT_MODELS.items():
-        losses = count_losses(model(read, train.packed.metadata["vocab_size"]), held_out)
-        parts = {part: entry["loss"] for part, entry in losses.parts().items()}
-        results[name] = {"loss": losses.loss, "parts": parts}
+        counted = model(read, train.packed.metadata["vocab_size"])
+        results[name] = _losses(counted, held_out) | {"curve": _losses(counted, of_curves)}
     return results
+
+
+def _losses(model: CountModel, windows: np.ndarray) -> dict[str, Any]:
+    """``loss`` and ``parts``."""
+    losses = count_losses(model, windows)
+    parts = {part: entry["loss"] for part, entry in losses.parts().items()}
+    return {"loss": losses.loss, "parts": parts}
 
 
 def _windows(dataset: TokenDataset, indices: list[int]) -> np.ndarray:

@@ -33,6 +33,7 @@ from diffattn.training.config import RunConfig
 from diffattn.training.prepare import PreparedData, prepare_data
 
 _COUNTS = "counts.json"
+_COUNTS_SCHEMA = 2
 _SCALES: dict[str, dict[str, Any]] = {
     "smoke": {"seeds": (0,), "variants": SWEPT},
     # The number is that of the committed record; neither ablations nor matches are trained.
@@ -217,11 +218,11 @@ def _counts(
     config: ComparisonConfig, data: PreparedData, path: Path, on_message: OnMessage
 ) -> dict[str, Any]:
     """Losses of models that only count, on the tokens that the runs of the first seed read."""
-    if not path.exists():
+    if not path.exists() or read_json(path)["schema"] != _COUNTS_SCHEMA:
         on_message("counting what unigrams, bigrams and copies predict")
         seed = config.seeds[0]
         train = replace(config.base.train, seed=seed, data_seed=seed)
-        write_json(path, {"schema": 1, "models": count_model_results(train, data)})
+        write_json(path, {"schema": _COUNTS_SCHEMA, "models": count_model_results(train, data)})
     models: dict[str, Any] = read_json(path)["models"]
     return models
 

@@ -52,8 +52,8 @@ def comparison_results(
     }
     differences = list(_differences(config, variants, runs, rates[BASELINE]))
     is_text = config.kind == "text"
-    tests = {"tests": compared_types(differences)} if is_text else {}
-    rows = {} if is_text else {"rows": compared_rows(differences)}
+    tests = {"tests": compared_types(differences, variants)} if is_text else {}
+    rows = {} if is_text else {"rows": compared_rows(differences, variants)}
     return {
         "schema": 2,
         "protocol": {"name": "matched_comparison", "version": 2},
@@ -144,6 +144,8 @@ def _differences(
     """Every variant minus what it is compared with, and every type minus the controls.
 
     At the common rate too where one side has runs of their own at it, and the other side's are.
+    Of a part of the tokens to softmax attention, and at the chosen rates to no attention and what a
+    comparison of types compares with.
     """
     for name in config.variants:
         if name == BASELINE:
@@ -151,7 +153,7 @@ def _differences(
         against = [VARIANTS[name].compared_with, *VARIANTS[name].besides]
         if VARIANTS[name].role == "type":
             against += SOFTMAX_CONTROLS
-        with_parts = {BASELINE, FLOOR}
+        with_parts = {FLOOR}
         if config.kind == "text":
             with_parts.add(VARIANTS[name].compared_with)
         for baseline in against:
@@ -165,7 +167,7 @@ def _differences(
                 ats.append("common")
             for at in ats:
                 metrics = ["validation_loss"]
-                if at == "best" and baseline in with_parts:
+                if baseline == BASELINE or (at == "best" and baseline in with_parts):
                     metrics += variants[name]["at"]["best"]["parts"]
                 for metric in metrics:
                     yield _difference(config, variants, runs, name, baseline, at, metric)

@@ -13,7 +13,9 @@ LEVEL = 0.05
 """Adjusted p-values up to it count."""
 
 
-def compared_rows(differences: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def compared_rows(
+    differences: Sequence[Mapping[str, Any]], variants: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """The comparisons that a study of ablations is made for, with Holm's adjusted p-values.
 
     Every type and every ablation minus what it is compared with, and V2 minus softmax with as many
@@ -21,19 +23,24 @@ def compared_rows(differences: Sequence[Mapping[str, Any]]) -> list[dict[str, An
 
     Args:
         differences: Of :func:`diffattn.studies.text.results.comparison_results`.
+        variants: Of the same.
 
     Returns:
         By row ``variant``, ``baseline``, ``p`` and ``p_holm`` (``None`` with one seed), and
-        ``shown``: whether ``p_holm`` is at most :data:`LEVEL`.
+        ``shown``: whether ``p_holm`` is at most :data:`LEVEL`. A row of which one side has not
+        passed the induction phase where others have is not compared: it stays in the family, with
+        1 for its p-value, so that it makes nothing else easier to show.
     """
     found = [entry for entry in differences if _is_row(entry)]
     return [
         {"variant": entry["variant"], "baseline": entry["baseline"], **test}
-        for entry, test in zip(found, _tested(found), strict=True)
+        for entry, test in zip(found, _tested(found, variants), strict=True)
     ]
 
 
-def compared_types(differences: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def compared_types(
+    differences: Sequence[Mapping[str, Any]], variants: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """What a comparison of types rests on, with Holm's adjusted p-values.
 
     Every type minus softmax attention and minus its imitations, at its chosen rate and at the
@@ -41,6 +48,7 @@ def compared_types(differences: Sequence[Mapping[str, Any]]) -> list[dict[str, A
 
     Args:
         differences: Of :func:`diffattn.studies.text.results.comparison_results`.
+        variants: Of the same.
 
     Returns:
         As :func:`compared_rows`, and by ``at`` the rate.
@@ -48,14 +56,24 @@ def compared_types(differences: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     found = [entry for entry in differences if _is_of_types(entry)]
     return [
         {name: entry[name] for name in ("variant", "baseline", "at")} | test
-        for entry, test in zip(found, _tested(found), strict=True)
+        for entry, test in zip(found, _tested(found, variants), strict=True)
     ]
 
 
-def _tested(entries: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def _tested(
+    entries: Sequence[Mapping[str, Any]], variants: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
     """``p``, ``p_holm`` and ``shown`` of each, all adjusted together."""
     p_values = [paired_t_test(entry["values"]) for entry in entries]
-    adjusted = iter(holm([p for p in p_values if p is not None]))
+    adjusted = iter(
+        holm(
+            [
+                1.0 if phase.gap(variants, entry["variant"], entry["baseline"], entry["at"]) else p
+                for entry, p in zip(entries, p_values, strict=True)
+                if p is not None
+            ]
+        )
+    )
     for p in p_values:
         p_holm = None if p is None else next(adjusted)
         yield {"p": p, "p_holm": p_holm, "shown": p_holm is not None and p_holm <= LEVEL}

@@ -35,8 +35,8 @@ _UNSWEPT = {
 PHASE_GAIN = 1.0
 """Nats by which a model must beat bigram counts on repeated bigrams."""
 _PHASE = (
-    f"loss on repeated bigrams at least {PHASE_GAIN:g} nat below that of bigram counts: what stood "
-    "in the context is used"
+    f"loss on repeated bigrams at least {PHASE_GAIN:g} nat below that of bigram counts on the same "
+    "windows: what stood in the context is used"
 )
 
 
@@ -84,18 +84,18 @@ def study_results(
     """
     names = _run_names(config, sweeps)
     runs = {name: read_json(folder / "runs" / name / "results.json") for name in names}
-    threshold = counts["bigram"]["parts"]["repeated_bigram"] - PHASE_GAIN
-    phases = {
-        name: phase_step(
-            read_jsonl(folder / "runs" / name / "metrics.jsonl", recorded=runs[name]["metrics"]),
-            threshold,
-        )
-        for name in names
-    }
+    # Few windows may repeat no bigram; their curves have no such part either.
+    bigrams = counts["bigram"]["curve"]["parts"].get("repeated_bigram")
+    threshold = None if bigrams is None else bigrams - PHASE_GAIN
+    phases = {}
+    for name in names:
+        recorded = runs[name]["metrics"]
+        rows = read_jsonl(folder / "runs" / name / "metrics.jsonl", recorded=recorded)
+        phases[name] = None if threshold is None else phase_step(rows, threshold)
     results = comparison_results(config, sweeps, runs, phases)
     return results | {
         "count_models": counts,
-        "phase": {"threshold": threshold, "what": _PHASE},
+        "phase": None if threshold is None else {"threshold": threshold, "what": _PHASE},
         "verdict": verdict(results),
         "statement": statement(config),
     }

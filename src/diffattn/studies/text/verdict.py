@@ -155,6 +155,8 @@ def _of_type(results: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     """A type beside softmax attention, at one rate."""
     name, size = row["variant"], f"{abs(row['mean']):.3f} nats"
     label, found = type_name(name), _found(results, row)
+    if why := phase.gap(results["variants"], name, BASELINE, row["at"]):
+        return f"{label} is not compared with softmax attention, as {why} ({found})"
     if row["low"] is None:
         side = "below" if row["mean"] < 0 else "above"
         return f"{label} ends {size} {side} softmax attention (one seed: this may be chance)"
@@ -168,7 +170,7 @@ def _of_type(results: Mapping[str, Any], row: Mapping[str, Any]) -> str:
         if (against := difference(results, name, control, row["at"])) is not None
         and not (against["mean"] < 0 and _is_shown(results, against))
     ]
-    if name == "diff" and row["at"] == "best":
+    if name == "diff":
         bare = difference(results, WITHOUT_NORM, BASELINE)
         if bare is not None and not (bare["mean"] < 0 and _is_shown(results, bare)):
             explained.append("without its head norm")
