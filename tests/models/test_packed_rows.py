@@ -254,3 +254,27 @@ def test_kernels_without_a_mask_take_one_packed_row(make_config, build, ids, lik
         padding = (torch.arange(11) >= torch.tensor([[0], [4]])).long()
         positions = (padding.cumsum(1) - 1).clamp(min=0)  # 0 again and again, which marks nothing
         model(ids, attention_mask=padding, position_ids=positions)
+
+
+@pytest.mark.parametrize(
+    ("positions", "got"), [([3, 4, 5, 0, 1, 2], "0 and 3"), ([0, 1, 2, 10, 11, 12], "0 and 10")]
+)
+def test_kernels_without_a_mask_take_documents_from_one_position(
+    make_config, build, ids, like_flash, monkeypatch, positions, got
+):
+    """transformers begins a document where the least position stands, and there alone."""
+    model = build(make_config("diff"))
+    model.set_attn_implementation(like_flash)
+    row, positions = ids[:1, :6], torch.tensor([positions])
+    with pytest.raises(ConfigError, match=f"each must begin there, got {got}"):
+        model(row, position_ids=positions)
+    borders = torch.tensor([0, 3, 6], dtype=torch.int32)
+    told = {"cu_seq_lens_q": borders, "cu_seq_lens_k": borders}
+    with pytest.raises(ConfigError, match=f"each must begin there, got {got}"):
+        model(row, position_ids=positions, **told)  # not enough for them
+    with torch.no_grad():
+        model(row, position_ids=positions, **told, max_length_q=3, max_length_k=3)
+        model(row, position_ids=torch.tensor([[7, 8, 9, 7, 8, 7]]))
+        # An engine's, which knows its sequences, wherever they stand.
+        monkeypatch.delitem(ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, like_flash)
+        model(row, position_ids=positions)

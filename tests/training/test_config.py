@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from diffattn.errors import ConfigError
+from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.recipes.catalog import recipe
 from diffattn.training.config import DataConfig, RunConfig, TrainConfig
@@ -174,6 +175,17 @@ def test_other_settings_are_made_before_the_twin():
     assert model == original.twin("diff_v2").config
     with pytest.raises(ConfigError, match="lambda_init"):
         apply_settings(recipe("smoke"), ["model.lambda_init=0.5"], attention="diff_v2")
+
+
+@pytest.mark.parametrize("kind", ["diff", "shared_diff"])
+def test_what_follows_is_changed_before_the_twin(kind):
+    """A rank that follows head_dim is no setting of the twin's: its FFN matches the new rank."""
+    given = recipe("shared-diff-r32")
+    original = apply_settings(given, ["model.head_dim=64"]).model
+    assert original.shared_rank == 16 == given.model.shared_rank // 2
+    twin = apply_settings(given, ["model.head_dim=64"], attention=kind).model
+    assert twin == original.twin(kind).config
+    assert parameter_count(twin) == pytest.approx(parameter_count(original), rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -130,15 +130,18 @@ def broken(compute_loss):
 
 
 def test_what_is_measured_reads_documents_alone(make_run, data, tmp_path):
-    """V2's λ depends on the tokens before: in the log, in rows of the watch, and at the end."""
+    """V2's λ depends on the tokens before: in the log, in rows of the watch, and at the end.
+
+    No more windows are one packed row than in a step, whose memory is counted.
+    """
     config = make_run(
-        "diff_v2", seq_len=SEQ_LEN, batch_tokens=SEQ_LEN, num_steps=1, evaluate_every=1,
+        "diff_v2", seq_len=SEQ_LEN, batch_tokens=2 * SEQ_LEN, num_steps=1, evaluate_every=1,
         warmup_steps=0,
     )  # fmt: skip
     config = replace(config, windows=APART, engine=EngineConfig(watch_every=1))
     results = train(config, data, tmp_path / "run")
     model = DiffTransformerForCausalLM.from_pretrained(tmp_path / "run" / "model")
-    probe = first_windows(TokenDataset(data.validation, SEQ_LEN, apart=True), 8)
+    probe = first_windows(TokenDataset(data.validation, SEQ_LEN, apart=True), 2)
     expected = pytest.approx(layer_lambdas(model, **probe), rel=1e-6)
     joined = layer_lambdas(model, probe["input_ids"])
     assert joined != expected

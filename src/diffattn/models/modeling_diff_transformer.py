@@ -177,8 +177,8 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
             attention_mask: ``[B, keys]``, non-zero where a token is real; or ``[B or 1, 1, T,
                 keys]``, True where a key is seen or what is added to its score.
             position_ids: int64 ``[B or 1, T]``, from 0; beyond ``max_position_embeddings`` they
-                extrapolate. Without a mask and a cache, restarts mark the documents of packed rows
-                (flash kernels: of one row). Default: counted from the cache's length.
+                extrapolate. Without mask and cache, restarts mark documents of packed rows (flash
+                kernels: of one row, from one position). Default: counted from the cache's length.
             past_key_values: Cache to read and extend.
             inputs_embeds: ``[B, T, hidden_size]`` in place of ``input_ids``.
             use_cache: Make a cache if none is given.
@@ -218,7 +218,7 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
             position_ids = positions(inputs_embeds, past_key_values, cu_seqlens)
         if not uses_our_operator:
             mask = kernel_mask(
-                self.config, attention_mask, position_ids, past_key_values, inputs_embeds
+                self.config, attention_mask, position_ids, past_key_values, inputs_embeds, kwargs
             )
             kwargs["position_ids"] = position_ids  # by which flash kernels tell documents apart
         # After the masks: a packed row's documents are kept apart only without a cache.

@@ -63,18 +63,7 @@ def apply_settings(
         "guard": dataclasses.asdict(config.guard),
         "engine": dataclasses.asdict(config.engine),
     }
-    if "data.vocab_size" in changed:
-        changed.setdefault("model.vocab_size", changed["data.vocab_size"])
-    if "train.seq_len" in changed:
-        changed.setdefault("model.max_position_embeddings", changed["train.seq_len"])
-    for key, follower in _DERIVED.items():
-        if key in changed and _is_default(values["model"], follower):
-            changed.setdefault(f"model.{follower}", None)
-    hidden_size = changed.get("model.hidden_size")
-    if values["model"]["embedding_multiplier"] == values["model"]["hidden_size"] ** 0.5 and (
-        type(hidden_size) is int and hidden_size > 0
-    ):
-        changed.setdefault("model.embedding_multiplier", hidden_size**0.5)
+    values["model"] |= _followers(values["model"], changed)
     of_twin: dict[str, Any] = {}
     for key, value in changed.items():
         section, field = key.split(".", 1)
@@ -107,6 +96,24 @@ def read_changes(settings: Iterable[str]) -> dict[str, Any]:
     } | {f"model.{name}": (bool,) for name in OPTIONS}
     given = read_settings(settings, list(known))
     return {key: _value(key, text, known[key]) for key, text in given.items()}
+
+
+def _followers(model: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
+    """What follows the changes in the model, as long as no change sets it too."""
+    followers: dict[str, Any] = {}
+    if "data.vocab_size" in changed:
+        followers["vocab_size"] = changed["data.vocab_size"]
+    if "train.seq_len" in changed:
+        followers["max_position_embeddings"] = changed["train.seq_len"]
+    for key, follower in _DERIVED.items():
+        if key in changed and _is_default(model, follower):
+            followers[follower] = None
+    size = changed.get("model.hidden_size")
+    if model["embedding_multiplier"] == model["hidden_size"] ** 0.5 and (
+        type(size) is int and size > 0
+    ):
+        followers["embedding_multiplier"] = size**0.5
+    return followers
 
 
 def _value(key: str, text: str, kinds: tuple[Any, ...]) -> Any:

@@ -228,7 +228,9 @@ def _train(
     )
     prepare_model(model, config.engine)
     validation = TokenDataset(data.validation, config.train.seq_len, apart=config.windows.apart)
-    probe = first_windows(validation, 8)
+    # Apart, windows are one packed row: dense masks of more than a step's would need more memory.
+    count = min(8, micro_batch(config.train)) if config.windows.apart else 8
+    probe = first_windows(validation, count)
     metrics = MetricsCallback(folder, config.train, probe, on_progress)
     costs = CostCallback(folder, config.name, config.train)
     arguments = training_arguments(

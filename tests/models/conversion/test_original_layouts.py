@@ -1,10 +1,14 @@
 """Weights of the original code, against the formula written out in ``conftest.py``."""
 
+import json
+
 import pytest
 import torch
 
 from diffattn.errors import ConfigError
 from diffattn.models.conversion.convert import convert
+from diffattn.models.conversion.settings_of import settings_of
+from diffattn.models.conversion.source import opened
 
 CASES = {
     "v1-gqa": {"kv_heads": 2},
@@ -67,6 +71,21 @@ def test_what_the_weights_do_not_tell_must_be_given(original, tmp_path):
     folder = original().save(tmp_path / "given")
     with pytest.raises(ConfigError, match="rms_norm_eps, max_position_embeddings must be given"):
         convert(str(folder), "diffattn", tmp_path / "out", changes={"rope_theta": 1e4})
+
+
+def test_settings_without_rope_are_given_none_that_stretches(original, told, tmp_path):
+    """What config.json leaves out is the default; the weights alone say nothing of it."""
+    folder = original().save(tmp_path / "given")
+    dynamic = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 500.0}
+    given = {key: told[key] for key in told if key != "rope_theta"} | {"rope_parameters": dynamic}
+    with opened(str(folder)) as source:
+        assert settings_of(source, given)["rope_parameters"] == dynamic
+    facts = {"model_type": "original_diff_transformer", "rms_norm_eps": 1e-6}
+    (folder / "config.json").write_text(json.dumps(facts))
+    with opened(str(folder)) as source:
+        with pytest.raises(ConfigError, match="'dynamic' turns longer texts otherwise"):
+            settings_of(source, {"rope_parameters": dynamic})
+        settings_of(source, {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}})
 
 
 @pytest.mark.scheduled

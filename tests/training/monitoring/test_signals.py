@@ -68,9 +68,13 @@ def test_a_second_signal_ends_at_once(make_run, data, tmp_path):
     assert not (tmp_path / "run" / "checkpoints" / "checkpoint-2").exists()
 
 
-@pytest.mark.scheduled
-def test_of_several_processes_a_second_sigterm_changes_nothing(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
+@pytest.mark.parametrize(
+    "launch", [{"WORLD_SIZE": "2"}, {"WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "none"}], ids=str
+)
+def test_where_a_launcher_kills_a_second_sigterm_changes_nothing(launch, monkeypatch):
+    """Of torchrun's processes also where there is one."""
+    for name, value in launch.items():
+        monkeypatch.setenv(name, value)
     with StopSignals() as asked:
         os.kill(os.getpid(), signal.SIGTERM)
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
@@ -79,6 +83,7 @@ def test_of_several_processes_a_second_sigterm_changes_nothing(monkeypatch):
         assert asked.received == signal.SIGTERM
 
 
+@pytest.mark.scheduled
 def test_elsewhere_than_in_the_main_thread_signals_are_left_alone(make_run, data, tmp_path):
     results = []
     thread = threading.Thread(

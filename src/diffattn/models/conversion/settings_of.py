@@ -79,6 +79,8 @@ def _check_stretching(
     """Some rotary positions stretch from a length on: with other settings another model, though
     not on texts as short as those that are compared."""
     rope, other = settings.get("rope_parameters"), given.get("rope_parameters")
+    if not rope and source.settings is not None:  # the original code's may name none
+        rope = {"rope_type": "default"}
     if rope and isinstance(other, dict) and other != rope:
         for kind in (_rope_type(rope), _rope_type(other)):
             if kind in _STRETCHING:

@@ -1,14 +1,18 @@
 """Hugging Face's masks and positions as options of our operator."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
-from transformers.masking_utils import create_causal_mask
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, create_causal_mask
 
 from diffattn.errors import ConfigError
+
+_BORDERS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+"""Arguments of flash kernels that they read in place of positions where all are given."""
 
 
 class KeyMask(NamedTuple):
@@ -101,11 +105,13 @@ def kernel_mask(
     position_ids: Tensor,
     past_key_values: Cache | None,
     inputs_embeds: Tensor,
+    kwargs: Mapping[str, Any],
 ) -> Any:
     """The mask that Hugging Face makes for its kernel, which may be ``None`` or no tensor.
 
-    Flash kernels get none that tells documents apart. They read restarts off ``position_ids``
-    instead, but transformers does so for one row alone and would mix the documents of several.
+    Flash kernels get none that tells documents apart. Unless they are given all borders, they read
+    restarts off ``position_ids`` instead, but transformers does so for one row alone and would mix
+    the documents of several; and a document begins for it wherever the least position stands.
 
     Args:
         config: The model's; it names the kernel.
@@ -113,9 +119,11 @@ def kernel_mask(
         position_ids: ``[B or 1, T]``, the caller's or counted.
         past_key_values: Cache before this pass, or ``None``.
         inputs_embeds: ``[B, T, hidden_size]``.
+        kwargs: For the kernel, for example the borders of documents.
 
     Raises:
-        ConfigError: Several packed rows for a kernel without a mask. Compiled code cannot look.
+        ConfigError: Several packed rows for a kernel without a mask, or one whose documents begin
+            at other than the least position. Compiled code cannot look.
     """
     mask = create_causal_mask(
         config=config,
@@ -124,14 +132,8 @@ def kernel_mask(
         past_key_values=past_key_values,
         position_ids=position_ids,
     )
-    batch = inputs_embeds.shape[0]
-    unmarked = mask is None and attention_mask is None and past_key_values is None and batch > 1
-    if unmarked and _may_look(position_ids) and bool(_restarts(position_ids).any()):
-        raise ConfigError(
-            f"DiffTransformer: attn_implementation {config._attn_implementation!r} keeps packed "
-            f"documents apart in one row alone, so it needs B = 1, got B = {batch}. Lay the rows "
-            "end to end, or use 'diffattn'."
-        )
+    if mask is None and attention_mask is None and past_key_values is None:
+        _check_restarts(config._attn_implementation, position_ids, inputs_embeds.shape[0], kwargs)
     return mask
 
 
@@ -185,6 +187,32 @@ def _check_score_mask(mask: Tensor, batch: int, num_queries: int, num_keys: int)
         raise ConfigError(
             "DiffTransformer: an attention_mask of four axes must be bool or floating "
             f"[{batch} or 1, 1, {num_queries}, {num_keys}], got {mask.dtype} {list(mask.shape)}."
+        )
+
+
+def _check_restarts(
+    implementation: str, position_ids: Tensor, batch: int, kwargs: Mapping[str, Any]
+) -> None:
+    """Refuse documents that a kernel without a mask would not keep apart."""
+    if not _may_look(position_ids) or not bool((restarts := _restarts(position_ids)).any()):
+        return
+    if batch > 1:
+        raise ConfigError(
+            f"DiffTransformer: attn_implementation {implementation!r} keeps packed documents apart "
+            f"in one row alone, so it needs B = 1, got B = {batch}. Lay the rows end to end, or "
+            "use 'diffattn'."
+        )
+    # Engines with a cache of their own know their sequences: by borders, or without such masks.
+    told = all(kwargs.get(name) is not None for name in _BORDERS)
+    if told or implementation not in ALL_MASK_ATTENTION_FUNCTIONS:
+        return
+    starts = position_ids[0, nn.functional.pad(restarts[0], (1, 0), value=True)]
+    least, most = (int(x) for x in starts.aminmax())
+    if least != most:
+        raise ConfigError(
+            f"DiffTransformer: attn_implementation {implementation!r} tells packed documents apart "
+            f"by the least of all position_ids, so each must begin there, got {least} and {most}. "
+            "Count each from 0, or use 'diffattn'."
         )
 
 

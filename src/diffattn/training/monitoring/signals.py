@@ -1,5 +1,6 @@
 """SIGTERM and Ctrl-C save a checkpoint before they end a run."""
 
+import os
 import signal
 from types import TracebackType
 from typing import Any
@@ -15,10 +16,10 @@ from diffattn.training.monitoring.termination import Terminated, in_main_thread
 class StopSignals(TrainerCallback):
     """Within ``with``, SIGTERM and the first SIGINT end training after the step in work.
 
-    A second signal ends the process at once; of several processes a second SIGTERM does not, as
-    scheduler and torchrun both send one, and torchrun kills what does not end. Outside the main
-    thread signals are left alone. All processes of a distributed run end after the same step,
-    whichever of them was asked to.
+    A second signal ends the process at once; of several processes, and under torchrun, a second
+    SIGTERM does not, as scheduler and torchrun both send one, and torchrun kills what does not end.
+    Outside the main thread signals are left alone. All processes of a distributed run end after the
+    same step, whichever of them was asked to.
     """
 
     def __init__(self) -> None:
@@ -67,9 +68,10 @@ class StopSignals(TrainerCallback):
     def _receive(self, number: int, frame: object) -> None:
         self.received = signal.Signals(number)
         # In C and thus at once, also within a long kernel; Ctrl-C leaves a terminal as it was.
+        launched = num_processes() > 1 or "TORCHELASTIC_RUN_ID" in os.environ
         again = {
             signal.SIGINT: signal.default_int_handler,
-            signal.SIGTERM: signal.SIG_DFL if num_processes() == 1 else signal.SIG_IGN,
+            signal.SIGTERM: signal.SIG_IGN if launched else signal.SIG_DFL,
         }
         for other in self._before:
             signal.signal(other, again[other])
