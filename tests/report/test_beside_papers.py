@@ -79,16 +79,20 @@ def test_without_records_the_papers_stand_alone(tmp_path):
 # What is damaged or does not fit is named and left out.
 
 
-def evaluation(folder, label, *, version=2, parameters=None, value=0.5):
+def evaluation(
+    folder, label, *, version=2, parameters=None, value=0.5, weights="", variant="needle",
+    selection=None,
+):  # fmt: skip
     """An evaluation folder of one model."""
     result = EvalResult(
-        protocol="needle", version=version, source="", variant="needle", model={"label": label},
+        protocol="needle", version=version, source="", variant=variant,
+        model={"label": label, "weights": weights or label}, selection=selection or {},
         parameters=parameters or {}, choices={}, tables={}, num_items=1, num_failed=0, items={},
         metrics=[Metric(name="recall", value=value, n=9, headline=True)],
     )  # fmt: skip
-    register(folder, label, "needle")
-    (folder / label / "needle").mkdir(parents=True)
-    result.write(folder / label / "needle")
+    register(folder, label, variant)
+    (folder / label / variant).mkdir(parents=True)
+    result.write(folder / label / variant)
     return folder
 
 
@@ -106,9 +110,54 @@ def test_other_versions_and_questions_are_left_out(tmp_path):
     ]
     assert found.gaps == [
         "diff-seed0's result of needle was left out: version 1 of the protocol, not 2.",
-        "diff-seed1's result of needle was left out: its parameters differ from those of "
-        "softmax-seed0.",
+        "diff-seed1's result of needle was left out: length differ from those of softmax-seed0.",
     ]
+
+
+def test_a_few_questions_are_not_compared_with_all_of_them(tmp_path):
+    folders = [
+        evaluation(tmp_path / "a", "softmax-seed0", selection={"limit": 5}),
+        evaluation(tmp_path / "b", "diff-seed0"),
+    ]
+    found = sort_folders(folders)
+    assert [of.model["label"] for of in found.records.evaluations] == ["diff-seed0"]
+    assert found.gaps == [
+        "softmax-seed0's result of needle was left out: it was asked 5 items (--limit), "
+        "diff-seed0 all."
+    ]
+    few = [folders[0], evaluation(tmp_path / "c", "diff-seed0", selection={"limit": 5})]
+    assert len(sort_folders(few).records.evaluations) == 2
+
+
+@pytest.mark.parametrize(
+    ("weights", "why"),
+    [
+        ("b", "its weights are b, those of another result of diff-seed0 a."),
+        ("a", "there is another one of the same weights."),
+    ],
+)
+def test_two_results_of_one_label_are_not_averaged(tmp_path, weights, why):
+    folders = [
+        evaluation(tmp_path / "one", "softmax-seed0", value=0.25),
+        evaluation(tmp_path / "two", "diff-seed0", value=0.5, weights="a"),
+        evaluation(tmp_path / "three", "diff-seed0", value=1.0, weights=weights),
+    ]
+    found = sort_folders(folders)
+    assert found.gaps == [f"diff-seed0's result of needle was left out: {why}"]
+    (needles,) = [row for row in judged_claims(found.records) if row.claim.id == "needles"]
+    assert needles.measured.effect == 0.25
+
+
+def test_parts_of_a_protocol_are_of_one_model(tmp_path):
+    """Else a mean over parts would be of no model."""
+    folders = [
+        evaluation(tmp_path / "one", "diff-seed0", weights="a"),
+        evaluation(tmp_path / "two", "diff-seed0", weights="b", variant="fig5"),
+        evaluation(tmp_path / "three", "diff-seed0", weights="a", variant="fig5"),
+    ]
+    found = sort_folders(folders)
+    assert [of.variant for of in found.records.evaluations] == ["needle", "fig5"]
+    assert len(found.gaps) == 1
 
 
 def test_committed_results_of_two_versions_are_refused(tmp_path):

@@ -160,6 +160,28 @@ def test_fewer_seeds_of_an_ablation_are_no_gap(make_study):
     assert "No run of diff_v2_gate with seed 1 was found." in build(study)
 
 
+def test_missing_runs_of_an_unfinished_study_are_named(make_study):
+    """Controls have every seed before results say what they are, and rates may be two."""
+    study = make_study(variants=("softmax", "softmax_half", "diff", "diff_v2_gate"), sweep=True)
+    change_record(study / "study.json", fewer_seeds=1)
+    (study / "results.json").unlink()
+    for name in ("softmax_half-seed2", "diff_v2_gate-seed1", "diff-common-seed1"):
+        shutil.rmtree(study / "runs" / name)
+    page = build(study)
+    assert "No run of softmax_half with seed 2 was found." in page
+    assert "No run of diff at the common learning rate with seed 1 was found." in page
+    assert page.count("No run of ") == 2
+    assert "no difference is adjusted for the number of comparisons yet" in page
+
+
+def test_a_recorded_run_at_the_common_rate_is_missed_once(make_study):
+    study = make_study(variants=("softmax", "diff"), sweep=True)
+    shutil.rmtree(study / "runs" / "diff-common-seed1")
+    page = build(study)
+    assert page.count("No run of diff at the common learning rate with seed 1 was found.") == 1
+    assert "that the folder does not hold" not in page
+
+
 def test_interrupted_study_is_summarised_from_its_runs(make_study):
     study = make_study()
     (study / "results.json").unlink()

@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from diffattn.evaluation.judge.requests import recorded_outputs
 from diffattn.evaluation.judge.session import judge_folder
 from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import evaluate
-from diffattn.records.evaluations import EvalResult, register
+from diffattn.records.evaluations import EvalResult, evaluation_marker, register
 from diffattn.records.io import read_jsonl
 from record_files import write_items
 
@@ -106,6 +107,16 @@ def test_verdicts_become_results_and_are_compared(folder):
         "id": "", "output": "", "verdict": None, "empty": True, "scores": {"accuracy": 0.0},
     }  # fmt: skip
     assert len(judge.asked) == 10  # empty outputs are not sent
+
+
+def test_verdicts_on_a_few_outputs_say_so(folder):
+    """Else they would be compared with verdicts on all."""
+    (variant,) = evaluation_marker(folder)["variants"]
+    part = folder / "diff" / variant
+    replace(EvalResult.read(part), selection={"limit": 6}).write(part)
+    whole, few = judge_folder(folder, Scripted(by_label), SETTINGS).results
+    assert (whole.selection, few.selection) == ({}, {"limit": 6})
+    assert few.unlike(whole) == "it was asked 6 items (--limit), softmax all"
 
 
 def test_the_second_call_asks_nothing(folder):

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from diffattn.report.claims.catalog import CLAIMS
+from diffattn.report.page.wording import IMITATIONS
 
 LINES = sorted(
     {
@@ -83,5 +84,6 @@ def test_every_evaluated_model_is_one_that_the_study_trains(line):
     (runs,) = {folder.removesuffix(label) for label, folder in zip(labels, folders, strict=True)}
     config = comparison("laptop" if runs == "runs/laptop/runs/" else "study")
     assert {*labels} <= {member.config.name for member in config.trials(config.base_rates())}
+    assert {*IMITATIONS} < {label.rpartition("-seed")[0] for label in labels}
     seeds = {int(label.rpartition("-seed")[2]) for label in labels}
     assert seeds == {*config.seeds}

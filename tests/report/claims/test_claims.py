@@ -277,9 +277,55 @@ def test_evaluations_are_paired_by_the_seed_of_the_models():
     )  # fmt: skip
     only_a = evaluated("needle", "recall", "diff", parts=("a",))(found)
     assert (only_a.effect, only_a.n) == (0.375, 2)
-    assert evaluated("needle", "recall", "diff")(found).effect == (0.0 + 0.5) / 2
+    every = evaluated("needle", "recall", "diff")(found)
+    assert (every.effect, every.note) == (0.375, "1 of 2 parts, which all models have")
     assert evaluated("needle", "recall", "diff", where={"depth": 50})(found).effect == 0
     assert evaluated("ruler", "recall", "diff")(found) is None
+
+
+@pytest.mark.parametrize("better", ["above", "below"])
+def test_a_lead_without_a_control_says_nothing(better):
+    sign = 1 if better == "above" else -1
+    means = {"softmax": 0.5, "diff": 0.5 + 0.25 * sign, "softmax_half": 0.5}
+
+    def judged(kinds, protocol="needle"):
+        results = [
+            evaluation(
+                f"{kind}-seed{seed}", "a",
+                Metric(name="recall", value=means[kind] + 0.01 * seed, n=9, headline=True),
+            )
+            for kind in kinds
+            for seed in range(3)
+        ]  # fmt: skip
+        measure = evaluated(protocol, "recall", "diff", better=better)
+        return measure(ClaimRecords(evaluations=tuple(results))).uninformative
+
+    assert judged(("softmax", "diff")) == "the record holds no control"
+    assert judged(means) == ""
+    means["softmax_half"] = 0.5 + 0.5 * sign
+    assert judged(means) == "not shown to do better than controls: Softmax × ½"
+    means["diff"] = 0.5 - 0.25 * sign  # nothing to explain where there is no lead
+    assert judged(("softmax", "diff")) == ""
+
+
+def test_the_needles_are_those_that_the_paper_prints_or_are_named():
+    def of(label, *values):
+        tasks = ("N=6, R=2", "N=4, R=2", "N=1, R=1")
+        numbers = [
+            Metric(name="recall", value=value, n=9, headline=True, where={"task": task})
+            for task, value in zip(tasks, values, strict=True)
+            if value is not None
+        ]
+        return evaluation(label, "needle", *numbers)
+
+    def found(*results):
+        return BY_ID["needles"].measure(ClaimRecords(evaluations=results))
+
+    whole = found(of("softmax-seed0", 0.5, 0.5, 1.0), of("diff-seed0", 0.75, 0.25, 0.0))
+    assert (whole.effect, whole.note) == (0.25, "")
+    rest = found(of("softmax-seed0", None, 0.5, 1.0), of("diff-seed0", 0.75, 0.25, 0.5))
+    assert (rest.effect, rest.note) == (-0.375, "N=1, R=1; N=4, R=2 in place of N=6, R=2")
+    assert found(of("softmax-seed0", 0.5, None, None), of("diff-seed0", None, 1.0, 1.0)) is None
 
 
 def test_ratios_are_geometric_means_over_seeds():

@@ -6,8 +6,11 @@ import pytest
 
 from diffattn.errors import CheckpointError
 from diffattn.report.build import build_report
+from diffattn.report.page.run_tables import cost_table, models_table
 from diffattn.report.page.wording import number
-from diffattn.report.study.published import study_summary
+from diffattn.report.study.files import read_study
+from diffattn.report.study.published import read_published, study_summary
+from diffattn.report.study.tables import verdict_table
 from record_files import change_record, read_record, write_record
 from report.made_up_study import ALL, TYPES, VERDICT
 from report.page_reader import SECTIONS, build, outline_of
@@ -63,6 +66,36 @@ def test_a_summary_shows_its_numbers_and_no_gaps(make_study, tmp_path):
             assert number(difference["mean"], signed=True) in shown
     for fact in ("912,768", "published/text/runs/diff-seed0/run.json", "c0ffeec0ffee", "7,990"):
         assert fact in shown
+
+
+def test_a_summary_has_costs_and_no_rows_without_runs(make_study):
+    folder = make_study(variants=("softmax", "diff", "softmax_half"))
+    path = folder.with_name("summary.json")
+    write_record(path, study_summary(folder))
+    whole, summary = read_study(folder), read_published(path)
+    for made in (models_table, cost_table):
+        shown = made(summary).rows
+        assert shown == made(whole).rows[:2]
+        assert [row[0].text for row in shown] == ["Transformer (softmax)", "DIFF V1"]
+    times = [row[5].text for row in cost_table(summary).rows]
+    assert times[0] == "59.5 s"
+    assert "— s" not in times
+
+
+def test_a_summary_compares_no_more_than_its_folder(make_study):
+    folder = make_study(variants=("softmax", "diff"))
+    results = read_record(folder / "results.json")
+    test = {"variant": "diff", "baseline": "softmax", "at": "best"}
+    test |= {"p": 0.01, "p_holm": 0.02, "shown": True}
+    for name, steps in (("softmax", [100] * 3), ("diff", [None] * 3)):
+        results["variants"][name]["at"]["best"]["phase_steps"] = steps
+    write_record(folder / "results.json", results | {"tests": [test]})
+    path = folder.with_name("summary.json")
+    write_record(path, study_summary(folder))
+    whole, summary = (verdict_table(of) for of in (read_study(folder), read_published(path)))
+    assert summary.rows == whole.rows
+    words = " ".join(cell.text for row in summary.rows for cell in row)
+    assert "not compared: one has passed the induction phase" in words
 
 
 def test_a_summary_leaves_details_in_the_folder(make_study):

@@ -12,6 +12,7 @@ from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.models.twins import MATCHES
 from diffattn.recipes.catalog import recipe
+from diffattn.report.page import wording
 from diffattn.studies.text.comparison import ComparisonConfig, Sweep, best_rates, rates_to_try
 from diffattn.studies.text.reproduce import _sweep, comparison
 from diffattn.studies.variants import CONTROLS, MEMBERS, SWEPT, VARIANTS, WITHOUT_NORM
@@ -312,3 +313,8 @@ def test_a_part_of_the_variants_can_be_compared():
         scale="smoke", base=recipe("smoke"), seeds=(0,), variants=("softmax", "diff")
     )
     assert [member.config.name for member in runs(config)] == ["softmax-seed0", "diff-seed0"]
+
+
+def test_pages_know_the_controls_that_studies_train():
+    """By name, as an unfinished study has recorded no roles."""
+    assert wording.CONTROLS == CONTROLS

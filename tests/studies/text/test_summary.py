@@ -1,5 +1,7 @@
 """What the plain words of a comparison say."""
 
+import pytest
+
 from diffattn.studies.text.reproduce import comparison
 from diffattn.studies.text.summary import statement
 
@@ -33,3 +35,24 @@ def test_statement_in_range():
         "from 4 rates or more, on another seed, in runs of 25 % of the steps and the best 2"
         in words
     )
+
+
+CHOSEN = "Each type's learning rate is the one that the matched comparison of this scale chose."
+FACTORS = "the common one times the factor that the matched comparison of this scale chose for its"
+
+
+@pytest.mark.parametrize("kind", ["ablations", "rank"])
+@pytest.mark.parametrize("setting", ["model.hidden_size=512", "train.learning_rate=0.0005"])
+def test_rates_chosen_for_other_models_are_not_said_to_be_chosen_for_these(kind, setting):
+    plain = statement(comparison("study", kind=kind))
+    assert plain.endswith(CHOSEN)
+    changed = comparison("study", kind=kind, settings=[setting])
+    assert changed.rate_factors == {"diff": 0.5, "shared_diff": 0.5}
+    assert f"{FACTORS} own models." in statement(changed)
+    assert CHOSEN not in statement(changed)
+
+
+def test_rates_chosen_for_other_sizes_of_twins_are_not_said_to_be_chosen_for_these():
+    assert FACTORS in statement(comparison("study", kind="ablations", match="heads"))
+    alike = statement(comparison("laptop", kind="ablations"))
+    assert alike.endswith("One learning rate is used for all types, tuned for none.")

@@ -239,6 +239,7 @@ def _result(
         choices=CHOICES, metrics=metrics,
         tables={"unparsable": [row["id"] for row in unparsable]},
         num_items=len(rows), num_failed=len(failed), items=items,
+        selection=outputs.result.selection,
     )  # fmt: skip
 
 

@@ -69,31 +69,28 @@ def evaluation(
     gpu_parts: str,
     name: str,
     *,
-    variants: Sequence[str] = ("softmax", "diff"),
-    imitations: bool = False,
     small: Sequence[str] = (),
     whole: Sequence[str] = (),
     then: str = "",
 ) -> Commands:
-    """Evaluate the models of the study of text, all seeds together.
+    """Evaluate softmax and V1 of the study of text beside :data:`IMITATIONS`, all seeds together.
+
+    Without these a lead says nothing.
 
     Args:
         gpu_parts: Preset or protocol of the paper's sizes.
         name: Of the evaluation folder.
-        variants: Whose models are compared.
-        imitations: Also :data:`IMITATIONS`.
         small: Settings at which models of short contexts can be asked.
         whole: Settings of the paper's sizes, for example where data lies.
         then: A second command, on the evaluation folder ``{out}``.
     """
     protocol = small[0].split(".")[0] if small else gpu_parts
-    controls = IMITATIONS if imitations else ()
 
     def line(parts: str, runs: str, seeds: int, out: str, options: Sequence[str]) -> str:
         models = " ".join(
             f"--model {kind}-seed{seed}={runs}/{kind}-seed{seed}"
             for seed in range(seeds)
-            for kind in (*variants, *controls)
+            for kind in ("softmax", "diff", *IMITATIONS)
         )
         words = ["diffattn evaluate", parts, models, *options, f"--out {out}"]
         return " ".join([*words, f"&& {then.format(out=out)}"] if then else words)

@@ -24,7 +24,7 @@ PROTOCOLS = {
 }
 """Claim -> the protocol whose records show it."""
 _HEADERS = (
-    "Claim", "The paper says", "Effect measured", "Effect", "95 % interval", "Seeds", "p, Holm",
+    "Claim", "The paper says", "Effect measured", "Effect", "95 % interval", "n", "p, Holm",
     "Verdict",
 )  # fmt: skip
 
@@ -52,12 +52,13 @@ def evaluation_claims(results: Sequence[EvalResult]) -> Table | None:
     if not claims:
         return None
     kinds = {str(result.model.get("attention_type")) for result in results}
+    labels = {str(result.model.get("label")) for result in results}
     rows = []
     for judged in judged_claims(ClaimRecords(evaluations=tuple(results)), claims):
         of = judged.measured
         verdict = f"{judged.verdict}: {judged.why}" if judged.why else judged.verdict
         if of is None:
-            verdict = _unmeasured(judged.claim, kinds)
+            verdict = _unmeasured(judged.claim, kinds, labels)
         rows.append(
             [
                 head_cell(judged.claim.id),
@@ -65,7 +66,7 @@ def evaluation_claims(results: Sequence[EvalResult]) -> Table | None:
                 word_cell(judged.claim.effect),
                 number_cell(MISSING if of is None else number(of.effect, 3, signed=True)),
                 number_cell(MISSING if of is None else span(of.low, of.high, 3)),
-                number_cell(MISSING if of is None else str(of.n)),
+                number_cell(MISSING if of is None else of.count),
                 number_cell(number(judged.p_holm, 3)),
                 word_cell(verdict),
             ]
@@ -73,9 +74,11 @@ def evaluation_claims(results: Sequence[EvalResult]) -> Table | None:
     return table("Claims of the papers that these protocols are about.", _HEADERS, rows)
 
 
-def _unmeasured(claim: Claim, kinds: set[str]) -> str:
+def _unmeasured(claim: Claim, kinds: set[str], labels: set[str]) -> str:
     if not {"softmax", "diff"} <= kinds:
         return "not run: it needs models with softmax and with DIFF V1 attention"
     if claim.id.startswith("hallucination"):
         return "not run: it needs verdicts of 'diffattn judge', and models by seed"
+    if any(label.replace("diff-seed", "softmax-seed") in labels - {label} for label in labels):
+        return "not run: no number of this claim is there of all these models"
     return "inconclusive: one seed, as the models are not called softmax-seed0, diff-seed0, …"

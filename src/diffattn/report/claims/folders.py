@@ -141,17 +141,29 @@ def _bench(path: Path, found: SortedFolders) -> Iterable[BenchResult]:
 
 
 def _alike(results: Sequence[EvalResult], gaps: list[str]) -> Iterable[EvalResult]:
-    """Those of one protocol version and the same questions: others cannot be compared."""
+    """Those of one protocol version and the same questions, all of them or as many, and one result
+    of each model: others cannot be compared, nor averaged."""
     newest = {of.protocol: 0 for of in results}
     for of in results:
         newest[of.protocol] = max(newest[of.protocol], of.version)
     first: dict[str, EvalResult] = {}
-    for of in results:
-        what = f"{of.model.get('label')}'s result of {of.variant} was left out"
+    weights: dict[tuple[str, Any], Any] = {}
+    taken: set[tuple[str, Any]] = set()
+    for of in sorted(results, key=lambda of: bool(of.selection)):  # all questions before a few
+        label, found = of.model.get("label"), of.model.get("weights")
+        known = weights.get((of.protocol, label), found)
         if of.version != newest[of.protocol]:
-            gaps.append(f"{what}: version {of.version} of the protocol, not {newest[of.protocol]}.")
-        elif first.setdefault(of.variant, of).parameters != of.parameters:
-            other = first[of.variant].model.get("label")
-            gaps.append(f"{what}: its parameters differ from those of {other}.")
+            why = f"version {of.version} of the protocol, not {newest[of.protocol]}"
+        elif found != known:
+            why = f"its weights are {found}, those of another result of {label} {known}"
+        elif unlike := of.unlike(first.get(of.variant, of)):
+            why = unlike
+        elif (of.variant, label) in taken:
+            why = "there is another one of the same weights"
         else:
+            first.setdefault(of.variant, of)
+            weights[of.protocol, label] = found
+            taken.add((of.variant, label))
             yield of
+            continue
+        gaps.append(f"{label}'s result of {of.variant} was left out: {why}.")

@@ -3,10 +3,12 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+from diffattn.records.evaluations import Metric
 from diffattn.records.results import BenchCase
 from diffattn.report.claims.measured import (
+    NO_CONTROL,
     Measure,
     Measured,
     explained_by,
@@ -15,8 +17,21 @@ from diffattn.report.claims.measured import (
 )
 from diffattn.report.claims.records import ClaimRecords
 from diffattn.report.page.runs import BASELINE
-from diffattn.report.page.wording import IMITATIONS
+from diffattn.report.page.wording import IMITATIONS, plural
 from diffattn.stats.intervals import mean_interval
+
+
+class _Place(NamedTuple):
+    """What one number of a result is about."""
+
+    variant: str
+    """Of the protocol."""
+    metric: str
+    where: frozenset[tuple[str, str]]
+
+
+_Scores = Mapping[str, Mapping[_Place, float]]
+"""Label of a model to its numbers."""
 
 
 def evaluated(
@@ -27,26 +42,27 @@ def evaluated(
     better: Literal["above", "below"] = "above",
     parts: Sequence[str] = (),
     where: Mapping[str, Any] | None = None,
+    printed: tuple[str, str] | None = None,
 ) -> Measure:
     """A metric of an evaluation, minus the baseline's, by seed of the models.
 
     Args:
         protocol: Its name.
-        metric: Its name, or how it begins; where there are several, their mean.
+        metric: Its name, or how it begins; where there are several, the mean over those that all
+            compared models have.
         variant: Its models are called ``diff-seed0`` and the like; models of one seed are paired.
         better: On which side of 0 the paper sees the difference.
         parts: How names of variants of the protocol begin. Default: all.
         where: What the metric's place must say. Default: headline metrics.
+        printed: Key and value of the places that the paper prints: others count only where the
+            models have none of these, and the note names them. Default: all places.
     """
 
     def measure(records: ClaimRecords) -> Measured | None:
         scores = _scores(records, protocol, metric, parts, where)
-        values = _differences(scores, variant, BASELINE)
-        if not values:
-            return None
         sign = 1 if better == "above" else -1
-        why = records.floors.get((protocol, variant), "")
-        return paired(values, 0.0, uninformative=why or _explained(scores, variant, values, sign))
+        floor = records.floors.get((protocol, variant), "")
+        return _compared(scores, variant, sign, floor=floor, printed=printed)
 
     return measure
 
@@ -64,13 +80,12 @@ def evaluated_ratio(protocol: str, metric: str, variant: str) -> Measure:
 
     def measure(records: ClaimRecords) -> Measured | None:
         scores = _scores(records, protocol, metric, (), None)
-        logs = {label: math.log(score) for label, score in scores.items() if score > 0}
-        values = _differences(logs, variant, BASELINE)
-        if not values:
-            return None
-        return exponential(
-            paired(values, 0.0, uninformative=_explained(logs, variant, values, sign=-1))
-        )
+        logs = {
+            label: {at: math.log(score) for at, score in of.items() if score > 0}
+            for label, of in scores.items()
+        }
+        found = _compared(logs, variant, sign=-1)
+        return None if found is None else exponential(found)
 
     return measure
 
@@ -81,41 +96,84 @@ def _scores(
     metric: str,
     parts: Sequence[str],
     where: Mapping[str, Any] | None,
-) -> dict[str, float]:
-    """The mean of the metrics wanted, by label of the model."""
-    found: dict[str, list[float]] = {}
+) -> _Scores:
+    """The metrics wanted."""
+    found: dict[str, dict[_Place, float]] = {}
     for result in records.evaluations:
         if result.protocol != protocol:
             continue
         if parts and not result.variant.startswith(tuple(parts)):
             continue
-        found.setdefault(str(result.model.get("label")), []).extend(
-            entry.value
+        found.setdefault(str(result.model.get("label")), {}).update(
+            (_place(result.variant, entry), entry.value)
             for entry in result.metrics
             if entry.name.startswith(metric)
-            and (
-                entry.headline
-                if where is None
-                else all(entry.where.get(key) == value for key, value in where.items())
-            )
+            and (entry.headline if where is None else where.items() <= entry.where.items())
         )
-    return {label: fmean(values) for label, values in found.items() if values}
+    return found
 
 
-def _differences(scores: Mapping[str, float], variant: str, baseline: str) -> list[float]:
-    """A variant's scores minus the baseline's, seed by seed."""
+def _place(variant: str, entry: Metric) -> _Place:
+    where = frozenset((key, str(value)) for key, value in entry.where.items())
+    return _Place(variant, entry.name, where)
+
+
+def _compared(
+    scores: _Scores,
+    variant: str,
+    sign: int,
+    *,
+    floor: str = "",
+    printed: tuple[str, str] | None = None,
+) -> Measured | None:
+    """A variant's numbers minus the baseline's, and what controls say of a lead."""
+    pairs = _pairs(scores, variant, BASELINE)
+    every = {at for pair in pairs for side in pair for at in side}
+    places = wanted = _in_all(pairs)
+    note = ""
+    if printed is not None and not (wanted := {at for at in places if printed in at.where}):
+        others = sorted({value for at in places for key, value in at.where if key == printed[0]})
+        wanted, note = places, f"{'; '.join(others)} in place of {printed[1]}"
+    elif printed is None and every != places:
+        note = f"{len(places)} of {plural(len(every), 'part')}, which all models have"
+    alike = {label: {at: of[at] for at in of if at in wanted} for label, of in scores.items()}
+    values = _differences(alike, variant, BASELINE)
+    if not values:
+        return None
+    return paired(
+        values, 0.0, uninformative=floor or _why_not(alike, variant, values, sign), note=note
+    )
+
+
+def _pairs(
+    scores: _Scores, variant: str, baseline: str
+) -> list[tuple[Mapping[_Place, float], Mapping[_Place, float]]]:
+    """Numbers of a variant and of the baseline, seed by seed."""
     return [
-        value - scores[other]
-        for label, value in scores.items()
+        (of, scores[other])
+        for label, of in scores.items()
         if label.startswith(f"{variant}-seed")
         and (other := label.replace(variant, baseline, 1)) in scores
+        and of
+        and scores[other]
     ]
 
 
-def _explained(
-    scores: Mapping[str, float], variant: str, values: Sequence[float], sign: int
-) -> str:
-    """Which controls a lead is not shown to exceed; empty without a lead."""
+def _in_all(pairs: Sequence[tuple[Mapping[_Place, float], ...]]) -> set[_Place]:
+    """What every model has been asked: a mean over more is of another thing."""
+    sides = [set(side) for pair in pairs for side in pair]
+    return set.intersection(*sides) if sides else set()
+
+
+def _differences(scores: _Scores, variant: str, baseline: str) -> list[float]:
+    """A variant's mean minus the baseline's, seed by seed, over what all of them were asked."""
+    pairs = _pairs(scores, variant, baseline)
+    places = _in_all(pairs)
+    return [fmean(one[at] - other[at] for at in places) for one, other in pairs if places]
+
+
+def _why_not(scores: _Scores, variant: str, values: Sequence[float], sign: int) -> str:
+    """That there is no control to a lead, or which it is not shown to exceed; empty otherwise."""
     if sign * fmean(values) <= 0:
         return ""
     lows = {
@@ -123,6 +181,8 @@ def _explained(
         for control in IMITATIONS
         if (beyond := _differences(scores, variant, control))
     }
+    if not lows:
+        return NO_CONTROL
     return explained_by(control for control, low in lows.items() if low is None or low <= 0)
 
 

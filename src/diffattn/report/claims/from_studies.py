@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from diffattn.report.claims.measured import Measure, Measured, explained_by, paired
+from diffattn.report.claims.measured import NO_CONTROL, Measure, Measured, explained_by, paired
 from diffattn.report.claims.records import ClaimRecords
 from diffattn.report.page.runs import BASELINE
 from diffattn.report.page.wording import BLIND_SECOND, plural
@@ -88,7 +88,7 @@ def _recall(
 def _recall_why_not(entry: Mapping[str, Any], claim: str, variant: str, leads: bool) -> str:
     """The record's own verdict; a lead that a control explains; or that there is no control."""
     if claim not in entry:
-        return "the record holds no control"
+        return NO_CONTROL
     said = entry[claim]
     if said["verdict"] == "uninformative":
         return str(said["sentence"])
@@ -173,7 +173,7 @@ def _scaling_why_not(
         return ""
     against = _equivalent(of, variant, BLIND_SECOND)
     if against is None:
-        return "the record holds no control"
+        return NO_CONTROL
     shown = against["high"] is not None and against["high"] < 1
     return "" if shown else explained_by([BLIND_SECOND])
 

@@ -10,6 +10,8 @@ from diffattn.report.page.wording import type_name
 from diffattn.stats.intervals import mean_interval
 from diffattn.stats.paired import paired_t_test
 
+NO_CONTROL = "the record holds no control"
+"""Why a lead that nothing explains away says nothing."""
 _MOST = 700.0
 """Of an exponent, so that its power stays finite."""
 
@@ -36,6 +38,11 @@ class Measured:
     """What it was measured on."""
     digits: int = 3
     """Decimals that mean something."""
+
+    @property
+    def count(self) -> str:
+        """Over how many of what, with the note."""
+        return f"{self.n} {self.of}" + (f" ({self.note})" if self.note else "")
 
 
 Measure = Callable[[ClaimRecords], Measured | None]

@@ -159,8 +159,7 @@ def _numbers(of: Measured | None, p_holm: float | None) -> tuple[str, str, str, 
     ends = MISSING
     if of.low is not None and of.high is not None and of.low < of.high:
         ends = span(of.low, of.high, of.digits)
-    count = f"{of.n} {of.of}" + (f" ({of.note})" if of.note else "")
-    return number(of.effect, of.digits), ends, count, p_value(of.p), p_value(p_holm)
+    return number(of.effect, of.digits), ends, of.count, p_value(of.p), p_value(p_holm)
 
 
 def _commands(claim: Claim) -> list[str]:

@@ -35,7 +35,10 @@ def models_table(study: Study) -> Table:
     for name in study.types:
         runs = study.runs_of(name)
         if not runs:
-            rows.append([type_cell(name), *[number_cell(MISSING)] * 7, word_cell("no run found")])
+            if study.all_records is None:  # a summary leaves runs out
+                rows.append(
+                    [type_cell(name), *[number_cell(MISSING)] * 7, word_cell("no run found")]
+                )
             continue
         shape, model = runs[0].record.config["model"], runs[0].record.model
         names = [run.name for run in runs]
@@ -77,9 +80,10 @@ def cost_table(study: Study) -> Table:
     for name in study.types:
         runs = [run for run in study.runs_of(name) if run.costs]
         if not runs:
-            rows.append(
-                [type_cell(name), *[number_cell(MISSING)] * 5, word_cell("no costs recorded")]
-            )
+            if study.all_records is None:
+                rows.append(
+                    [type_cell(name), *[number_cell(MISSING)] * 5, word_cell("no costs recorded")]
+                )
             continue
         names = [run.name for run in runs]
         middle = {key: _median_cost(study, name, key) for key in _COSTS}

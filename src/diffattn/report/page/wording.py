@@ -20,6 +20,8 @@ BLIND_SECOND = "softmax_minus_mean"
 IMITATIONS = ("softmax_half", BLIND_SECOND)
 """Softmax attention with a side effect of the difference, and without a second map that learns: a
 lead over softmax that one of them has too is no effect of that map."""
+CONTROLS = (*BLIND, *IMITATIONS, "diff_no_norm")
+"""Of a study of text: they decide what a lead means, so they have every seed, as types have."""
 VARIANT_NAMES = {
     NO_ATTENTION: "No attention",
     "none_ffn": "No attention, wider FFN",

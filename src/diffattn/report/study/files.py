@@ -11,6 +11,7 @@ from diffattn.records.fields import checked
 from diffattn.records.io import read_json
 from diffattn.records.run import require_schema
 from diffattn.report.page.runs import (
+    BASELINE,
     TEXT_SCHEMA,
     Study,
     StudyRun,
@@ -19,7 +20,14 @@ from diffattn.report.page.runs import (
     read_runs,
     run_gaps,
 )
-from diffattn.report.page.wording import NO_ATTENTION, TYPE_NAMES, brief_names, listing, plural
+from diffattn.report.page.wording import (
+    CONTROLS,
+    NO_ATTENTION,
+    TYPE_NAMES,
+    brief_names,
+    listing,
+    plural,
+)
 from diffattn.report.study.fields import Costs, Maps, StudyInfo, StudyResults
 
 ROW_KINDS = {"ablations": "ablations", "rank": "rank and λ_init of Shared DIFF"}
@@ -189,24 +197,47 @@ def _with_gaps(study: TextStudy, foreign: list[StudyRun]) -> TextStudy:
 def _run_gaps(study: TextStudy) -> list[str]:
     """Runs that are missing, unfinished or without a loss."""
     gaps = []
-    recorded = {} if study.results is None else study.results["variants"]
-    for variant in study.variants:
-        here = {run.name for run in study.runs_of(variant)}
-        wanted = study.info["seeds"]
-        always = (*TYPE_NAMES, NO_ATTENTION)
-        role = recorded[variant]["role"] if variant in recorded else "not recorded"
-        if variant not in always and role != "control":
-            wanted = wanted[: study.info.get("fewer_seeds", len(wanted))]
-        seeds = [seed for seed in wanted if f"{variant}-seed{seed}" not in here]
-        if seeds:
-            which = f"{'seed' if len(seeds) == 1 else 'seeds'} {listing(seeds)}"
-            gaps.append(f"No run of {variant} with {which} was found.")
+    for variant, stem, seeds in _missing(study):
+        which = f"{'seed' if len(seeds) == 1 else 'seeds'} {listing(seeds)}"
+        rate = "" if stem == variant else " at the common learning rate"
+        gaps.append(f"No run of {variant}{rate} with {which} was found.")
     for run in study.all_runs:
         gaps += run_gaps(run)
         tried = run in study.sweep_runs and run.result("diverged_step") is not None
         if run.results is not None and not has_loss(run) and not tried:
             gaps.append(f"Run {run.name} finished without a finite validation loss.")
     return gaps
+
+
+def _missing(study: TextStudy) -> list[tuple[str, str, list[int]]]:
+    """Variant, how its runs begin and which seeds have none: at its own learning rate, and at the
+    common one where the runs show that it is another."""
+    here = {run.name for run in study.all_runs}
+    common = _learning_rate(study, BASELINE)
+    found = []
+    for variant in study.variants:
+        every: list[int] = study.info["seeds"]
+        has_every = variant in (*TYPE_NAMES, *CONTROLS)
+        wanted = every if has_every else every[: study.info.get("fewer_seeds", len(every))]
+        stems = [variant]
+        own = _learning_rate(study, variant)
+        if variant in (*TYPE_NAMES, NO_ATTENTION) and None not in (own, common) and own != common:
+            stems.append(f"{variant}-common")
+        for stem in stems:
+            seeds = [seed for seed in wanted if f"{stem}-seed{seed}" not in here]
+            if seeds:
+                found.append((variant, stem, seeds))
+    return found
+
+
+def _learning_rate(study: TextStudy, variant: str) -> float | None:
+    """Of a variant's runs that count; ``None`` where there is none."""
+    for run in study.runs_of(variant):
+        train = run.record.config.get("train")
+        rate: Any = train.get("learning_rate") if isinstance(train, dict) else None
+        if is_number(rate):
+            return float(rate)
+    return None
 
 
 def _file_gaps(study: TextStudy) -> list[str]:
@@ -218,7 +249,8 @@ def _file_gaps(study: TextStudy) -> list[str]:
         return [
             *gaps,
             "results.json is missing: the study has not finished. Means and intervals are "
-            "computed here from the finished runs.",
+            "computed here from the finished runs; no difference is adjusted for the number of "
+            "comparisons yet.",
         ]
     if not study.results.get("complete", True):
         gaps.append("results.json says that the study is not complete.")
@@ -231,7 +263,7 @@ def _file_gaps(study: TextStudy) -> list[str]:
                 f"gives {measured[name]}."
             )
     known = {run.name for run in study.all_runs}
-    known |= {f"{name}-seed{seed}" for name in study.variants for seed in study.info["seeds"]}
+    known |= {f"{stem}-seed{seed}" for _, stem, seeds in _missing(study) for seed in seeds}
     absent = [name for name, _ in recorded if name not in known]
     if absent:
         gaps.append(

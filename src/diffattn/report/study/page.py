@@ -99,7 +99,7 @@ def study_page(study: TextStudy, prefix: str = "") -> dict[str, Any]:
         "difference_chart": rows_chart(study, f"{prefix}chart-differences")
         or difference_chart(study, f"{prefix}chart-differences"),
         "curves": _curves(study, prefix) if is_whole else None,
-        "parts": parts_section(study, f"{prefix}chart-"),
+        "parts": parts_section(study, f"{prefix}chart-") if is_whole else None,
         "rates": rates_section(study, f"{prefix}chart-rates"),
         "matching": matching_table(study),
         "types": [(type_name(name), _WHAT_TYPES_ARE[name]) for name in types],

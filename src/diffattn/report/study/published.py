@@ -20,8 +20,8 @@ ALL_RECORDS = "published/text"
 """Folder of the repository with every record of the study."""
 _SHAPE = ("attention_type", "num_heads", "num_kv_heads", "head_dim", "intermediate_size")
 _RESULTS = ("validation_loss", "validation_bits_per_byte", "lam")
-_COSTS = ("tokens_per_second", "peak_bytes", "wall_seconds")
-_GROUP = ("learning_rate", "runs", LOSS)
+_COSTS = ("tokens_per_second", "peak_bytes", "cpu_seconds")
+_GROUP = ("learning_rate", "runs", LOSS, "phase_steps")
 
 
 class _PublishedRun(TypedDict):

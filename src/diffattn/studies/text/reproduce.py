@@ -54,7 +54,8 @@ _SCALES: dict[str, dict[str, Any]] = {
 """What each scale compares besides its recipe."""
 _RATE_FACTORS = {"study": {"diff": 0.5, "shared_diff": 0.5}}
 """Of studies of rows: what the matched comparison of the scale chose on its sweep's seed. At the
-base's rate Shared DIFF does not pass the induction phase in time: its rows would say nothing."""
+base's rate Shared DIFF does not pass the induction phase in time: its rows would say nothing.
+Settings of the model or the rate leave them as they are, and the statement says whose they are."""
 _FEWEST_SEEDS = 3
 """Of a study of rows, but for smoke: with two, no difference outlives Holm's adjustment."""
 
@@ -83,8 +84,9 @@ def reproduce(
             ``"workstation"`` (one GPU).
         kind: ``"text"``; or ``"ablations"`` for Table 6, V2's ablations and the other reading of
             Shared DIFF's norm, or ``"rank"`` for Shared DIFF's rank and λ_init. These sweep no
-            learning rate (at study scale types have those that the matched comparison chose) and
-            test every row against what it changes one thing of.
+            learning rate (at study scale types have the base's times the factors that the matched
+            comparison chose for its own models) and test every row against what it changes one
+            thing of.
         out: Study folder. Default: ``runs/<scale>``, or ``runs/<kind>-<scale>``.
         seeds: Seeds of initial weights and data order. Default: 0, for study 0 to 4; of the other
             kinds 0 to 2, for smoke 0.

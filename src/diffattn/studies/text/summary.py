@@ -8,6 +8,7 @@ import torch
 
 from diffattn.models.loading import load_model
 from diffattn.probes.attention_rows import example_maps
+from diffattn.recipes.catalog import recipe
 from diffattn.records.io import read_json, read_jsonl, write_json
 from diffattn.studies.limits import SMALLEST_TESTED_HEADS, few_heads, spread
 from diffattn.studies.study_folder import recorded_costs
@@ -27,11 +28,13 @@ from diffattn.training.prepare import PreparedData
 EXAMPLE_TOKENS = 48
 # The papers' models see 10 billion tokens or more.
 FEWEST_TESTED_TOKENS = 10_000_000_000
-_UNSWEPT = {
-    False: "One learning rate is used for all types, tuned for none.",
+_ONE_RATE = "One learning rate is used for all types, tuned for none."
+_CHOSEN_ELSEWHERE = {
     True: "Each type's learning rate is the one that the matched comparison of this scale chose.",
+    False: "Each type's learning rate is the common one times the factor that the matched "
+    "comparison of this scale chose for its own models.",
 }
-"""By whether rates differ."""
+"""By whether these are the models that it compared."""
 PHASE_GAIN = 1.0
 """Nats by which a model must beat bigram counts on repeated bigrams."""
 _PHASE = (
@@ -140,11 +143,20 @@ def statement(config: ComparisonConfig) -> str:
         f"Each type's learning rate was chosen by one rule from {len(config.learning_rates)} rates "
         f"or more, on another seed, in runs of {100 * config.sweep_share:g} % of the steps{whole}."
         if config.learning_rates
-        else _UNSWEPT[bool(config.rate_factors)]
+        else _rates_of_another(config)
     )
     fewer = min(len(config.seeds_of(name)) for name in config.variants)
     rest = f" Ablations and other matches have {fewer}." if fewer < len(config.seeds) else ""
     return f"{limits} {shows} {spread(len(config.seeds))}{rest} {rates}"
+
+
+def _rates_of_another(config: ComparisonConfig) -> str:
+    """What is true of rates that were not swept for; the factors stay when settings change."""
+    if not config.rate_factors:
+        return _ONE_RATE
+    theirs = recipe(config.scale).resolved()
+    as_there = config.base.resolved() == theirs and config.match == "params"
+    return _CHOSEN_ELSEWHERE[as_there]
 
 
 def _maps(config: ComparisonConfig, data: PreparedData, folder: Path) -> dict[str, Any]:
