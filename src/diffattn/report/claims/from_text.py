@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from diffattn.report.claims.measured import Measure, Measured, explained_by, paired
+from diffattn.report.claims.measured import NO_CONTROL, Measure, Measured, explained_by, paired
 from diffattn.report.claims.records import ClaimRecords
 from diffattn.report.page.phase import gap
 from diffattn.report.page.wording import IMITATIONS, TYPE_NAMES
@@ -77,17 +77,16 @@ def _why_not(
         return why
     if variant not in TYPE_NAMES or baseline != "softmax" or fmean(values) >= 0:
         return ""
+    controls = [control for control in IMITATIONS if control in text["variants"]]
+    if not controls:
+        return NO_CONTROL
     explained = [
         control
-        for control in IMITATIONS
-        if control in text["variants"]
-        and not all(_is_lower(text, variant, control, part, at) for at in ("best", "common"))
+        for control in controls
+        if not all(_is_lower(text, variant, control, part, at) for at in ("best", "common"))
     ]
-    if (
-        variant == "diff"
-        and _BARE in text["variants"]
-        and not _is_lower(text, _BARE, baseline, part)
-    ):
+    asks_norm = variant == "diff" and _BARE in text["variants"]
+    if asks_norm and not _is_lower(text, _BARE, baseline, part):
         explained.append(_BARE)
     return explained_by(explained)
 

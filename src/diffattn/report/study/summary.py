@@ -6,7 +6,7 @@ from typing import Any
 
 from diffattn.report.page.phase import gap
 from diffattn.report.page.runs import BASELINE, StudyRun, is_number
-from diffattn.report.page.wording import NO_ATTENTION, number, verdict
+from diffattn.report.page.wording import CONTROLS, NO_ATTENTION, number, verdict
 from diffattn.report.study.fields import Row, Test
 from diffattn.report.study.files import TextStudy, has_loss
 from diffattn.stats.intervals import Interval, mean_interval
@@ -80,7 +80,7 @@ def variants_of(study: TextStudy) -> dict[str, Variant]:
     return {
         name: _recorded_variant(name, recorded[name])
         if name in recorded
-        else Variant(name, ROLES.get(name, "control"))
+        else Variant(name, _unrecorded_role(name))
         for name in study.variants
     }
 
@@ -233,11 +233,17 @@ def _from_runs(study: TextStudy, name: str) -> Variant:
         )
     return Variant(
         name=name,
-        role=ROLES.get(name, "control"),
+        role=_unrecorded_role(name),
         parameters=_whole(model.get("parameters")),
         train_flops_per_token=_whole(model.get("train_flops_per_token")),
         best=best,
     )
+
+
+def _unrecorded_role(name: str) -> str:
+    if name.endswith(("_heads", "_flops")):
+        return "match"
+    return ROLES.get(name) or ("control" if name in CONTROLS else "ablation")
 
 
 def _turned(entry: Difference) -> Difference:
