@@ -65,7 +65,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "lm_tasks": ProtocolFacts(
         path="lm_tasks.lm_tasks:LmTasks",
-        version=3,
+        version=4,
         summary="seven multiple-choice tasks of lm-evaluation-harness, 0-shot or few-shot",
         source="arXiv:2410.05258v2, Tables 1 and 8; lm-evaluation-harness (tasks and prompts)",
     ),
