@@ -10,6 +10,7 @@ from diffattn.evaluation.long_context.haystack import corpus_text
 from diffattn.evaluation.long_context.lengths import require_grid
 from diffattn.evaluation.long_context.magic_numbers import (
     CITIES,
+    STANDARD_DEPTHS,
     TEMPLATES,
     MagicPrompt,
     MagicTask,
@@ -67,7 +68,7 @@ class Needle(Protocol):
     """(N, R): cities hidden and cities asked for."""
     lengths: tuple[int, ...] = (4_096,)
     """In tokens."""
-    depths: tuple[float, ...] = (0, 25, 50, 75, 100)
+    depths: tuple[float, ...] = STANDARD_DEPTHS
     """Of the first city asked for, in percent."""
     samples: int = 50
     """Haystacks per length."""
