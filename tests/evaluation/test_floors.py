@@ -118,6 +118,12 @@ def test_models_have_floors_of_their_own():
     one = whole({"a": reader, "b": lister}, "key_values")
     assert (one.floors[0].guess, one.floors[0].baseline_guess) == (1.0, 0.25)
     assert (one.verdict, one.guess_ceiling) == ("inconclusive", 1.0)
+    # A list of everything has more right than a model that reads, and says nothing.
+    half = [row | {"scores": {"recall": float(int(row["id"]) % 3 > 0)}} for row in reader]
+    for sides, better in (({"a": half, "b": lister}, 1), ({"a": lister, "b": half}, -1)):
+        one = whole(sides, "key_values")
+        assert (one.p_holm < 0.05, one.difference * better > 0.2) == (True, True)
+        assert one.verdict == "uninformative: the higher one is not above guessing"
     assert whole({"a": lister, "b": lister}, "key_values").verdict == NEITHER
 
 

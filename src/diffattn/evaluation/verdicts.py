@@ -25,8 +25,8 @@ def with_verdicts(differences: Sequence[PairedDifference]) -> list[PairedDiffere
 
     - *higher* or *lower*: the adjusted p-value is at most 0.05.
     - *inconclusive*: it is not, or there is none.
-    - *uninformative*: in no kind of task that has a floor is a model above its own, or both have
-      everything right.
+    - *uninformative*: in no kind of task that has a floor is a model above its own, or only the
+      lower one is; or both have everything right.
     """
     kept = list(differences)
     for over in dict.fromkeys(one.over for one in kept):
@@ -58,7 +58,11 @@ def _verdict(one: PairedDifference, every: Sequence[PairedDifference]) -> str:
         return "inconclusive: no test"
     if one.p_holm > 0.05:
         return "inconclusive"
-    return "higher" if one.difference > 0 else "lower"
+    is_higher = one.difference > 0
+    floored = [_above(seed) for seed in of if seed.floors]
+    if floored and not any(above[0 if is_higher else 1] for above in floored):
+        return "uninformative: the higher one is not above guessing"
+    return "higher" if is_higher else "lower"
 
 
 def _key(one: PairedDifference) -> tuple[str, str, str, str]:
@@ -74,16 +78,17 @@ def _uninformative(one: PairedDifference) -> str:
     values = [value for value in (one.value, one.baseline_value) if value is not None]
     if is_share(one.score) and values and min(values) >= CEILING:
         return "both have everything right"
+    return "neither is above guessing" if one.floors and not any(_above(one)) else ""
+
+
+def _above(one: PairedDifference) -> tuple[bool, bool]:
+    """Whether the model, and whether its baseline, is above its own floor in some kind of task."""
     # Of several floors one is passed by chance more easily: their levels share the 5 %.
     level = 1 - 0.05 / max(1, len(one.floors))
-    above = (
-        _is_above(value, guess, floor.n, level)
-        for floor in one.floors
-        for value, guess in (
-            (floor.value, floor.guess), (floor.baseline_value, floor.baseline_guess),
-        )
-    )  # fmt: skip
-    return "neither is above guessing" if one.floors and not any(above) else ""
+    return (
+        any(_is_above(at.value, at.guess, at.n, level) for at in one.floors),
+        any(_is_above(at.baseline_value, at.baseline_guess, at.n, level) for at in one.floors),
+    )
 
 
 def _is_above(value: float, guess: float, n: int, level: float) -> bool:
