@@ -1,4 +1,4 @@
-"""Which items are paired, part by part, over seeds, and what guessing scores."""
+"""Which items are paired, part by part, and over seeds."""
 
 import pytest
 
@@ -6,8 +6,8 @@ from diffattn.evaluation.catalog import PROTOCOLS
 from diffattn.evaluation.compare import compare_answers
 from diffattn.evaluation.judge.session import PROTOCOL as JUDGED
 from diffattn.evaluation.metrics import is_share
-from diffattn.evaluation.pairing import Answers, partners
-from diffattn.evaluation.primary import PRIMARY, guessing, primary_score
+from diffattn.evaluation.pairing import Answers, differences, pair_items, partners
+from diffattn.evaluation.primary import PRIMARY, primary_score
 from diffattn.evaluation.protocol import prompt_facts
 from diffattn.evaluation.verdicts import with_verdicts
 from diffattn.records.evaluations import EvalResult, PairedDifference
@@ -240,39 +240,22 @@ def test_a_wrapped_protocol_has_its_floor_and_its_weights():
     assert (whole.baseline_value, whole.value) == pytest.approx((1 / 6, 1 / 3))  # weighed 1 and 2
 
 
-def test_what_guessing_scores():
-    closed = [{"task": t, "expected": a} for t, a in [("x", "1")] * 3 + [("x", "2"), ("y", "3")]]
-    guess = guessing("hidden_needle", closed)
-    assert guess.chance == pytest.approx((0.5 + 1) / 2)
-    assert guess.ceiling == pytest.approx((0.75 + 1) / 2)
-    intents = [{"expected": str(i), "labels": 150} for i in range(10)]
-    for protocol in ("many_shot", "order_robustness"):  # ten items show ten labels of 150
-        assert guessing(protocol, intents).chance == pytest.approx(1 / 150)
-    choices = [{"task": "x", "gold": g, "logprobs": [0.0] * 4} for g in (0, 0, 1)]
-    guess = guessing("lm_tasks", choices)
-    assert (guess.chance, guess.ceiling) == (0.25, pytest.approx(2 / 3))
-    told = [{"guess": 0.16, "guess_of_all_that_fit": 0.42}, {"guess": 0.1}]
-    guess = guessing("ruler", told)
-    assert (guess.chance, guess.ceiling) == pytest.approx((0.13, 0.26))
-    assert guessing("nll_by_position", [{}]).chance is None
-    for copied in (
-        "babilong",
-        "needle",
-        "key_values",
-        "remapped_labels",
-    ):  # never 0 where rows do not say
-        assert guessing(copied, [{"expected": "1", "pairs": 8}]).ceiling is None
+def test_items_of_another_text_count_where_they_have_the_score():
+    """Five alike, two of another text, one that one side lacks, and seven without the score."""
 
+    def told(text):
+        return [
+            {
+                "id": str(i), "prompt": {"sha256": ("same" if i < 5 else text) + str(i)},
+                "scores": {"recall": 1.0} if i < (7 if text == "a" else 8) else {"accuracy": 1.0},
+            }
+            for i in range(15)
+        ]  # fmt: skip
 
-def test_copying_without_regard_to_the_question_is_no_skill():
-    """One number of the context against two of them, whatever is asked: recall .25 and .5."""
-    told = {"guess": 0.25, "guess_of_all_that_fit": 0.5}
-    found = compared(
-        answers("a", rows([1, 0, 0, 0] * 25, **told)), answers("b", rows([0, 1, 1, 0] * 25, **told))
-    )
-    whole = next(one for one in found.differences if one.primary)
-    assert whole.p_value < 0.05
-    assert (whole.guess_ceiling, whole.verdict) == (0.5, "uninformative: neither is above guessing")
+    a, b = answers("a", told("a")), answers("b", told("b"))
+    found = {one.score: one for one in differences(b, a, pair_items(b, a))}
+    recall = found["recall"]
+    assert (recall.num_items, recall.num_other_text, recall.num_unpaired) == (5, 2, 1)
 
 
 def test_a_row_says_what_text_its_item_held():

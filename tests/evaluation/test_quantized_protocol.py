@@ -264,7 +264,7 @@ def test_the_record_names_the_wrapped_protocol_in_full(models, tmp_path):
         "examples": 0,
         "seed": 1234,
     }
-    assert protocol.parameters()["wrapped_version"] == 3
+    assert protocol.parameters()["wrapped_version"] == 4
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,13 @@ def test_rewritten_texts_are_refused_and_the_same_go_on(models, texts, tmp_path,
         evaluate(model, part_of(protocol), out)
     assert read_jsonl(out / "items.jsonl") == begun
     rewrite(texts, "old words of a book. ")
-    assert evaluate(model, part_of(protocol), out).num_items == 3
+    finished = evaluate(model, part_of(protocol), out)
+    assert finished.num_items == 3
+    rewrite(texts, "another book altogether. ")
+    with pytest.raises(CheckpointError, match="continued with the data it was begun with"):
+        evaluate(model, part_of(protocol), out)
+    rewrite(texts, "old words of a book. ")
+    assert evaluate(model, part_of(protocol), out) == finished
 
 
 def test_records_without_a_digest_go_on(models, texts, tmp_path, monkeypatch):

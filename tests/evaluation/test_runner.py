@@ -7,9 +7,11 @@ import pytest
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.evaluation.compare import compare
+from diffattn.evaluation.judge.interface import JudgeFailure
 from diffattn.evaluation.protocol import Item, Part, Protocol, Summary
 from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import evaluate
+from diffattn.evaluation.selection import Selection
 from diffattn.evaluation.session import run_evaluation
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
@@ -89,7 +91,51 @@ def test_an_answer_that_no_file_can_hold_is_a_failed_item(models, tmp_path, monk
     monkeypatch.setattr(Counting, "ask", ask)
     result = run(models["diff"], tmp_path / "a")
     assert (result.num_items, result.num_failed) == (6, 1)
-    assert "Error: " in read_jsonl(tmp_path / "a" / "items.jsonl")[4]["error"]
+    error = read_jsonl(tmp_path / "a" / "items.jsonl")[4]["error"]
+    assert error.startswith("ItemError: no file can hold the answer: ")
+
+
+def test_failures_that_may_pass_are_asked_again(models, tmp_path, monkeypatch):
+    """Of a finished part: one item had no memory, one had no reply, one is bad by itself."""
+    original, asked = Counting.ask, []
+    reasons = {"2": RuntimeError("CUDA out of memory"), "4": JudgeFailure("no reply")}
+
+    def ask(self, model, items):
+        asked.extend(item.id for item in items)
+        for item in items:
+            if item.id in reasons:
+                raise reasons[item.id]
+        return original(self, model, items)
+
+    monkeypatch.setattr(Counting, "ask", ask)
+    part, said = Part(variant="counting", protocol=Counting(bad=(1,))), []
+    first = evaluate(models["diff"], part, tmp_path / "a")
+    assert (first.num_items, first.num_failed) == (6, 3)
+    del reasons["2"]
+    second = evaluate(models["diff"], part, tmp_path / "a", on_message=said.append)
+    assert second.num_failed == 2
+    assert said == ["Items that failed are asked again: 2, first: RuntimeError: CUDA out of memory"]
+    reasons.clear()
+    asked.clear()
+    third = evaluate(models["diff"], part, tmp_path / "a")
+    assert (third.num_items, third.num_failed) == (6, 1)
+    assert asked == ["3", "4", "5"]
+    rows = read_jsonl(tmp_path / "a" / "items.jsonl")
+    assert [row["id"] for row in rows if "error" in row] == ["1"]
+    assert [row["id"] for row in rows] == list("012345")
+    assert (evaluate(models["diff"], part, tmp_path / "a"), asked[3:]) == (third, [])
+
+
+def test_a_share_whose_items_lacked_memory_is_no_last_word(models, tmp_path, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(Counting, "ask", lambda *ignored: 1 / 0)
+        share = tmp_path / "counting.shard-1-of-2"
+        evaluate(
+            models["diff"], Part(variant="counting", protocol=Counting()), share,
+            selection=Selection(shard=(1, 2)),
+        )  # fmt: skip
+    result = run(models["diff"], tmp_path / "counting")
+    assert (result.num_items, result.num_failed) == (6, 0)
 
 
 def test_a_part_without_any_score_does_not_end_the_others(models, tmp_path, monkeypatch):

@@ -55,8 +55,8 @@ def test_a_needle_is_the_protocols_item(models, tmp_path, text):
     source.write_text(text)
     needle = NeedleText(length=300, depth=25.0, haystack=str(source), sample=2)
     ids, viewed = read_text(models["diff"], Request(text=needle))
-    protocol = AttentionSegments(length=300, num_needles=3, depths=(25.0,), haystack=str(source))
-    (prompt,) = build_prompts(models["diff"], protocol.task(2))
+    protocol = AttentionSegments(length=300, num_needles=needle.num_needles, haystack=str(source))
+    (prompt,) = build_prompts(models["diff"], protocol.task(2), (25.0,))
     assert ids == list(prompt.ids)
     assert [(s.start, s.end) for s in viewed.segments] == segment_spans(prompt)
     first = viewed.segments[2]

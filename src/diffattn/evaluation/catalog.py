@@ -53,25 +53,25 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "hidden_needle": ProtocolFacts(
         path="long_context.hidden_needle:HiddenNeedleSearch",
-        version=5,
+        version=6,
         summary="needles without literal overlap with the question, and the effective length",
         source="arXiv:2502.05167 (NoLiMa): depths, score and effective length; needles of our own",
     ),
     "key_values": ProtocolFacts(
         path="long_context.key_values:KeyValues",
-        version=3,
+        version=4,
         summary="the value of one key in a JSON object of random UUIDs, by length",
         source="arXiv:2307.03172, section 3.1; arXiv:2410.02694 (JSON-KV)",
     ),
     "lm_tasks": ProtocolFacts(
         path="lm_tasks.lm_tasks:LmTasks",
-        version=3,
+        version=4,
         summary="seven multiple-choice tasks of lm-evaluation-harness, 0-shot or few-shot",
         source="arXiv:2410.05258v2, Tables 1 and 8; lm-evaluation-harness (tasks and prompts)",
     ),
     "needle": ProtocolFacts(
         path="long_context.needle:Needle",
-        version=4,
+        version=5,
         summary="magic numbers of R of N cities hidden in a long text (Table 2, Fig. 5)",
         source="arXiv:2410.05258v2, section 3.4; needles and questions of LWM (arXiv:2402.08268)",
     ),
@@ -95,7 +95,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "ruler": ProtocolFacts(
         path="long_context.ruler.ruler:Ruler",
-        version=6,
+        version=7,
         summary="RULER's 13 long-context tasks by length, and the effective length",
         source="arXiv:2404.06654 (RULER); templates and scores of NVIDIA/RULER",
     ),

@@ -96,30 +96,36 @@ def score_metric(
 
 GUESSES = ("guess", "guess_of_all_that_fit")
 """Of a row: what its score would be without regard to the question; the most is the floor."""
+NAMED = "guess_of_all_named"
+"""Of a row, in place of the second: what naming as many strings as its output does would score. A
+floor of this one model's; whoever names everything is no better than it."""
 
 
-def guess_shares(references: int, candidates: int, fitting: int) -> dict[str, float]:
+def guess_shares(references: int, candidates: int, named: int) -> dict[str, float]:
     r"""Expected scores of guesses that name what stands in the context, whatever was asked.
 
-    .. math:: R / N \quad\text{and}\quad \min(M, N) / N
+    .. math:: R / N \quad\text{and}\quad K / N
 
     Args:
         references: R, strings that are looked for.
         candidates: N, different strings of their kind in the context.
-        fitting: M, how many the new tokens have room for.
+        named: K, how many of the N stand in the output.
 
     Returns:
-        By :data:`GUESSES`, of naming R of the N strings, and of naming as many as fit.
+        ``guess``, of naming R of the N strings, and :data:`NAMED`, of naming K. Nothing if all
+        N are looked for: whoever names one has found it.
     """
-    named = min(max(fitting, references), candidates)
-    return dict(zip(GUESSES, (references / candidates, named / candidates), strict=True))
+    if candidates <= references:
+        return {}
+    return {GUESSES[0]: references / candidates, NAMED: named / candidates}
 
 
 def guess_metrics(
     rows: Sequence[Mapping[str, Any]], where: dict[str, Any], *, headline: bool = True
 ) -> list[Metric]:
-    """Means of :data:`GUESSES` over the rows that have them, without intervals; else nothing."""
-    of_kind = [(kind, [row[kind] for row in rows if kind in row]) for kind in GUESSES]
+    """Means of the guesses over the rows that have them, without intervals; else nothing."""
+    kinds = (*GUESSES, NAMED)
+    of_kind = [(kind, [row[kind] for row in rows if kind in row]) for kind in kinds]
     return [
         Metric(
             name=kind, value=fmean(shares), n=len(shares), unit="share", where=where,

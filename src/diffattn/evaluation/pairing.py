@@ -9,7 +9,9 @@ import numpy as np
 
 from diffattn.evaluation.metrics import is_share, row_clusters, row_weight
 from diffattn.evaluation.primary import (
+    KINDS,
     PARTS,
+    Guess,
     Row,
     guessing,
     part_of,
@@ -17,7 +19,7 @@ from diffattn.evaluation.primary import (
     primary_score,
     wrapped_protocol,
 )
-from diffattn.records.evaluations import EvalResult, PairedDifference
+from diffattn.records.evaluations import EvalResult, Floor, PairedDifference
 from diffattn.stats.contrasts import paired_contrast
 from diffattn.stats.paired import paired_difference, paired_t_test
 
@@ -98,14 +100,17 @@ def differences(model: Answers, baseline: Answers, pairing: Pairing) -> list[Pai
         if primary is None or name != primary[0]:
             found.append(one)
             continue
-        one = replace(one, primary=True, higher_is_better=primary[1])
-        found.append(_with_guess(one, baseline, pairing.same))
+        one = replace(
+            one, primary=True, higher_is_better=primary[1],
+            floors=_floors(model, baseline, pairing.same, name, names),
+        )  # fmt: skip
+        found.append(_with_guess(one, model, baseline, pairing.same))
         for where, ids in _parts(baseline.rows, pairing.same):
             of_part = part_score(name, where, names)
             part = of_part and _difference(model, baseline, pairing, of_part, ids)
             if part:
                 part = replace(part, where=where, higher_is_better=primary[1])
-                found.append(_with_guess(part, baseline, ids))
+                found.append(_with_guess(part, model, baseline, ids))
     return found
 
 
@@ -114,6 +119,7 @@ def _difference(
 ) -> PairedDifference | None:
     rows, base = model.rows, baseline.rows
     scored, other = ({i for i in side if name in side[i]["scores"]} for side in (rows, base))
+    unlike = (scored & other).intersection(pairing.other_text)
     # Items of different weight are not the same item.
     both = [
         i for i in ids
@@ -131,20 +137,54 @@ def _difference(
         difference=interval.mean, low=interval.low, high=interval.high, level=interval.level,
         method=interval.method, p_value=contrast.p_value, test=contrast.test, n=interval.n,
         num_items=len(both),
-        num_unpaired=len(scored | other) - len(both) - len(pairing.other_text) if whole else 0,
-        num_other_text=len(pairing.other_text) if whole else 0,
+        num_unpaired=len(scored | other) - len(both) - len(unlike) if whole else 0,
+        num_other_text=len(unlike) if whole else 0,
         value=float(np.average(x, weights=weights)),
         baseline_value=float(np.average(b, weights=weights)),
     )  # fmt: skip
 
 
-def _with_guess(one: PairedDifference, of: Answers, ids: Sequence[str]) -> PairedDifference:
-    rows = [of.rows[i] for i in ids if one.score in of.rows[i]["scores"]]
-    if not rows:
-        return one
+def _guess(of: Answers, ids: Sequence[str], score: str) -> Guess:
     result = of.result
-    guess = guessing(wrapped_protocol(result.protocol, result.parameters), rows)
-    return replace(one, chance=guess.chance, guess_ceiling=guess.ceiling, guess=guess.how)
+    protocol = wrapped_protocol(result.protocol, result.parameters)
+    return guessing(protocol, [of.rows[i] for i in ids], score)
+
+
+def _with_guess(
+    one: PairedDifference, model: Answers, baseline: Answers, ids: Sequence[str]
+) -> PairedDifference:
+    own, guess = (_guess(side, ids, one.score) for side in (model, baseline))
+    if own.ceiling is None or guess.ceiling is None:
+        return one
+    ceiling = max(own.ceiling, guess.ceiling)
+    return replace(one, chance=guess.chance, guess_ceiling=ceiling, guess=guess.how)
+
+
+def _floors(
+    model: Answers, baseline: Answers, ids: Sequence[str], name: str, names: Sequence[str]
+) -> list[Floor]:
+    """Of all items, and kind by kind of task, where both models have one."""
+    found = []
+    scored = [i for i in ids if name in baseline.rows[i]["scores"]]
+    kinds = (part for fields in KINDS for part in _by_value(baseline.rows, scored, fields))
+    for where, of_kind in [({}, ids), *kinds]:
+        score = part_score(name, where, names) or name if where else name
+        own, base = (_guess(side, of_kind, score) for side in (model, baseline))
+        if own.ceiling is None or base.ceiling is None:
+            continue
+        found.append(
+            Floor(
+                where=where, n=len(set(row_clusters(base.rows))),
+                value=_mean(own.rows, score), guess=own.ceiling,
+                baseline_value=_mean(base.rows, score), baseline_guess=base.ceiling,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _mean(rows: Sequence[Row], score: str) -> float:
+    weights = [row_weight(row, score) for row in rows]
+    return float(np.average([row["scores"][score] for row in rows], weights=weights))
 
 
 def _parts(
@@ -152,13 +192,19 @@ def _parts(
 ) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
     """Items by each field that tells them apart, its values in order."""
     for fields in PARTS:
-        by_value: dict[tuple[tuple[str, Any], ...], list[str]] = {}
-        for i in ids:
-            part = part_of(rows[i], fields)
-            if part is not None:
-                by_value.setdefault(part, []).append(i)
-        if not 1 < len(by_value) <= _MOST_PARTS:
-            continue
+        yield from _by_value(rows, ids, fields)
+
+
+def _by_value(
+    rows: Mapping[str, Row], ids: Sequence[str], fields: Sequence[str]
+) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
+    """Items by the values of some fields, in order; nothing if these do not tell them apart."""
+    by_value: dict[tuple[tuple[str, Any], ...], list[str]] = {}
+    for i in ids:
+        part = part_of(rows[i], fields)
+        if part is not None:
+            by_value.setdefault(part, []).append(i)
+    if 1 < len(by_value) <= _MOST_PARTS:
         for part in sorted(by_value, key=lambda p: [(isinstance(v, str), v) for _, v in p]):
             yield dict(part), tuple(by_value[part])
 
@@ -217,7 +263,7 @@ def over_seeds(items: Sequence[PairedDifference]) -> list[PairedDifference]:
                 num_items=sum(one.num_items for one in of),
                 num_unpaired=sum(one.num_unpaired for one in of),
                 num_other_text=sum(one.num_other_text for one in of),
-                value=float(np.mean(levels)), baseline_value=float(np.mean(bases)),
+                value=float(np.mean(levels)), baseline_value=float(np.mean(bases)), floors=[],
             )
         )  # fmt: skip
     return found

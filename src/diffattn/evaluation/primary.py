@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from diffattn.evaluation.metrics import GUESSES, NAMED
+
 Row = Mapping[str, Any]
 PARTS: tuple[tuple[str, ...], ...] = (
     ("length",), ("task",), ("needles", "asked"), ("depth",), ("shots",), ("kind",), ("pairs",),
 )  # fmt: skip
 """Fields of a row by which the differences of its scores are told apart, one after another."""
+KINDS: tuple[tuple[str, ...], ...] = (("task",), ("needles", "asked"))
+"""Those of them whose values are other tasks, with floors of their own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,44 +133,87 @@ class Guess:
     chance: float | None = None
     ceiling: float | None = None
     how: str = ""
+    rows: tuple[Row, ...] = ()
+    """Those that have a floor; of the others nothing can be guessed, or it is not known."""
 
 
-def guessing(protocol: str, rows: Sequence[Row]) -> Guess:
+def guessing(protocol: str, rows: Sequence[Row], score: str) -> Guess:
     """What a model scores that does not read what it is asked about.
 
-    A row may say itself what guessing scores (``guess``, and ``guess_of_all_that_fit``). Else, of
+    A row may say itself what guessing scores: ``guess``, and beside it ``guess_of_all_that_fit``,
+    or what this model's own output would be worth as a guess (``guess_of_all_named``). A row of
+    such a protocol that says nothing has no floor. Of a hidden sentence it is what the model
+    says where it is not hidden, of support in a document what copying its beginning has. Else, of
     classifications and closed questions, chance is one of the labels that there are (``labels`` of
     a row; without it, one of the different right answers, of which few items show few) and the
     ceiling always giving the most frequent one, task by task; of multiple choice it is one of the
-    choices and always the same position.
+    choices and always the same position. Where rows have both, the ceiling is the greater.
 
     Args:
         protocol: Its name.
-        rows: One or more, with scores.
+        rows: One or more, all of one model's.
+        score: The one that is guessed; rows without it are not asked for it.
     """
-    if all(isinstance(row.get("guess"), int | float) for row in rows):
-        most = [float(row.get("guess_of_all_that_fit", row["guess"])) for row in rows]
-        chance = fmean(float(row["guess"]) for row in rows)
-        how = "strings of the context named without regard to the question"
-        return Guess(chance, max(chance, fmean(most)), how)
-    if protocol == "lm_tasks":
-        if not all(isinstance(row.get("logprobs"), list) and row["logprobs"] for row in rows):
+    asked = [row for row in rows if score in row["scores"]]
+    of = [_told(asked), _closed(protocol, asked)]
+    if protocol == "single_needle":
+        of = [_unhidden(asked, rows, f"control_{score}")]
+    elif protocol == "hallucination":
+        of = [_copied(asked, score.partition(", ")[0])]
+    known = [guess for guess in of if guess.ceiling is not None]
+    return max(known, key=lambda guess: (guess.ceiling, len(guess.rows)), default=Guess())
+
+
+def _told(asked: Sequence[Row]) -> Guess:
+    """By what the rows say."""
+    rows = tuple(row for row in asked if isinstance(row.get("guess"), int | float))
+    if not rows:
+        return Guess()
+    chance, own = fmean(float(row["guess"]) for row in rows), any(NAMED in row for row in rows)
+    ceiling = fmean(float(row.get(NAMED, row.get(GUESSES[1], row["guess"]))) for row in rows)
+    how = "strings of the context named without regard to the question"
+    if own:
+        return Guess(chance, ceiling, f"{how}, as many as the model names itself", rows)
+    return Guess(chance, max(chance, ceiling), how, rows)
+
+
+def _unhidden(asked: Sequence[Row], rows: Sequence[Row], control: str) -> Guess:
+    """By the control of the same model, which lacks what is looked for."""
+    shares = [float(row["scores"][control]) for row in rows if control in row["scores"]]
+    if not shares or not asked:
+        return Guess()
+    return Guess(None, fmean(shares), "the answer where the text lacks it", tuple(asked))
+
+
+def _copied(asked: Sequence[Row], score: str) -> Guess:
+    """By what the document's first sentences have of the same."""
+    rows = tuple(row for row in asked if score in row.get("lead", {}))
+    if not rows:
+        return Guess()
+    ceiling = fmean(float(row["lead"][score]) for row in rows)
+    return Guess(None, ceiling, "the first sentences of the document, copied", rows)
+
+
+def _closed(protocol: str, asked: Sequence[Row]) -> Guess:
+    """Where the answers are few, by how often each is right."""
+    if protocol == "lm_tasks" and asked:
+        if not all(isinstance(row.get("logprobs"), list) and row["logprobs"] for row in asked):
             return Guess()
-        right = [(str(row.get("task")), str(row.get("gold"))) for row in rows]
-        chances = [(str(row.get("task")), 1 / len(row["logprobs"])) for row in rows]
-        return Guess(_mean_of_tasks(chances), _most_frequent(right), "the same position always")
-    if protocol in ("many_shot", "order_robustness", "hidden_needle"):
-        right = [(str(row.get("task")), str(row.get("expected"))) for row in rows]
+        right = [(str(row.get("task")), str(row.get("gold"))) for row in asked]
+        chances = [(str(row.get("task")), 1 / len(row["logprobs"])) for row in asked]
+        how = "the same position always"
+        return Guess(_mean_of_tasks(chances), _most_frequent(right), how, tuple(asked))
+    if protocol in ("many_shot", "order_robustness", "hidden_needle") and asked:
+        right = [(str(row.get("task")), str(row.get("expected"))) for row in asked]
         kinds: dict[str, set[str]] = defaultdict(set)
         for task, answer in right:
             kinds[task].add(answer)
         chances = [
             (task, 1 / int(row.get("labels", len(kinds[task]))))
-            for row, (task, _) in zip(rows, right, strict=True)
+            for row, (task, _) in zip(asked, right, strict=True)
         ]
-        return Guess(
-            _mean_of_tasks(chances), _most_frequent(right), "the most frequent answer always"
-        )
+        how = "the most frequent answer always"
+        return Guess(_mean_of_tasks(chances), _most_frequent(right), how, tuple(asked))
     return Guess()
 
 

@@ -30,6 +30,8 @@ from diffattn.records.run import RunRecord, package_versions
 OnProgress = Callable[[int, int], None]
 """``(items done, items in all)``, after every batch."""
 OnMessage = Callable[[str], None]
+_LASTING = ("ItemError: ", "ConfigError: ")
+"""How errors begin that lie in the item: asked again, it would fail again."""
 
 
 def evaluate(
@@ -48,6 +50,8 @@ def evaluate(
     before the first item, a line of ``items.jsonl`` per item (its scores, or why it failed), and
     at the end ``result.json`` and ``costs.json``. What finished shares beside it
     (``PART.shard-I-of-N``) have asked with the same settings of the same data is taken from them.
+    Items whose failure may pass, such as for lack of memory or of a server's reply, are asked again
+    by every later call.
 
     Args:
         model: The model.
@@ -57,13 +61,13 @@ def evaluate(
         wait: Whether to wait for another process that works in ``folder``.
         on_progress: Given the items done and in all.
         on_message: Given one line for a damaged result or row of ``items.jsonl``: what is missing
-            is asked again; one where there are fewer texts than are wanted; and one where an older
-            record does not say all that is compared.
+            is asked again; one where items that failed are; one where there are fewer texts than
+            are wanted; and one where an older record does not say all that is compared.
 
     Raises:
         ConfigError: The protocol cannot be run on this model or data; see its ``batches``.
-        CheckpointError: ``folder`` holds another evaluation, or rows of other data, or what it
-            records of its data is damaged.
+        CheckpointError: ``folder`` holds another evaluation, or rows of other data, finished or
+            not, or what it records of its data is damaged.
         BusyError: Another process works there, and it is not waited for.
         DiffAttnError: No item at all could be asked; the first reason is named.
     """
@@ -91,7 +95,8 @@ def evaluate(
             )
         finished = _finished(folder, on_message)
         if finished is not None:
-            recorded_data(folder)  # a damaged one is named
+            if recorded_data(folder) is not None:  # else an older record, which cannot be checked
+                claim_data(folder, _batches(model, protocol)[1], has_rows=True)
             on_progress(finished.num_items, finished.num_items)
             return finished
         rows = _ask_all(model, protocol, folder, selection, config, on_progress, on_message)
@@ -126,16 +131,29 @@ def evaluate(
 
 
 def _finished(folder: Path, on_message: OnMessage) -> EvalResult | None:
-    """The result of an earlier call; ``None`` if it, or an item that it counts, is damaged."""
+    """The result of an earlier call; ``None`` if it, or an item that it counts, is damaged, or
+    failed in a way that may pass."""
     if not (folder / "result.json").exists():
         return None
     try:
         result = EvalResult.read(folder)
-        result.read_items(folder)
+        rows = result.read_items(folder)
     except CheckpointError as error:
         on_message(f"The result is made again from the whole items: {error}")
         return None
-    return result
+    return None if any(map(_may_pass, rows)) else result
+
+
+def _may_pass(row: Mapping[str, Any]) -> bool:
+    """Whether an item failed for another reason than what it is."""
+    return "error" in row and not str(row["error"]).startswith(_LASTING)
+
+
+def _batches(model: LanguageModel, protocol: Protocol) -> tuple[list[list[Item]], str]:
+    """All items, and the digest of what they are built from."""
+    every = protocol.batches(model)
+    everything = [item for batch in every for item in batch]
+    return every, data_digest(everything, protocol.material(model, everything))
 
 
 def _ask_all(
@@ -157,21 +175,24 @@ def _ask_all(
         path.unlink(missing_ok=True)
         rows = {}
     try:
-        every = protocol.batches(model)
-        everything = [item for batch in every for item in batch]
-        data = data_digest(everything, protocol.material(model, everything))
+        every, data = _batches(model, protocol)
     except DiffAttnError:
         if not rows:  # nothing was asked: the folder stays free for settings that can run
             for name in ("run.json", DATA, ITEMS):
                 (folder / name).unlink(missing_ok=True)
         raise
     claim_data(folder, data, has_rows=bool(rows))
+    again = [row for row in rows.values() if _may_pass(row)]
+    if again:
+        on_message(f"Items that failed are asked again: {len(again)}, first: {again[0]['error']}")
+        rows = {name: row for name, row in rows.items() if not _may_pass(row)}
+        write_jsonl(path, rows.values())
     taken = [] if selection.shard else rows_of_shards(folder, config, data, on_message)
     batches = selection.of(every)
     wanted = [item.id for batch in batches for item in batch]
     assert len(set(wanted)) == len(wanted), f"{protocol.name}: ids must be unique"
     for row in taken:
-        if row["id"] in wanted and row["id"] not in rows:
+        if row["id"] in wanted and row["id"] not in rows and not _may_pass(row):
             append_jsonl(path, row)
             rows[row["id"]] = row
     if not path.exists():  # a share may have no item
@@ -241,7 +262,7 @@ def _writable(row: dict[str, Any]) -> dict[str, Any]:
     try:
         json.dumps(row, ensure_ascii=False, allow_nan=False).encode()
     except ValueError as error:  # a UnicodeEncodeError is one
-        return {"id": row["id"], "error": f"{type(error).__name__}: {error}"}
+        return {"id": row["id"], "error": f"ItemError: no file can hold the answer: {error}"}
     return row
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from diffattn.evaluation.metrics import is_share
 from diffattn.evaluation.pairing import seed_of
 from diffattn.records.evaluations import PairedDifference
 from diffattn.stats.multiple import holm
@@ -24,7 +25,8 @@ def with_verdicts(differences: Sequence[PairedDifference]) -> list[PairedDiffere
 
     - *higher* or *lower*: the adjusted p-value is at most 0.05.
     - *inconclusive*: it is not, or there is none.
-    - *uninformative*: no model is above guessing, or both have everything right.
+    - *uninformative*: in no kind of task that has a floor is a model above its own, or only the
+      lower one is; or both have everything right.
     """
     kept = list(differences)
     for over in dict.fromkeys(one.over for one in kept):
@@ -56,7 +58,11 @@ def _verdict(one: PairedDifference, every: Sequence[PairedDifference]) -> str:
         return "inconclusive: no test"
     if one.p_holm > 0.05:
         return "inconclusive"
-    return "higher" if one.difference > 0 else "lower"
+    is_higher = one.difference > 0
+    floored = [_above(seed) for seed in of if seed.floors]
+    if floored and not any(above[0 if is_higher else 1] for above in floored):
+        return "uninformative: the higher one is not above guessing"
+    return "higher" if is_higher else "lower"
 
 
 def _key(one: PairedDifference) -> tuple[str, str, str, str]:
@@ -70,13 +76,23 @@ def _key(one: PairedDifference) -> tuple[str, str, str, str]:
 def _uninformative(one: PairedDifference) -> str:
     """Why the items tell nothing of a difference; empty if they can."""
     values = [value for value in (one.value, one.baseline_value) if value is not None]
-    is_share = one.guess_ceiling is not None
-    if is_share and values and min(values) >= CEILING:
+    if is_share(one.score) and values and min(values) >= CEILING:
         return "both have everything right"
-    if one.guess_ceiling is not None and one.n and values:
-        # As if every cluster were one item: wide, so that guessing is not taken for a skill.
-        least = [wilson_interval(round(value * one.n), one.n).low for value in values]
-        floor = one.guess_ceiling + ABOVE
-        if not any(low is not None and low > floor for low in least):
-            return "neither is above guessing"
-    return ""
+    return "neither is above guessing" if one.floors and not any(_above(one)) else ""
+
+
+def _above(one: PairedDifference) -> tuple[bool, bool]:
+    """Whether the model, and whether its baseline, is above its own floor in some kind of task."""
+    # Of several floors one is passed by chance more easily: their levels share the 5 %.
+    level = 1 - 0.05 / max(1, len(one.floors))
+    return (
+        any(_is_above(at.value, at.guess, at.n, level) for at in one.floors),
+        any(_is_above(at.baseline_value, at.baseline_guess, at.n, level) for at in one.floors),
+    )
+
+
+def _is_above(value: float, guess: float, n: int, level: float) -> bool:
+    """As if every cluster were one item: wide, so that guessing is not taken for a skill."""
+    # Averages of older records could pass 1 where tasks were not asked by their weights.
+    low = wilson_interval(round(min(value, 1.0) * n), n, level).low
+    return low is not None and low > guess + ABOVE

@@ -118,6 +118,23 @@ class EvalResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Floor:
+    """What two models score in one kind of task, and what guessing would score for each."""
+
+    where: dict[str, Any]
+    """For example ``{"task": "niah_multikey_1"}``; empty for all."""
+    n: int
+    """Clusters of the items that have a floor."""
+    value: float
+    """Of the model, over these items."""
+    guess: float
+    """Of the best guess that does not read the question: with the model's own output where the
+    protocol goes by it."""
+    baseline_value: float
+    baseline_guess: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PairedDifference:
     """One score of one protocol, model minus baseline, over the items both have answered."""
 
@@ -156,9 +173,12 @@ class PairedDifference:
     chance: float | None = None
     """Score of guessing at random; ``None`` if it is not known."""
     guess_ceiling: float | None = None
-    """Score of the best guess that does not read the question; ``None`` if it is not known."""
+    """Score of the best guess that does not read the question, the greater of the two models';
+    ``None`` if it is not known."""
     guess: str = ""
     """What that guess is."""
+    floors: list[Floor] = field(default_factory=list)
+    """Of primary scores over items: kind by kind, those that have one."""
     verdict: str = ""
     """Of primary scores: what these items show of these models; see ``evaluation/verdicts.py``."""
 

@@ -1,5 +1,7 @@
 """Orders of the same demonstrations, and the range that chance brings."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -39,6 +41,24 @@ def test_the_same_demonstrations_in_every_order(models, files):
         row = protocol.ask(models["diff"], batch[:1])[0]
         seen.append(row["prompt_tokens"])
     assert len(set(seen)) == 1
+
+
+@pytest.mark.parametrize("format", ["random", "alternating"])
+def test_the_labels_of_an_asked_prompt_stand_in_the_order_of_its_format(models, files, format):
+    """Two demonstrations of each of six classes: class by class in turn, or as they are drawn."""
+    model = models["diff"]
+    protocol = OrderRobustness(data=files, format=format, per_class=2, orders=3, test_items=4)
+    in_turn = []
+    for batch in protocol.batches(model):
+        row = protocol.ask(model, batch[:1])[0]
+        ready = protocol._ready(model)
+        shown = ready.readers[row["order"]].text(model, row["shots"])
+        labels = re.findall(rf"(?m)^{re.escape(ready.task.known.y_prefix)}(.+)$", shown)
+        assert sorted(labels) == sorted(example.label for example in ready.examples)
+        assert row["prompt"]["begins"].startswith(shown[:200])
+        assert len(labels) == 12
+        in_turn.append(len(set(labels[:6])) == 6 and labels[6:] == labels[:6])
+    assert in_turn == [format == "alternating"] * 3
 
 
 def test_margin_of_orders_that_differ_and_of_orders_that_do_not():

@@ -13,9 +13,12 @@ from diffattn.evaluation.lm_tasks.lm_tasks import LmTasks, headline_metric
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.registry import parts
 from diffattn.evaluation.runner import evaluate
+from diffattn.evaluation.selection import Selection
 from diffattn.inference.language_model import LanguageModel
+from diffattn.inference.scoring import Score
 from diffattn.records.io import read_jsonl
 from lm_documents import documents, write_task
+from scripted_model import ScriptedModel
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed")
 COUNT = 5
@@ -86,7 +89,35 @@ def test_the_average_over_items_is_that_of_the_tasks(models, tmp_path):
     assert len(set(own)) > 1
     average = metric(result, "average", None).value
     assert average == pytest.approx(sum(own) / 3)
-    assert average == pytest.approx(sum(row["scores"]["average"] for row in rows) / len(rows))
+    weighed = [(row["weights"]["average"], row["scores"]["average"]) for row in rows]
+    assert average == pytest.approx(sum(w * x for w, x in weighed) / sum(w for w, _ in weighed))
+    assert {x for _, x in weighed} <= {0.0, 1.0}
+
+
+def test_the_average_of_a_few_items_is_a_share(models, tmp_path):
+    """With --limit the weights of the items do not have a mean of 1; all right is 1 still."""
+    for task, count in (("piqa", 30), ("boolq", 2)):
+        write_task(tmp_path / "data", task, count)
+    protocol, few = (
+        LmTasks(data=str(tmp_path / "data"), tasks=("boolq", "piqa")),
+        Selection(limit=3),
+    )
+    for label in ("softmax", "diff"):
+        told = (
+            Score((-1.0 - 9 * (i != item.payload.question.gold),), (0,), False)
+            for batch in few.of(protocol.batches(models[label]))
+            for item in batch
+            for i, _ in enumerate(item.payload.question.pairs)
+        )
+        model = ScriptedModel(
+            models[label], score=lambda asked, told=told: [next(told) for _ in asked]
+        )
+        part, out = Part(variant="lm_tasks", protocol=protocol), tmp_path / label / "lm_tasks"
+        evaluate(model, part, out, selection=few)
+    found = compare(tmp_path, ["softmax", "diff"], ["lm_tasks"]).differences
+    (whole,) = [one for one in found if one.primary]
+    assert (whole.value, whole.baseline_value) == (1.0, 1.0)
+    assert whole.verdict == "uninformative: both have everything right"
 
 
 def nbytes(text):

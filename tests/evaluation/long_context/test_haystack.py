@@ -1,5 +1,6 @@
 """Haystacks: exact lengths, needles whole and once, and depths off by less than a sentence."""
 
+import hashlib
 import json
 import random
 from itertools import pairwise
@@ -125,6 +126,33 @@ def test_prompts_of_one_haystack_share_all_but_the_first_needle(model, corpus):
     assert prompts[0].spans[0][0] == 1  # right after BOS
     assert prompts[-1].spans[0][1] == prompts[-1].context[1]  # right before the question
     assert build_prompts(model, task(corpus, num_needles=4), [50]) == [prompts[2]]
+
+
+def test_prompts_are_what_they_were(models, tmp_path):
+    """Of the five standard depths, to the last token: a hash of what version 3 of
+    attention_segments read, in bytes, which no training of a tokenizer moves."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(BPE({letter: i for i, letter in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=backend)
+    in_bytes = LanguageModel(models["softmax"].network, fast)
+    sentences = [f"Sentence {i} is {'very ' * (i * i % 7)}long." for i in range(600)]
+    (tmp_path / "text.txt").write_text(" ".join(sentences), encoding="utf-8")
+    digest = hashlib.sha256()
+    for sample in range(4):
+        one = task(str(tmp_path / "text.txt"), length=3_000, num_needles=6, sample=sample)
+        for prompt in build_prompts(in_bytes, one):
+            digest.update(in_bytes.decode(prompt.ids).encode())
+    assert digest.hexdigest()[:16] == "c6e66129b50e2096"
+
+
+@pytest.mark.parametrize("depth", [0, 25, 50, 100])
+def test_a_standard_depth_alone_is_the_same_prompt(model, corpus, depth):
+    for sample in range(4):
+        many = {"num_needles": 5, "sample": sample}
+        (alone,) = build_prompts(model, task(corpus, depths=(depth,), **many))
+        assert [alone] == build_prompts(model, task(corpus, **many), [depth])
 
 
 def test_fewer_needles_are_the_first_of_more(model, corpus):

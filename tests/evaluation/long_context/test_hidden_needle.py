@@ -9,6 +9,7 @@ from diffattn.evaluation.compare import compare_answers
 from diffattn.evaluation.long_context.haystack import read_haystack_words
 from diffattn.evaluation.long_context.hidden_needle import HiddenNeedleSearch, names
 from diffattn.evaluation.long_context.hidden_needle_texts import KINDS, NAMES, NEEDLES
+from diffattn.evaluation.metrics import NAMED
 from diffattn.evaluation.pairing import Answers
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.runner import evaluate
@@ -87,6 +88,27 @@ def test_a_name_of_the_text_is_not_the_answer(build, tmp_path):
     background = read_haystack_words(protocol.haystack, 500)
     found = {protocol._text(build(), background, 500, 0, step)[1] for step in range(5)}
     assert found == {NAMES[0]}
+
+
+def test_names_of_a_text_are_counted(build, tmp_path):
+    """Two of the twelve stand in the text, the answer a third: naming one is right by a third."""
+    (tmp_path / "book.txt").write_text("Agnes came. Bruno went, as did others. " * 120)
+    protocol = HiddenNeedleSearch(
+        haystack=str(tmp_path / "book.txt"), lengths=(250,), depths=2, needles=1
+    )
+    written = iter([" Agnes", " Agnes, Bruno and Agnes", "\n"] * 2)
+    model = ScriptedModel(
+        build(),
+        complete=lambda prompts, *_, **__: [
+            Completion(text=next(written), prompt_tokens=1, logprob_per_token=-1.0) for _ in prompts
+        ],
+    )
+    evaluate(model, Part(variant="x", protocol=protocol), tmp_path / "out")
+    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    for row in rows:
+        assert set(row["names_in_text"]) == {"Agnes", "Bruno", row["expected"]}
+        assert row["guess"] == 1 / 3
+    assert [row[NAMED] for row in rows] == [1 / 3, 2 / 3, 0.0] * 2
 
 
 def test_questions_about_one_text_share_a_batch_and_its_prefix(models, haystack):

@@ -7,7 +7,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.evaluation.long_context.key_values import KeyValues
-from diffattn.evaluation.metrics import GUESSES
+from diffattn.evaluation.metrics import NAMED
 from diffattn.evaluation.protocol import Part
 from diffattn.evaluation.runner import evaluate
 from diffattn.inference.prompting import Completion
@@ -63,10 +63,27 @@ def test_every_kind_of_model(model, tmp_path):
     recalls = [m for m in result.headline() if m.name == "recall"]
     assert [m.where for m in recalls] == [{}, {"pairs": 3}, {"pairs": 4}]
     assert {m.n for m in recalls} == {4, 2}  # objects, not questions
-    # Any value but the one that a worked example has shown; the answer has room for one.
-    for guess in GUESSES:
-        printed = [m.value for m in result.headline() if m.name == guess]
-        assert printed == pytest.approx([(1 / 2 + 1 / 3) / 2, 1 / 2, 1 / 3])
+    # Any value but the one that a worked example has shown.
+    printed = [m.value for m in result.headline() if m.name == "guess"]
+    assert printed == pytest.approx([(1 / 2 + 1 / 3) / 2, 1 / 2, 1 / 3])
+
+
+def test_values_that_the_output_names_are_counted(long_model, tmp_path):
+    """Every value of the object, those of the worked examples too, whatever is asked."""
+
+    def write(prompts, answers, **_):
+        return [
+            Completion(text=" ".join(list(entries(text).values())[i:]).upper(), prompt_tokens=1,
+                       logprob_per_token=-1.0)
+            for i, text in enumerate(prompts)
+        ]  # fmt: skip
+
+    protocol = KeyValues(num_pairs=(8,), samples=2, questions=2, examples=0)
+    model = ScriptedModel(long_model, complete=write)
+    result = evaluate(model, Part(variant="key_values", protocol=protocol), tmp_path / "out")
+    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    assert [row[NAMED] for row in rows] == [1.0, 7 / 8]
+    assert [m.value for m in result.headline() if m.name == NAMED] == [15 / 16, 15 / 16]
 
 
 def test_lengths_are_filled_and_right_answers_counted(long_model, tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PROMPT_VERSION = 2
-"""Raised with any change of the prompt or of how replies are read."""
+"""Raised with any change of the prompt; of how replies are read, the protocol's version is."""
 
 
 # A title in any case with a colon (or the line's end, as below a heading), set in bold or not.
@@ -81,7 +81,8 @@ def judge_messages(row: Mapping[str, Any], document: str) -> Messages:
 
 def read_verdict(reply: str) -> Verdict:
     """Read the last conclusion of a reply, however it is set: ``**Conclusion: True**``,
-    ``**Conclusion:** True``, ``Conclusion: **TRUE**``, ``## Conclusion`` and the word below.
+    ``**Conclusion:** True``, ``Conclusion: **TRUE**``, ``## Conclusion`` and the word below. A
+    conclusion within the problematic spans is one that they quote.
 
     True or False in any case must stand first, or one of them alone, spelled so, in what follows up
     to ``**`` or the end of the line; a denied one ("not True") and anything else is no verdict.
@@ -89,9 +90,32 @@ def read_verdict(reply: str) -> Verdict:
     """
     spans = _after(reply, _SPANS)
     return Verdict(
-        correct=_correct((_after(reply, _CONCLUSION) or "").partition("\n")[0]),
+        correct=_correct(_conclusion(reply).partition("\n")[0]),
         problematic_spans=_strings(spans) if spans else (),
     )
+
+
+def _conclusion(reply: str) -> str:
+    """What follows the last conclusion's title that the problematic spans do not quote.
+
+    The list of spans is left out; where it is no JSON, nobody knows where it ends, and a
+    conclusion before it counts rather than one that may lie within.
+    """
+    titles = list(_SPANS.finditer(reply))
+    texts = [reply]
+    if titles:
+        spans = reply[titles[-1].end() :]
+        texts = [_beyond_json(spans), reply[: titles[-1].start()], spans]
+    found = (_after(text, _CONCLUSION) for text in texts)
+    return next((text for text in found if text is not None), "")
+
+
+def _beyond_json(text: str) -> str:
+    """What follows the JSON value that a text begins with; nothing if it begins with none."""
+    try:
+        return text[json.JSONDecoder().raw_decode(text)[1] :]
+    except (ValueError, RecursionError):
+        return ""
 
 
 def _correct(line: str) -> bool | None:

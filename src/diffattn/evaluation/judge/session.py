@@ -27,13 +27,15 @@ from diffattn.records.run import RunRecord
 from diffattn.stats.proportions import wilson_interval
 
 PROTOCOL = "hallucination_judge"
-VERSION = 2
+VERSION = 3
+"""Raised with any change of how replies are read."""
 SOURCE = "arXiv:2410.05258v2, Table 4; arXiv:2407.07071"
 CHOICES = {
     "document": "the whole document, as the reference; or the part the model has read",
     "prompt": "the reference's parts in its order, in our words; problematic spans as JSON",
-    "reading": "the last conclusion, in bold or not, in any case, up to '**' or the line's end: "
-    "True or False; else not correct and counted as unparsable",
+    "reading": "the last conclusion that is not quoted in the problematic spans, in bold or not, "
+    "in any case, up to '**' or the line's end: True or False; else not correct and counted as "
+    "unparsable",
     "empty output": "not correct, without asking",
     "temperature": "not sent unless set, as in the reference: verdicts vary from call to call",
 }

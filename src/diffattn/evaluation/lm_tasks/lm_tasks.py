@@ -32,7 +32,7 @@ class _Asked:
     task: str
     document: int
     weight: float
-    """Makes the mean over all items the unweighted mean of the tasks."""
+    """With it the mean over all items is the unweighted mean of the tasks."""
     question: Question
     examples_from: str | None
 
@@ -149,7 +149,7 @@ class LmTasks(Protocol):
         scored = {f"{asked.task} {name}": right[name] for name in ("acc", "acc_norm")}
         scored[f"{asked.task} share of the gold choice"] = float(share)
         if len(self.tasks) > 1:
-            scored["average"] = right[headline_metric(asked.task)] * asked.weight
+            scored["average"] = right[headline_metric(asked.task)]
         return {
             "task": asked.task,
             "document": asked.document,
@@ -163,6 +163,7 @@ class LmTasks(Protocol):
             **right,
             **({"examples_from": asked.examples_from} if asked.examples_from else {}),
             "scores": scored,
+            **({"weights": {"average": asked.weight}} if "average" in scored else {}),
         }
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:

@@ -11,6 +11,7 @@ from diffattn.evaluation.long_context.haystack import corpus_text, encode_within
 from diffattn.evaluation.long_context.lengths import require_grid
 from diffattn.evaluation.long_context.magic_numbers import (
     CITIES,
+    STANDARD_DEPTHS,
     MagicPrompt,
     MagicTask,
     answer,
@@ -65,7 +66,7 @@ class AttentionSegments(Protocol):
     length: int = 4_096
     """Tokens of the prompt, exact."""
     num_needles: int = 8
-    depths: tuple[float, ...] = (0, 25, 50, 75, 100)
+    depths: tuple[float, ...] = STANDARD_DEPTHS
     """Of the answer, in percent."""
     samples: int = 50
     """Haystacks."""

@@ -20,7 +20,7 @@ from diffattn.evaluation.long_context.lengths import (
     lengths_that_fit,
     require_lengths,
 )
-from diffattn.evaluation.metrics import metric
+from diffattn.evaluation.metrics import guess_shares, metric
 from diffattn.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.inference.language_model import LanguageModel
 from diffattn.inference.network_reader import ItemError
@@ -63,6 +63,8 @@ class HiddenNeedleSearch(Protocol):
         "(NoLiMa: snippets of open books, shuffled)",
         "place": "the end of a sentence nearest to the depth, counted in words",
         "prompt": "completion after 'Answer:', or the chat template by chat=true; no reasoning",
+        "guess": "of a text with several of the 12 names: one of them, and as many as the output "
+        "names; of one with the answer alone, none",
         "score": "the name occurs, as a word, in the first line of the output; log-probability "
         "of the name beside it",
         "base": "mean over 250, 500 and 1,000 tokens; a length is effective that keeps 0.85 of it",
@@ -146,6 +148,7 @@ class HiddenNeedleSearch(Protocol):
             read_haystack_words(self.haystack, longest, self.text_field),
         )
         text, name, tokens, place = self._text(model, background, length, number, step)
+        present = [one for one in NAMES if names(text, one)]
         kinds = [item.payload[3] for item in items]
         texts = [self._prompt(model, text, needle.question(kind)) for kind in kinds]
         done = model.complete(
@@ -165,6 +168,10 @@ class HiddenNeedleSearch(Protocol):
                 "prompt": prompt_facts(completion.prompt),
                 "place": place,
                 "haystack": background.sha256,
+                "names_in_text": present,
+                **guess_shares(
+                    1, len(present), int(sum(names(completion.text, one) for one in present))
+                ),
                 "scores": {
                     _SCORE[kind]: names(completion.text, name),
                     _LOGPROB[kind]: completion.logprob_per_token,

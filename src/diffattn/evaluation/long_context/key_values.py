@@ -29,6 +29,8 @@ class _Object:
     """Instruction, object and worked examples."""
     asked: tuple[tuple[str, str, int], ...]
     """Key, value and position of each question."""
+    unseen: tuple[str, ...]
+    """Values that no worked example shows."""
 
     def prompts(self) -> list[str]:
         return [f"{self.context}Key: {key}\nCorresponding value:" for key, _, _ in self.asked]
@@ -53,7 +55,8 @@ class KeyValues(Protocol):
         "object by object; examples are other pairs, at random",
         "score": "the value is in the output up to the line end; teacher-forced log-probability "
         "beside it",
-        "guess": "expected recall of naming any value that no worked example has shown",
+        "guess": "expected recall of naming any value that no worked example has shown, and of "
+        "naming as many as the output does",
     }
     quick = {"num_pairs": (8,), "samples": 4, "questions": 2}
 
@@ -124,7 +127,6 @@ class KeyValues(Protocol):
         values = [sample.asked[i][1] for i in chosen]
         budget = self._budget(model, sample)
         done = model.complete(texts, values, max_new_tokens=budget, stop=("\n",))
-        guesses = guess_shares(1, sample.pairs - self.examples, budget // (budget - _MARGIN))
         return [
             {
                 "pairs": sample.pairs,
@@ -135,9 +137,9 @@ class KeyValues(Protocol):
                 "output": completion.text,
                 "prompt_tokens": completion.prompt_tokens,
                 "prompt": prompt_facts(completion.prompt),
-                **guesses,
+                **guess_shares(1, len(sample.unseen), _num_named(completion.text, sample.unseen)),
                 "scores": {
-                    "recall": float(value in completion.text.lower()),
+                    "recall": float(_num_named(completion.text, [value])),
                     "logprob_per_token": completion.logprob_per_token,
                 },
             }
@@ -211,7 +213,14 @@ class KeyValues(Protocol):
             pairs=pairs,
             context=f"{_INSTRUCTION}\n\nJSON data:\n{body}\n\n{examples}",
             asked=tuple((*entries[i], i) for i in places),
+            unseen=tuple(value for i, (_, value) in enumerate(entries) if i not in set(shown)),
         )
+
+
+def _num_named(output: str, values: Sequence[str]) -> int:
+    """How many of the values stand in an output."""
+    written = output.lower()
+    return sum(value in written for value in values)
 
 
 def _uuid(draw: random.Random) -> str:

@@ -31,6 +31,8 @@ Valencia Vancouver Venice Vienna Vilnius Warsaw Washington Wellington Yerevan Za
 """
 CITIES: tuple[str, ...] = tuple(_NAMES.split())
 """Distinct, of one word, and none is part of another."""
+STANDARD_DEPTHS: tuple[float, ...] = (0, 25, 50, 75, 100)
+"""Of Table 3, in percent. No other needle lies there, whichever of them are asked for."""
 
 TEMPLATES: dict[str, tuple[str, str]] = {
     "completion": ("", "\nQuestion: {question}\nAnswer:"),
@@ -131,8 +133,9 @@ def build_prompts(
     """The prompts of one haystack: equal but for the depth of the first needle.
 
     Text, cities and numbers follow from ``seed``, ``length`` and ``sample`` alone, the places of
-    the other needles from ``num_needles`` as well; more needles add to fewer. Places are found in
-    the text without needles and filled from right to left.
+    the other needles from ``num_needles`` as well, and from those of ``task.depths`` that are no
+    standard ones: they leave these free. More needles add to fewer. Places are found in the text
+    without needles and filled from right to left.
 
     Source: arXiv:2410.05258v2, section 3.4 (multi-needle retrieval).
 
@@ -175,7 +178,7 @@ def build_prompts(
     stretch = read_haystack_tokens(
         model, task.source, random_start(corpus, Random(f"{key}-text")), size, task.text_field
     )
-    taken = {stretch.slot(depth) for depth in task.depths}
+    taken = {stretch.slot(depth) for depth in (*STANDARD_DEPTHS, *task.depths)}
     others = stretch.random_slots(Random(f"{key}-places"), task.num_needles - 1, taken)
     prompts = []
     for depth in task.depths if depths is None else depths:

@@ -10,6 +10,7 @@ from diffattn.evaluation.long_context.haystack import corpus_text
 from diffattn.evaluation.long_context.lengths import require_grid
 from diffattn.evaluation.long_context.magic_numbers import (
     CITIES,
+    STANDARD_DEPTHS,
     TEMPLATES,
     MagicPrompt,
     MagicTask,
@@ -46,7 +47,7 @@ class Needle(Protocol):
         "score": "recall per number (mean over R), and all R right beside it; a number counts if "
         "it stands in the output and no digit touches it",
         "guess": "expected recall of naming hidden numbers without regard to the question: R of "
-        "them, and as many as the new tokens hold",
+        "them, and as many as the output does; none where N = R",
         "forced": "beside it the digits after 'The special magic CITY number is:', given: whether "
         "the argmax writes them all, and their log-probability",
         "depth": "of the first city asked for, in tokens of the text without needles, back to the "
@@ -67,7 +68,7 @@ class Needle(Protocol):
     """(N, R): cities hidden and cities asked for."""
     lengths: tuple[int, ...] = (4_096,)
     """In tokens."""
-    depths: tuple[float, ...] = (0, 25, 50, 75, 100)
+    depths: tuple[float, ...] = STANDARD_DEPTHS
     """Of the first city asked for, in percent."""
     samples: int = 50
     """Haystacks per length."""
@@ -183,15 +184,16 @@ def _row(
 ) -> dict[str, Any]:
     """What a model makes of a prompt that was read up to its last token."""
     last = prompt.ids[-1:]
-    room = new_tokens(task.num_asked)
-    (written,) = model.generate([last], max_new_tokens=room, stop=("\n",), before=prefix)
+    (written,) = model.generate(
+        [last], max_new_tokens=new_tokens(task.num_asked), stop=("\n",), before=prefix
+    )
     asked = list(zip(prompt.cities, prompt.numbers, strict=True))[: task.num_asked]
     forced = [forced_answer(model, city, number) for city, number in asked]
     forced = [replace(given, context=(*last, *given.context)) for given in forced]
     scores = model.score(forced, before=prefix)
     recalled = [contains_number(written.text, number) for _, number in asked]
     logprobs = [x for score in scores for x in score.token_logprobs]
-    tokens_of_one = len(model.encode(f" {' '.join(prompt.numbers)}")) / task.num_needles
+    named = sum(contains_number(written.text, number) for number in prompt.numbers)
     return {
         "needles": task.num_needles,
         "asked": task.num_asked,
@@ -207,7 +209,7 @@ def _row(
         "prompt_tokens": len(prompt.ids),
         "prompt": prompt_facts(model.decode(prompt.ids)),
         "room_tokens": task.room,
-        **guess_shares(task.num_asked, task.num_needles, int(room / tokens_of_one)),
+        **guess_shares(task.num_asked, task.num_needles, named),
         "haystack_tokens": prompt.haystack_tokens,
         "haystack": prompt.haystack,
         "scores": {

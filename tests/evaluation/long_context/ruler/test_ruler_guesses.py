@@ -9,7 +9,7 @@ from diffattn.evaluation.long_context.ruler.guesses import guesses
 from diffattn.evaluation.long_context.ruler.samples import Material, Sample, Streams, found_share
 from diffattn.evaluation.long_context.ruler.tasks import TASKS
 from diffattn.evaluation.long_context.ruler.words import WordList, coined_words
-from diffattn.evaluation.metrics import GUESSES
+from diffattn.evaluation.metrics import NAMED
 
 
 class ByLetter:
@@ -43,15 +43,18 @@ def test_copying_a_list_is_scored_as_it_stands(name, units, entries, least):
                  "fwe": ("coded words. ", "\nQuestion")}[name]  # fmt: skip
         text = sample.question.rpartition(marks[0])[2].partition(marks[1])[0]
         words = list(dict.fromkeys(re.findall(entries, text)))
-        one = guesses(ByLetter(), TASKS[name], sample)
         asked, fitting = len(sample.references), TASKS[name].max_new_tokens
+        # The last words of the list, some of them twice, and others: counted, not compared.
+        output = f"unheard of: {', '.join([*words[-fitting:], words[-1]])}"
+        one = guesses(ByLetter(), TASKS[name], sample, output)
         assert one == {
-            GUESSES[0]: found_share(" ".join(words[:asked]), sample.references),
-            GUESSES[1]: found_share(" ".join(words[:fitting]), sample.references),
+            "guess": found_share(" ".join(words[:asked]), sample.references),
+            NAMED: found_share(" ".join(words[:fitting]), sample.references),
         }
+        assert guesses(ByLetter(), TASKS[name], sample, "nothing of it")[NAMED] == 0.0
         found.append(one)
     assert sum(one["guess"] for one in found) / 10 > 0.2  # ten of 187 words drawn: .05
-    assert sum(one["guess_of_all_that_fit"] for one in found) / 10 > least
+    assert sum(one[NAMED] for one in found) / 10 > least
 
 
 def test_copying_documents_is_the_share_of_stretches_with_an_answer():
@@ -62,13 +65,24 @@ def test_copying_documents_is_the_share_of_stretches_with_an_answer():
         question="", answer_prefix="", references=("Rome", "paris"), answer="Rome",
         documents=" ".join(words),
     )  # fmt: skip
-    found = guesses(ByLetter(), TASKS["qa_1"], sample)
-    assert found == dict.fromkeys(GUESSES, pytest.approx(1 / 3))
+    found = guesses(ByLetter(), TASKS["qa_1"], sample, "word " * 32)
+    assert found == {"guess": pytest.approx(1 / 3), NAMED: pytest.approx(1 / 3)}
+    # An answer of six words is one of 16 stretches, no answer none.
+    assert guesses(ByLetter(), TASKS["qa_1"], sample, "word " * 6)[NAMED] == pytest.approx(1 / 16)
+    assert guesses(ByLetter(), TASKS["qa_1"], sample, "")[NAMED] == 0.0
 
 
 def test_values_are_named_at_random():
+    values = tuple(str(number) for number in range(123456, 123856))
     sample = Sample(
-        question="", answer_prefix="", references=("123456",), answer="123456", candidates=400
+        question="", answer_prefix="", references=values[:1], answer=values[0], candidates=values
     )
-    found = guesses(ByLetter(), TASKS["niah_multikey_2"], sample)
-    assert found == {GUESSES[0]: 1 / 400, GUESSES[1]: 128 / 400}
+    output = f"{values[7]}, {values[9]} or {values[7]}"
+    found = guesses(ByLetter(), TASKS["niah_multikey_2"], sample, output)
+    assert found == {"guess": 1 / 400, NAMED: 2 / 400}
+
+
+def test_values_that_are_all_asked_for_have_no_floor():
+    for name in ("niah_single_1", "vt"):
+        sample = built(name, 40, 0)
+        assert guesses(ByLetter(), TASKS[name], sample, sample.answer) == {}

@@ -98,7 +98,7 @@ class NeedleTask(RulerTask):
         self, units: int, length: int, index: int, streams: Streams, material: Material
     ) -> Sample:
         """See :meth:`RulerTask.build`."""
-        draw = streams("needles")
+        draw, others = streams("needles"), list[str]()
         num_keys = max(self.num_keys, self.num_queries)
         keys = _distinct(_key(self.key_kind, material), draw, num_keys)
         values = _distinct(
@@ -114,7 +114,7 @@ class NeedleTask(RulerTask):
         if self.haystack == "essay":
             context, depths = self._in_text(needles, units, streams, material)
         else:
-            lines = self._lines(units, streams, set(keys), set(values), material)
+            lines, others = self._lines(units, streams, set(keys), set(values), material)
             context, depths = _in_lines(needles, lines, streams("places"))
         by_key = {key: [v for k, v in zip(owner, values, strict=True) if k == key] for key in asked}
         references = tuple(value for key in asked for value in by_key[key])
@@ -126,7 +126,7 @@ class NeedleTask(RulerTask):
             answer_prefix=(_ONE_PREFIX if single else _MANY_PREFIX).format(kind=kind, query=query),
             references=references,
             answer=", ".join(references),
-            candidates=len(values) + (units if self.haystack == "needle" else 0),
+            candidates=tuple(dict.fromkeys([*values, *others])),
             notes={
                 "query": query,
                 "depths": [d for (key, _), d in zip(hidden, depths, strict=True) if key in asked],
@@ -150,19 +150,21 @@ class NeedleTask(RulerTask):
 
     def _lines(
         self, units: int, streams: Streams, keys: set[str], values: set[str], material: Material
-    ) -> list[str]:
-        """Lines of noise, or other needles none of which has a key or value that is asked for."""
+    ) -> tuple[list[str], list[str]]:
+        """Lines of noise, or other needles none of which has a key or value that is asked for;
+        and their values."""
         if self.haystack == "noise":
-            return [NOISE] * units
+            return [NOISE] * units, []
         draw = streams("distractors")
-        return [
-            _NEEDLE.format(
-                kind=self.value_kind,
-                key=_other(_key(self.key_kind, material), draw, keys),
-                value=_other(_DRAW[self.value_kind], draw, values),
+        pairs = [
+            (
+                _other(_key(self.key_kind, material), draw, keys),
+                _other(_DRAW[self.value_kind], draw, values),
             )
             for _ in range(units)
         ]
+        lines = [_NEEDLE.format(kind=self.value_kind, key=k, value=v) for k, v in pairs]
+        return lines, [value for _, value in pairs]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,7 +192,7 @@ class VariableTask(RulerTask):
             answer_prefix=prefix,
             references=tuple(names),
             answer=" ".join(names),
-            candidates=len(names),
+            candidates=tuple(names),
         )
 
     def _ask(

@@ -69,8 +69,9 @@ class Ruler(Protocol):
         "of which none lies within another, then pairs as the keys; or word_list (upstream: "
         "wonderwords' nouns, adjectives and verbs, then a list of English words)",
         "guess": "score of copying from the context without regard to the question, as many pieces "
-        "as are asked for and as many as the new tokens hold: values drawn at random (expected), "
-        "of cwe and fwe the first different words, of qa a stretch of the documents (mean)",
+        "as are asked for and as many as the output names: values drawn at random (expected), "
+        "of cwe and fwe the first different words, of qa a stretch of the documents (mean); none "
+        "where all values of the context are asked for",
         "lists": "cwe: 10 words 30 times among words 3 times; 6 and 1 below 4K (upstream's rule) "
         "and where the former do not fit, as with small vocabularies",
         "example": "cwe and vt show one worked example; that of vt has 10 lines of noise "
@@ -186,7 +187,7 @@ class Ruler(Protocol):
                     "prompt": prompt_facts(completion.prompt),
                     "units": units,
                     "haystack": text.sha256 if text else None,
-                    **guesses(model, task, sample),
+                    **guesses(model, task, sample, completion.text),
                     **_words(task, material),
                     **sample.notes,
                     "scores": scores,

@@ -26,7 +26,7 @@ class Sample:
     """What is looked for in the output."""
     answer: str
     """A right answer as it would follow the prefix."""
-    candidates: int | None = None
+    candidates: tuple[str, ...] | None = None
     """Different values or variables in what is asked about. Default: it is a list, or documents."""
     listed: tuple[str, ...] | None = None
     """Words of a list in their order, as often as they occur. Default: it is none."""
