@@ -28,7 +28,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
     "attention_segments": ProtocolFacts(
         path="long_context.attention_segments:AttentionSegments",
-        version=3,
+        version=4,
         summary="attention to answer and noise in multi-needle retrieval (Table 3, Fig. 1)",
         source="arXiv:2410.05258v2, Table 3 and Figure 1 (segments read off the figure)",
     ),
