@@ -126,7 +126,7 @@ def test_labels_named_without_following_the_story(long_model, haystack, tmp_path
     for row in rows:
         assert row["guess_of_all_that_fit"] == row["scores"]["accuracy"]
         assert 0 < row["guess"] <= 1
-    guess = guessing("babilong", rows)
+    guess = guessing("babilong", rows, "accuracy")
     mean = next(m.value for m in result.headline() if m.name == "mean_of_5_tasks")
     assert guess.ceiling == pytest.approx(mean)
     assert guess.ceiling > 0.4
