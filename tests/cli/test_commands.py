@@ -13,6 +13,7 @@ from rich.console import Console
 import diffattn
 from diffattn.cli.screen import tables
 from diffattn.models.attention_types import ATTENTION
+from diffattn.models.loading import load_model
 from diffattn.ops import backends
 from diffattn.recipes.catalog import RECIPES
 from diffattn.records.io import read_json
@@ -145,6 +146,22 @@ def test_generate_prints_the_text_alone(cli, trained):
     assert {called.err for called in sampled} == {""}
 
 
+def test_generate_takes_a_device_and_a_dtype(cli, fails, trained, monkeypatch):
+    asked = []
+
+    def load(model, **options):
+        asked.append(options["dtype"])
+        return load_model(model, **options)
+
+    monkeypatch.setattr("diffattn.models.loading.load_model", load)
+    command = ("generate", trained, "--prompt", "the cat", "--max-new-tokens", 1)
+    assert cli(*command, "--device", "cpu", "--dtype", "bfloat16").code == 0
+    assert cli(*command).code == 0
+    assert asked == [torch.bfloat16, None]
+    assert "device: must be one that works here" in fails(*command, "--device", "cdua", code=2)
+    assert "Did you mean 'float16'?" in fails(*command, "--dtype", "flaot16", code=2)
+
+
 @pytest.mark.parametrize(
     ("command", "key"),
     [
@@ -231,6 +248,12 @@ def test_check_fails_if_a_backend_is_wrong(cli, monkeypatch):
     rows = {line.split()[0]: line for line in called.out.splitlines() if " cpu " in line}
     assert [name for name, line in rows.items() if line.rstrip().endswith("wrong")] == ["composed"]
     assert tuple(rows) == backends.names("diff_attention")
+
+
+def test_no_gradient_at_all_is_said_once(cli):
+    rows = {row["backend"]: row for row in json.loads(cli("list", "backends", "--json").out)}
+    assert rows["triton_decode"]["gradient"] == "none"
+    assert rows["flex"]["gradient"] == "first order, none on cpu"
 
 
 @pytest.mark.parametrize("kind", ["recipes", "presets", "types", "backends"])

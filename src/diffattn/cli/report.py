@@ -58,7 +58,11 @@ def report(
         typer.echo(build_evaluation_report(study, out))
         return
     if not (study / "study.json").exists():
-        raise CheckpointError(f"{study}: must hold study.json or evaluation.json, got neither.")
+        is_run = (study / "run.json").exists()
+        got = "a training run, of which 'diffattn analyze' makes a page" if is_run else "none"
+        raise CheckpointError(
+            f"{study}: must hold study.json, evaluation.json or analysis.json, got {got}."
+        )
     if markdown:
         typer.echo(markdown_results(study), nl=False)
         return
