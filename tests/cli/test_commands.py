@@ -90,20 +90,52 @@ def test_train_from_packed_data_and_generate(cli, small, corpus, tmp_path):
     assert results == read_json(tmp_path / "run" / "results.json")
     assert not (tmp_path / "run" / "data").exists()
     lines = trained.err.splitlines()
-    assert lines[0] == "1/6 steps (17%), time left unknown; smoke"
+    assert lines[0] == "model.vocab_size is the data's 300, the recipe's is 512"
+    assert lines[1] == "1/6 steps (17%), time left unknown; smoke"
     assert lines[-1].startswith("6/6 steps (100%); smoke loss ")
-    assert len(lines) == 2
+    assert len(lines) == 3
 
     resumed = cli(
         "train", "smoke", "--attention", "shared_diff", "--out", tmp_path / "run",
-        "--data", tmp_path / "data", *options, "--resume",
+        "--data", tmp_path / "data", *options, "--resume", "--set", "engine.watch_every=5",
+        "--set", "engine.save_every=2",
     )  # fmt: skip
     assert resumed.out == (
         f"smoke: validation loss {results['validation_loss']:.4f} nats per token, "
         f"{results['validation_bits_per_byte']:.4f} bits per byte.\n"
         f"Model: {tmp_path / 'run' / 'model'}\n"
     )
-    assert resumed.err == ""
+    assert resumed.err.splitlines()[1:] == [
+        "run 'smoke' is finished: engine.save_every, engine.watch_every had no effect"
+    ]
+    shown = cli(
+        "train", "smoke", "--out", tmp_path / "other", "--data", tmp_path / "data", *options,
+        "--set", "train.num_steps=600", "--dry-run",
+    )  # fmt: skip
+    times = 600 * 64 / facts["train_tokens"]
+    assert shown.err.splitlines() == [
+        lines[0], f"{facts['train_tokens']:,} training tokens are read {times:,.1f} times"
+    ]  # fmt: skip
+    assert json.loads(shown.out)["model"]["vocab_size"] == 300
+
+
+def test_too_little_text_leaves_no_data_in_the_way(cli, fails, small, tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "a.txt").write_text("the cat sat on the mat\n")
+    source = ("--set", f"data.source={text}")
+    run = ("train", "smoke", "--out", tmp_path / "run", *small, *source)
+    study = ("reproduce", "text", "--scale", "smoke", "--out", tmp_path / "study", *small, *source)
+    for command in (run, study):
+        assert "seq_len must be between 1 and the" in fails(*command, code=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+    for name in ("a.txt", "b.txt"):
+        (text / name).write_text("a dog and a cat are not alike\n" * 60)
+    assert cli(*run).code == 0
+    kept = sorted(path.name for path in (tmp_path / "run" / "data").iterdir())
+    longer = fails(*run, "--set", "train.seq_len=1024", "--set", "train.batch_tokens=1024", code=2)
+    assert "seq_len must be between" in longer
+    assert sorted(path.name for path in (tmp_path / "run" / "data").iterdir()) == kept
 
 
 def test_an_interrupted_training_goes_on(cli, small, trained, tmp_path):
@@ -124,6 +156,21 @@ def test_an_interrupted_training_goes_on(cli, small, trained, tmp_path):
 
 def interrupt(*args, **kwargs):
     raise KeyboardInterrupt
+
+
+@pytest.mark.scheduled  # a fresh process takes seconds
+def test_the_tokenizer_of_a_model_of_ours_is_taken_without_a_warning(trained, corpus, tmp_path):
+    """In a fresh process, where nothing has told transformers of our configuration."""
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "diffattn", "pack", corpus, "--out", tmp_path / "data",
+            "--tokenizer", trained / "model",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )  # fmt: skip
+    assert all(line.startswith("packing") for line in done.stderr.splitlines()), done.stderr
 
 
 def test_generate_prints_the_text_alone(cli, trained):
