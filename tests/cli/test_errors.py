@@ -11,6 +11,7 @@ import pytest
 from transformers.utils import logging
 
 from diffattn.records import io as records
+from trials.made_up_folders import evaluation
 from trials.wrong_calls import calls_besides_evaluate
 
 
@@ -127,6 +128,25 @@ def test_missing_and_foreign_folders(fails, tmp_path, monkeypatch):
         assert message in fails(*arguments, code=code)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "dear reader"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "mine", "thesis.txt"]
+
+
+def test_report_replaces_its_own_pages_alone(cli, fails, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    evaluation(tmp_path / "x")
+    for _ in range(2):
+        assert cli("report", "x", "--out", "page.html").code == 0
+    page, marker = Path("page.html").read_bytes(), Path("x/evaluation.json").read_bytes()
+    Path("report.html").write_text("<!doctype html><title>thesis</title>")
+    several = ("report", "x", "x")  # whose page has a name unless one is given
+    for command, name in (
+        (("report", "x", "--out", "x/evaluation.json"), "x/evaluation.json"),
+        (several, "report.html"),
+    ):
+        line = fails(*command, code=2)
+        assert f"{name}: must be a new file or a page of 'diffattn report', got another" in line
+    assert Path("report.html").read_text() == "<!doctype html><title>thesis</title>"
+    assert Path("x/evaluation.json").read_bytes() == marker
+    assert Path("page.html").read_bytes() == page
 
 
 @pytest.fixture
