@@ -13,6 +13,7 @@ from rich.console import Console
 import diffattn
 from diffattn.cli.screen import tables
 from diffattn.models.attention_types import ATTENTION
+from diffattn.models.loading import load_model
 from diffattn.ops import backends
 from diffattn.recipes.catalog import RECIPES
 from diffattn.records.io import read_json
@@ -89,20 +90,52 @@ def test_train_from_packed_data_and_generate(cli, small, corpus, tmp_path):
     assert results == read_json(tmp_path / "run" / "results.json")
     assert not (tmp_path / "run" / "data").exists()
     lines = trained.err.splitlines()
-    assert lines[0] == "1/6 steps (17%), time left unknown; smoke"
+    assert lines[0] == "model.vocab_size is the data's 300, the recipe's is 512"
+    assert lines[1] == "1/6 steps (17%), time left unknown; smoke"
     assert lines[-1].startswith("6/6 steps (100%); smoke loss ")
-    assert len(lines) == 2
+    assert len(lines) == 3
 
     resumed = cli(
         "train", "smoke", "--attention", "shared_diff", "--out", tmp_path / "run",
-        "--data", tmp_path / "data", *options, "--resume",
+        "--data", tmp_path / "data", *options, "--resume", "--set", "engine.watch_every=5",
+        "--set", "engine.save_every=2",
     )  # fmt: skip
     assert resumed.out == (
         f"smoke: validation loss {results['validation_loss']:.4f} nats per token, "
         f"{results['validation_bits_per_byte']:.4f} bits per byte.\n"
         f"Model: {tmp_path / 'run' / 'model'}\n"
     )
-    assert resumed.err == ""
+    assert resumed.err.splitlines()[1:] == [
+        "run 'smoke' is finished: engine.save_every, engine.watch_every had no effect"
+    ]
+    shown = cli(
+        "train", "smoke", "--out", tmp_path / "other", "--data", tmp_path / "data", *options,
+        "--set", "train.num_steps=600", "--dry-run",
+    )  # fmt: skip
+    times = 600 * 64 / facts["train_tokens"]
+    assert shown.err.splitlines() == [
+        lines[0], f"{facts['train_tokens']:,} training tokens are read {times:,.1f} times"
+    ]  # fmt: skip
+    assert json.loads(shown.out)["model"]["vocab_size"] == 300
+
+
+def test_too_little_text_leaves_no_data_in_the_way(cli, fails, small, tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "a.txt").write_text("the cat sat on the mat\n")
+    source = ("--set", f"data.source={text}")
+    run = ("train", "smoke", "--out", tmp_path / "run", *small, *source)
+    study = ("reproduce", "text", "--scale", "smoke", "--out", tmp_path / "study", *small, *source)
+    for command in (run, study):
+        assert "seq_len must be between 1 and the" in fails(*command, code=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+    for name in ("a.txt", "b.txt"):
+        (text / name).write_text("a dog and a cat are not alike\n" * 60)
+    assert cli(*run).code == 0
+    kept = sorted(path.name for path in (tmp_path / "run" / "data").iterdir())
+    longer = fails(*run, "--set", "train.seq_len=1024", "--set", "train.batch_tokens=1024", code=2)
+    assert "seq_len must be between" in longer
+    assert sorted(path.name for path in (tmp_path / "run" / "data").iterdir()) == kept
 
 
 def test_an_interrupted_training_goes_on(cli, small, trained, tmp_path):
@@ -125,6 +158,21 @@ def interrupt(*args, **kwargs):
     raise KeyboardInterrupt
 
 
+@pytest.mark.scheduled  # a fresh process takes seconds
+def test_the_tokenizer_of_a_model_of_ours_is_taken_without_a_warning(trained, corpus, tmp_path):
+    """In a fresh process, where nothing has told transformers of our configuration."""
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "diffattn", "pack", corpus, "--out", tmp_path / "data",
+            "--tokenizer", trained / "model",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )  # fmt: skip
+    assert all(line.startswith("packing") for line in done.stderr.splitlines()), done.stderr
+
+
 def test_generate_prints_the_text_alone(cli, trained):
     called = cli("generate", trained, "--prompt", "the cat", "--max-new-tokens", 5)
     assert (called.code, called.err) == (0, "")
@@ -143,6 +191,22 @@ def test_generate_prints_the_text_alone(cli, trained):
     assert sampled[0] == sampled[1]
     assert sampled[0].out != sampled[2].out
     assert {called.err for called in sampled} == {""}
+
+
+def test_generate_takes_a_device_and_a_dtype(cli, fails, trained, monkeypatch):
+    asked = []
+
+    def load(model, **options):
+        asked.append(options["dtype"])
+        return load_model(model, **options)
+
+    monkeypatch.setattr("diffattn.models.loading.load_model", load)
+    command = ("generate", trained, "--prompt", "the cat", "--max-new-tokens", 1)
+    assert cli(*command, "--device", "cpu", "--dtype", "bfloat16").code == 0
+    assert cli(*command).code == 0
+    assert asked == [torch.bfloat16, None]
+    assert "device: must be one that works here" in fails(*command, "--device", "cdua", code=2)
+    assert "Did you mean 'float16'?" in fails(*command, "--dtype", "flaot16", code=2)
 
 
 @pytest.mark.parametrize(
@@ -231,6 +295,12 @@ def test_check_fails_if_a_backend_is_wrong(cli, monkeypatch):
     rows = {line.split()[0]: line for line in called.out.splitlines() if " cpu " in line}
     assert [name for name, line in rows.items() if line.rstrip().endswith("wrong")] == ["composed"]
     assert tuple(rows) == backends.names("diff_attention")
+
+
+def test_no_gradient_at_all_is_said_once(cli):
+    rows = {row["backend"]: row for row in json.loads(cli("list", "backends", "--json").out)}
+    assert rows["triton_decode"]["gradient"] == "none"
+    assert rows["flex"]["gradient"] == "first order, none on cpu"
 
 
 @pytest.mark.parametrize("kind", ["recipes", "presets", "types", "backends"])

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from diffattn.cli.app import app
+from diffattn.report.evaluation import exports
 from evaluation_folders import write
 
 
@@ -48,9 +49,55 @@ def test_every_format_and_the_page_of_answers(folders, tmp_path):
     assert json.loads((tmp_path / "lm" / "a" / "results.json").read_text())["results"] == {}
 
 
+@pytest.mark.parametrize("format_", exports.BEGINNINGS)
+def test_what_it_wrote_is_replaced_and_nothing_else(folders, tmp_path, format_):
+    """Also the page of answers, and of lm-eval the file of each model."""
+    out, page = tmp_path / "out", tmp_path / "answers.html"
+    arguments = (*folders, "--format", format_, "--out", out, "--answers", page)
+    assert run(*arguments).exit_code == 0
+    made = out / "a" / "results.json" if format_ == "lm-eval" else out
+    before = {path: path.read_bytes() for path in (made, page)}
+    page.write_text("")  # nothing is lost
+    assert run(*arguments).exit_code == 0
+    assert {path: path.read_bytes() for path in before} == before
+    for path in before:
+        foreign = '{\n  "kind": "thesis"\n}\n'
+        path.write_text(foreign)
+        refused = str(run(*arguments).exception)
+        assert refused.startswith(f"{path}: must be a new file or a "), refused
+        assert refused.endswith("got another file. Name another file, or delete this one.")
+        assert path.read_text() == foreign
+        path.write_bytes(before[path])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--format", "json", "--out", "y/evaluation.json"),
+        ("--format", "csv", "--out", "x/../y/new/table.csv"),
+        ("--format", "lm-eval", "--out", "y"),
+        ("--answers", "y/answers.html"),
+        ("--answers", "link/answers.html"),
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_written_among_the_records(folders, tmp_path, options):
+    (tmp_path / "link").symlink_to("y")
+    before = sorted(tmp_path.rglob("*"))
+    marker = (tmp_path / "y" / "evaluation.json").read_bytes()
+    *words, place = options
+    refused = str(run(*folders, *words, tmp_path / place).exception)
+    assert "evaluation.json: must be a new file" in refused or (
+        f"must lie outside of {tmp_path / 'y'}, whose records stay as they are" in refused
+    )
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "y" / "evaluation.json").read_bytes() == marker
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--out", "same", "--answers", "same"], "--out and --answers must differ"),
         (["--format", "cvs"], "--format must be one of table, csv"),
         (["--format", "lm-eval"], "writes one file per model: name --out"),
         (["--baseline", "z"], "--baseline: must be one of a, b"),

@@ -125,6 +125,13 @@ def test_misuse_is_one_line(options, code, message, softmax, fails, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_what_a_type_is_made_of_is_said(v2, fails, tmp_path):
+    model, _ = v2
+    for target, sources in (("diff", "'softmax' or 'shared_diff'"), ("shared_diff", "'softmax'")):
+        line = fails("convert", model, "--to", target, "--out", tmp_path / "out", code=2)
+        assert line.endswith(f"got {target!r}, which is made of {sources} models only.")
+
+
 def test_the_source_is_never_the_destination(softmax, fails):
     line = fails("convert", softmax, "--to", "diff_v2", "--out", softmax, code=2)
     assert "--out must be another folder than SOURCE" in line

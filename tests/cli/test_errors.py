@@ -11,6 +11,7 @@ import pytest
 from transformers.utils import logging
 
 from diffattn.records import io as records
+from trials.made_up_folders import evaluation
 from trials.wrong_calls import calls_besides_evaluate
 
 
@@ -48,6 +49,10 @@ from trials.wrong_calls import calls_besides_evaluate
         (("train", "smoke", "--out", "OUT", "--attention", "dif"), "Did you mean 'diff'?"),
         (("train", "smoke", "--out", "OUT", "--resume"), "--resume needs a run in"),
         (("list", "recipe"), "Did you mean 'recipes'?"),
+        (
+            ("plan", "3bb", "--gpu", "cpu"),
+            "Did you mean '3b'? See 'diffattn list recipes' and 'dif",
+        ),
         (("pack", "/no/such/text", "--out", "OUT"), "existing file or folder"),
         (("pack", "stdlib", "--out", "OUT", "--vocab-size", "12"), "must be 257 or more"),
         (("pack", "stdlib", "--out", "OUT", "--validation-fraction", "2"), "between 0 and 1"),
@@ -65,6 +70,7 @@ def test_misuse_is_two_and_leaves_no_trace(arguments, hint, fails, tmp_path, mon
     ("arguments", "message"),
     [
         (("nope",), "No such command 'nope'"),
+        (("trian",), "Did you mean 'train'? See '"),
         (("train",), "Missing argument"),
         (("train", "smoke"), "Missing option '--out'"),
         (("train", "smoke", "--ouy", "x"), "No such option"),
@@ -91,15 +97,23 @@ def test_a_sample_of_the_trial_of_wrong_calls(fails, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
 
 
+NO_RECORDS = "must hold study.json, evaluation.json or analysis.json, got none"
+
+
+def test_the_page_of_a_run_is_made_by_analyze(fails, trained):
+    line = fails("report", trained, code=1)
+    assert line.endswith("got a training run, of which 'diffattn analyze' makes a page.")
+
+
 def test_missing_and_foreign_folders(fails, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("dear reader")
     (tmp_path / "file").write_text("dear reader")
     for arguments, code, message in (
-        (("report", "nothing"), 1, "nothing: must hold study.json or evaluation.json, got neither"),
-        (("report", "mine"), 1, "mine: must hold study.json or evaluation.json, got neither"),
-        (("report", "file"), 1, "file: must hold study.json or evaluation.json, got neither"),
+        (("report", "nothing"), 1, f"nothing: {NO_RECORDS}"),
+        (("report", "mine"), 1, f"mine: {NO_RECORDS}"),
+        (("report", "file"), 1, f"file: {NO_RECORDS}"),
         (("reproduce", "text", "--out", "mine"), 1, "mine: must be empty or hold a study"),
         (("reproduce", "text", "--out", "file"), 2, "file: must be a folder"),
         (("train", "smoke", "--out", "mine"), 1, "mine: must be empty or hold a run"),
@@ -114,6 +128,25 @@ def test_missing_and_foreign_folders(fails, tmp_path, monkeypatch):
         assert message in fails(*arguments, code=code)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "dear reader"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "mine", "thesis.txt"]
+
+
+def test_report_replaces_its_own_pages_alone(cli, fails, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    evaluation(tmp_path / "x")
+    for _ in range(2):
+        assert cli("report", "x", "--out", "page.html").code == 0
+    page, marker = Path("page.html").read_bytes(), Path("x/evaluation.json").read_bytes()
+    Path("report.html").write_text("<!doctype html><title>thesis</title>")
+    several = ("report", "x", "x")  # whose page has a name unless one is given
+    for command, name in (
+        (("report", "x", "--out", "x/evaluation.json"), "x/evaluation.json"),
+        (several, "report.html"),
+    ):
+        line = fails(*command, code=2)
+        assert f"{name}: must be a new file or a page of 'diffattn report', got another" in line
+    assert Path("report.html").read_text() == "<!doctype html><title>thesis</title>"
+    assert Path("x/evaluation.json").read_bytes() == marker
+    assert Path("page.html").read_bytes() == page
 
 
 @pytest.fixture

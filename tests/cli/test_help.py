@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import typer
 
+from diffattn.benchmark.config import SCALES
+
 COMMANDS = (
     "", "reproduce", "train", "plan", "pack", "evaluate", "compare", "analyze", "judge", "convert",
     "generate", "inspect", "bench", "fit", "report", "list", "check",
@@ -48,6 +50,12 @@ def test_every_command_is_in_the_snapshot(cli):
     overview = cli("--help").out
     listed = re.findall(r"^  ([a-z]+)  ", overview.split("Commands:")[1], flags=re.MULTILINE)
     assert sorted(listed) == sorted(command for command in COMMANDS if command)
+
+
+def test_the_help_names_what_is_accepted(cli):
+    assert set(SCALES) <= set(re.findall(r"[a-z]+", cli("bench", "--help").out))
+    for command in ("pack", "analyze"):
+        assert {"python", "stdlib"} <= set(re.findall(r"[a-z]+", cli(command, "--help").out))
 
 
 def test_help_needs_no_torch():

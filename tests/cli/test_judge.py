@@ -106,6 +106,15 @@ def test_requests_can_be_taken_elsewhere_and_replies_brought_back(evaluation, tm
     done = run("judge", evaluation, "--requests", requests)
     assert "requests" in done.stdout
     lines = [json.loads(line) for line in requests.read_text().splitlines()]
+    before = requests.read_bytes()
+    assert run("judge", evaluation, "--requests", requests).exit_code == 0
+    assert requests.read_bytes() == before
+    for path, must in (
+        (evaluation / "evaluation.json", "must be a new file or a file of 'diffattn judge --req"),
+        (evaluation / "requests.jsonl", f"must lie outside of {evaluation}, whose records stay"),
+    ):
+        assert must in str(run("judge", evaluation, "--requests", path).exception)
+    assert not (evaluation / "requests.jsonl").exists()
     assert lines[0]["id"].startswith("softmax/hallucination/xsum-1-")
     reply = "**Conclusion: False**"
     replies = tmp_path / "replies.jsonl"

@@ -117,8 +117,11 @@ def test_a_missing_model_is_refused_before_anything_heavy_loads(tmp_path):
     ("arguments", "message"),
     [
         ("judge {out} --model m", "evaluation.json: file must exist, got none."),
-        ("report {out}", "must hold study.json or evaluation.json, got neither."),
-        ("report {out} --markdown", "must hold study.json or evaluation.json, got neither."),
+        ("report {out}", "must hold study.json, evaluation.json or analysis.json, got none."),
+        (
+            "report {out} --markdown",
+            "must hold study.json, evaluation.json or analysis.json, got none.",
+        ),
     ],
 )
 def test_a_missing_folder_is_refused_before_anything_heavy_loads(arguments, message, tmp_path):

@@ -132,8 +132,18 @@ def test_kernels_wait_for_a_record_of_their_device(records, capability, reason, 
     monkeypatch.setattr(kernel_support, "TESTED", records)
     monkeypatch.setattr(kernel_support, "_INSTALLED", "3.7.0")
     assert kernel_support.unverified(capability) == reason
+    if capability is not None:
+        assert kernel_support.passed_tests(capability) == (reason is None)
     monkeypatch.setenv(kernel_support.OPT_IN, "1")
     assert kernel_support.unverified(capability) is None
+
+
+def test_a_machine_without_triton_takes_records_under_any(monkeypatch):
+    failed = replace(PASSED, triton="3.8.0", failed=3)
+    monkeypatch.setattr(kernel_support, "TESTED", (PASSED, failed))
+    for installed, passed in ((None, True), ("3.7.0", True), ("3.8.0", False), ("3.9.0", False)):
+        monkeypatch.setattr(kernel_support, "_INSTALLED", installed)
+        assert kernel_support.passed_tests((9, 0)) == passed
 
 
 def test_widths():

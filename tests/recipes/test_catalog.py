@@ -190,7 +190,7 @@ def test_a_size_is_planned_with_the_main_training():
     planned = plan_of_size("70b")
     assert planned.train == plan("diff-transformer-3b").train
     assert planned.config().model.num_hidden_layers == 80
-    with pytest.raises(ConfigError, match="Unknown recipe '71b'"):
+    with pytest.raises(ConfigError, match=r"Unknown recipe or preset '71b'.*list presets"):
         plan_of_size("71b")
 
 

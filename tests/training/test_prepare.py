@@ -229,6 +229,23 @@ def test_a_full_disk_is_one_error_and_the_next_call_continues(config, data, tmp_
     assert prepare_data(config, tmp_path / "data").facts() == data.facts()
 
 
+def test_what_a_call_packed_and_nobody_can_use_is_removed(config, copied, tmp_path):
+    def refuse(data):
+        assert data.train.num_tokens > 0
+        raise ConfigError("it must be longer")
+
+    before = contents(copied)
+    for folder in (copied, tmp_path / "new" / "data"):
+        with pytest.raises(ConfigError, match="it must be longer"):
+            prepare_data(config, folder, require=refuse)
+    assert contents(copied) == before
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "a.txt").write_text("a")
+    with pytest.raises(ConfigError, match="must have at least 2 characters"):
+        prepare_data(replace(config, source=str(tmp_path / "a.txt")), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
 def test_two_processes_do_not_pack_into_one_folder(config, copied):
     with (
         sole_writer(copied),

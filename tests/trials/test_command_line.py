@@ -13,7 +13,10 @@ from trials.wrong_calls import SMALL, TRAIN, calls, changed
 
 NO_TEXT = "arguments must be valid UTF-8 without zero bytes"
 # What may stand before the line: a stage that needed work before the fault could show.
-PROGRESS = re.compile(r"\d+ of \d+: |\d+/\d+ steps |training (a |\d)|packing |checking |warning: ")
+PROGRESS = re.compile(
+    r"\d+ of \d+: |\d+/\d+ steps |training (a |\d)|packing |checking |warning: |"
+    r"model\.vocab_size is the data's |[\d,]+ training tokens are read "
+)
 
 
 @pytest.fixture(scope="module")

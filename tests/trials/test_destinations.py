@@ -67,8 +67,7 @@ NAMES = {
 """Paths at which nothing can lie."""
 RIGHT = {
     FILE: {
-        *(f"{name}{inner}" for name in ("a file", "an empty file", "a link to a file")
-          for inner in ("", "/", "/.")),
+        *(f"an empty file{inner}" for inner in ("", "/", "/.")),
         *(f"{name}{inner}" for name in ("a folder", "a link to a folder")
           for inner in ("/page.html", "/new/page.html", "/../place/x")),
     },
@@ -86,6 +85,8 @@ def commands(study: Path, asked: Path) -> dict[str, tuple[str, tuple[object, ...
         "report": (FILE, ("report", study, "--out")),
         "report of an evaluation": (FILE, ("report", asked, "--out")),
         "judge --requests": (FILE, ("judge", asked, "--requests")),
+        "compare --out": (FILE, ("compare", asked, "--format", "csv", "--out")),
+        "compare --answers": (FILE, ("compare", asked, "--answers")),
         "judge": (FOLDER, ("judge", "--model", "m", "--")),
         "train": (FOLDER, ("train", "smoke", "--dry-run", "--out")),
         "train --resume": (FOLDER, ("train", "smoke", "--resume", "--out")),
@@ -116,7 +117,9 @@ def fault(arguments: tuple[object, ...], folder: Path) -> str | None:
     lines = called.err.splitlines()
     if (called.code, called.out, len(lines)) != (2, "", 1):
         return f"exit {called.code}, {called.out!r}, {lines[-1:]}"
-    is_clear = lines[0].startswith("diffattn: ") and ": must be a f" in lines[0]
+    is_clear = lines[0].startswith("diffattn: ") and (
+        ": must be a f" in lines[0] or ": must be a new file or a" in lines[0]
+    )
     return None if is_clear else lines[0]
 
 

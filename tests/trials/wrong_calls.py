@@ -357,6 +357,9 @@ def _generate() -> list[Call]:
     models = ("", "/no/such", "{files}/folder", "{files}/corpus.txt", "{files}/data",
               "nope", "\u00fc")  # fmt: skip
     wrong += _each(models, "generate", "@", "--prompt", "a", status=1)
+    for option, values in (("device", ("cdua", "cuda:99", "")), ("dtype", ("float31", "int8", ""))):
+        call = ("generate", "{files}/model", "--prompt", "a", f"--{option}", "@")
+        wrong += _each(values, *call, names=option)
     return wrong + _each(("a\0b", "\udcff", "x" * 5_000), "generate", "@", "--prompt", "a")
 
 

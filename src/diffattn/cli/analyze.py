@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.cli.options import VerifyOption
+from diffattn.cli.options import DTYPES, DeviceOption, DtypeOption, VerifyOption
 
 
 def analyze(
@@ -23,7 +23,7 @@ def analyze(
     file: Annotated[Path | None, typer.Option(help="file of text to read")] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="corpus to read: stdlib, a folder, a .jsonl file or hub:NAME"),
+        typer.Option(help="corpus to read: python, stdlib, a folder, a .jsonl file or hub:NAME"),
     ] = None,
     tokens: Annotated[int, typer.Option(min=2, help="read at most so many tokens")] = 16_384,
     window_tokens: Annotated[
@@ -34,8 +34,8 @@ def analyze(
         bool | None,
         typer.Option("--bos/--no-bos", help="begin with BOS [if the tokenizer has one]"),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda [cuda if there]")] = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16")] = "float32",
+    device: DeviceOption = None,
+    dtype: DtypeOption = "float32",
     verify: VerifyOption = True,
     json_: Annotated[bool, typer.Option("--json", help="print the record as JSON")] = False,
 ) -> None:
@@ -50,6 +50,7 @@ def analyze(
     from diffattn.models.checkpoint_folder import checkpoint_folder
     from diffattn.models.known_names import check_known
     from diffattn.records.analysis import ANALYSIS_FILE
+    from diffattn.records.claim import is_claimed
     from diffattn.records.destination import require_folder_destination
 
     models = labelled(model, option="MODEL")
@@ -61,9 +62,9 @@ def analyze(
         raise ConfigError(f"analyze: one of --text, --file and --data must be given, got {got}.")
     if file is not None and not file.is_file():
         raise ConfigError(f"{file}: must be a file of text, got none or something else.")
-    check_known("analyze", "dtype", dtype, ("float32", "bfloat16", "float16"))
+    check_known("analyze", "dtype", dtype, DTYPES)
     require_folder_destination(out)
-    if (out / ANALYSIS_FILE).exists():
+    if is_claimed(out, ANALYSIS_FILE, "an analysis"):
         raise ConfigError(
             f"{out}: must not hold an analysis yet, got {ANALYSIS_FILE}. 'diffattn report' makes "
             "its page."

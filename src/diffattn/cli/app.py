@@ -143,4 +143,5 @@ def _misused(error: Any) -> int:
         return int(error.exit_code)
     command = "diffattn" if error.ctx is None else error.ctx.command_path
     message = error.format_message().rstrip(". ")
-    return _fail(f"{message}. See '{command} --help'.", int(error.exit_code))
+    stop = "" if message.endswith("?") else "."
+    return _fail(f"{message}{stop} See '{command} --help'.", int(error.exit_code))

@@ -18,7 +18,10 @@ def bench(
             "(of models) or tune (launches)"
         ),
     ],
-    scale: Annotated[str, typer.Option(help="quick (a minute) or full")] = "full",
+    scale: Annotated[
+        str,
+        typer.Option(help="quick (a minute), full or, of models, cut (few layers of large sizes)"),
+    ] = "full",
     device: Annotated[
         str | None, typer.Option(help="cpu (one thread, processor time) or cuda [cuda if there]")
     ] = None,

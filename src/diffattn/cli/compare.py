@@ -41,26 +41,42 @@ def compare(
     The folders stay as they are.
     """
     from diffattn.errors import ConfigError, did_you_mean
-    from diffattn.records.destination import require_file_destination, require_folder_destination
+    from diffattn.records.destination import (
+        require_folder_destination,
+        require_outside,
+        require_replaceable,
+    )
+    from diffattn.report.evaluation import answers as page
+    from diffattn.report.evaluation import exports
+    from diffattn.report.page.render import beginning
 
     if format_ not in _FORMATS:
         raise ConfigError(
             f"compare: --format must be one of {', '.join(_FORMATS)}, got {format_!r}."
             f"{did_you_mean(format_, _FORMATS)}"
         )
+
+    def require_own(path: Path) -> None:
+        kind = f"a file of 'diffattn compare --format {format_}'"
+        require_replaceable(path, exports.BEGINNINGS[format_], kind)
+
     if format_ == "lm-eval":
         if out is None:
             raise ConfigError("compare: --format lm-eval writes one file per model: name --out.")
         require_folder_destination(out)
     elif out is not None:
-        require_file_destination(out)
+        require_own(out)
     if answers is not None:
-        require_file_destination(answers)
+        command = page.GENERATOR
+        require_replaceable(answers, beginning(command), f"a page of '{command} --answers'")
+        if out is not None and out.absolute() == answers.absolute():
+            raise ConfigError(f"compare: --out and --answers must differ, got {out} twice.")
+    for path in (out, answers):
+        if path is not None:
+            require_outside(path, folders)
     from diffattn.cli.screen.tables import print_table
     from diffattn.evaluation.gather import gather
     from diffattn.records.io import write_text
-    from diffattn.report.evaluation import exports
-    from diffattn.report.evaluation.answers import write_answers
     from diffattn.report.evaluation.tables import difference_rows, metric_rows, results_json
 
     found = gather(folders, baseline)
@@ -68,13 +84,17 @@ def compare(
     comparison = found.compared() if len(found.labels) > 1 else None
     if format_ == "lm-eval":
         assert out is not None
-        for label in found.labels:
-            of_model = [result for result in results if result.model["label"] == label]
-            if of_model:
-                path = out / label / "results.json"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_text(path, exports.harness_text(of_model))
-                typer.echo(path)
+        by_label = {
+            label: [result for result in results if result.model["label"] == label]
+            for label in found.labels
+        }
+        paths = {label: out / label / "results.json" for label, of in by_label.items() if of}
+        for path in paths.values():
+            require_own(path)
+        for label, path in paths.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, exports.harness_text(by_label[label]))
+            typer.echo(path)
     elif format_ == "table" and out is None:
         print_table(metric_rows(results))
         if comparison is not None:
@@ -96,7 +116,7 @@ def compare(
             variant: {label: found.rows[label, variant] for label in found.labels if label in of}
             for variant, of in found.answers.items()
         }
-        typer.echo(write_answers(answers, rows, found.labels))
+        typer.echo(page.write_answers(answers, rows, found.labels))
     left_out = [*comparison.skipped, *comparison.notes] if comparison is not None else []
     new = [sentence for sentence in left_out if not sentence.endswith(tuple(found.gaps))]
     for sentence in dict.fromkeys([*found.gaps, *new]):

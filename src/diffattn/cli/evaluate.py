@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from diffattn.cli.options import VerifyOption
+from diffattn.cli.options import AutoDtypeOption, DeviceOption, VerifyOption
 
 
 def evaluate(
@@ -56,10 +56,8 @@ def evaluate(
         bool | None,
         typer.Option("--bos/--no-bos", help="begin with BOS [if the tokenizer has one]"),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda [cuda if there]")] = None,
-    dtype: Annotated[
-        str, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16")
-    ] = "auto",
+    device: DeviceOption = None,
+    dtype: AutoDtypeOption = "auto",
     device_map: Annotated[
         str | None,
         typer.Option(help="spread the weights as accelerate does: auto, balanced, ..."),

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from diffattn.cli.options import VerifyOption
+from diffattn.cli.options import DTYPES, AutoDtypeOption, DeviceOption, VerifyOption
 
 _TEMPERATURES = (1e-3, 1e3)
 """Smaller is as 0, larger is uniform; far beyond either, the logits overflow."""
@@ -16,12 +16,15 @@ def generate(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="length of the continuation")] = 64,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="of the sampling")] = 0,
+    device: DeviceOption = None,
+    dtype: AutoDtypeOption = "auto",
     verify: VerifyOption = True,
 ) -> None:
     """Continue a text; tokens appear as they are made."""
     from diffattn.data.files import normalise_line_ends
     from diffattn.errors import ConfigError
     from diffattn.models.checkpoint_folder import checkpoint_folder
+    from diffattn.models.known_names import check_known
     from diffattn.models.numbers import LARGEST_COUNT
 
     prompt = normalise_line_ends(prompt)
@@ -35,16 +38,20 @@ def generate(
         raise ConfigError(
             f"generate: --max-new-tokens must be at most {LARGEST_COUNT}, got {max_new_tokens}."
         )
+    check_known("generate", "dtype", dtype, ("auto", *DTYPES))
     checkpoint_folder(model)
 
     import torch  # after everything that needs no model is known to be right
     from transformers import LogitsProcessorList, TextStreamer, set_seed
 
-    from diffattn.models.loading import end_tokens, load_model
+    from diffattn.models.loading import end_tokens, load_model, usable_device
     from diffattn.probes.finite import require_finite_logits
 
-    network, tokenizer = load_model(model, verify=verify)
-    network.to("cuda" if torch.cuda.is_available() else "cpu")
+    where = usable_device(device)
+    network, tokenizer = load_model(
+        model, verify=verify, dtype=None if dtype == "auto" else getattr(torch, dtype)
+    )
+    network.to(where)
     inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
     length = inputs["input_ids"].shape[1]
     limit = getattr(network.config.get_text_config(), "max_position_embeddings", None)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from diffattn.cli.options import VerifyOption
+from diffattn.cli.options import DeviceOption, DtypeOption, VerifyOption
 
 
 def inspect_(
@@ -38,8 +38,8 @@ def inspect_(
         bool | None,
         typer.Option("--bos/--no-bos", help="begin with BOS [if the tokenizer has one]"),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda [cuda if there]")] = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16")] = "float32",
+    device: DeviceOption = None,
+    dtype: DtypeOption = "float32",
     verify: VerifyOption = True,
     force: Annotated[
         bool, typer.Option("--force", help="replace --out also if it is no such page")

@@ -45,8 +45,12 @@ def judge(
     """
     from diffattn.errors import ConfigError
     from diffattn.evaluation.judge.interface import judge_settings
-    from diffattn.evaluation.judge.requests import recorded_outputs
-    from diffattn.records.destination import require_file_destination, require_folder_destination
+    from diffattn.evaluation.judge.requests import BEGINNING, recorded_outputs
+    from diffattn.records.destination import (
+        require_folder_destination,
+        require_outside,
+        require_replaceable,
+    )
     from diffattn.records.io import write_plain_jsonl
 
     if model is None and requests is None:
@@ -55,7 +59,8 @@ def judge(
         raise ConfigError("judge: --replies or --endpoint must be given, got both.")
     require_folder_destination(evaluation)
     if requests is not None:
-        require_file_destination(requests)
+        require_replaceable(requests, BEGINNING, "a file of 'diffattn judge --requests'")
+        require_outside(requests, [evaluation])
     if replies is not None and not replies.is_file():
         raise ConfigError(f"{replies}: must be a file of replies, got none or something else.")
     settings = judge_settings("any" if model is None else model, endpoint, set_ or [])

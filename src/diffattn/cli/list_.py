@@ -87,10 +87,16 @@ def _backends() -> list[dict[str, Any]]:
             "devices": "all" if backend.devices is None else ", ".join(backend.devices),
             "dtypes": ", ".join(backend.dtypes),
             "widths": backend.widths,
-            "gradient": ", none on ".join([backend.gradient, *backend.no_gradient_on]),
+            "gradient": _gradient(backend),
         }
         for backend in backends.table("diff_attention")
     ]
+
+
+def _gradient(backend: Any) -> str:
+    """Of which order there is a gradient, and where there is none though there is one elsewhere."""
+    nowhere = backend.gradient == "none"
+    return ", none on ".join([backend.gradient, *(() if nowhere else backend.no_gradient_on)])
 
 
 def _protocols() -> list[dict[str, Any]]:

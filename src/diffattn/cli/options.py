@@ -12,6 +12,12 @@ VerifyOption = Annotated[
         "--verify/--no-verify", help="compare files with their hashes first (a second per GB)"
     ),
 ]
+DeviceOption = Annotated[str | None, typer.Option(help="cpu or cuda [cuda if there]")]
+DTYPES = ("float32", "bfloat16", "float16")
+DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16 or float16")]
+AutoDtypeOption = Annotated[
+    str, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16")
+]
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:

@@ -11,7 +11,8 @@ def pack(
     source: Annotated[
         str,
         typer.Argument(
-            help="stdlib, a text file, folder or JSONL file, or hub:NAME[@REVISION][:CONFIG]"
+            help="python (this Python's library and documentation), stdlib (its library alone), a "
+            "text file, folder or JSONL file, or hub:NAME[@REVISION][:CONFIG]"
         ),
     ],
     out: Annotated[Path, typer.Option(help="folder of the token files")],

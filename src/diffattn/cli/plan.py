@@ -86,11 +86,16 @@ def plan(
 
 def _rows(made: dict[str, Any], priced: bool) -> list[dict[str, str]]:
     """Two columns for people."""
+    from diffattn.ops.kernel_support import OPT_IN
+
     sharing = f", {made['parallel']}" if made["devices"] > 1 else ""
     again = ", activations computed again" if made["activation_checkpointing"] else ""
     cache = made["kv_cache"]
+    by, otherwise = made["backend"], made["backend_untested"]
+    if otherwise is not None:
+        by += f" (with {OPT_IN}=1; else {otherwise})"
     rows = {
-        "run": f"{made['name']}, {made['attention_type']} attention by {made['backend']}",
+        "run": f"{made['name']}, {made['attention_type']} attention by {by}",
         "devices": f"{made['devices']:,} x {made['device']}{sharing}{again}",
         "parameters": f"{made['parameters']:,}, of them {made['non_embedding_parameters']:,} "
         "without embeddings",

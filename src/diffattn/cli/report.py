@@ -34,19 +34,27 @@ def report(
     """Build a page from records: of one study or evaluation, or, from several or none, the papers'
     tables and figures beside what was measured."""
     from diffattn.errors import CheckpointError, ConfigError
+    from diffattn.records.destination import require_replaceable
     from diffattn.report.analysis.page import build_analysis_report, is_analysis_folder
     from diffattn.report.build import build_evaluation_report, build_report, markdown_results
     from diffattn.report.evaluation.files import is_evaluation_folder
+    from diffattn.report.page.render import GENERATOR, beginning
     from diffattn.report.page.runs import study_kind
+
+    def replaceable(page: Path) -> Path:
+        require_replaceable(page, beginning(GENERATOR), f"a page of '{GENERATOR}'")
+        return page
 
     if markdown and out is not None:
         raise ConfigError("report: --markdown prints and --out writes the page, got both.")
     if folders is None or len(folders) != 1:
         if markdown or bench is not None:
             raise ConfigError("report: --markdown and --bench need one study, got several or none.")
-        _beside_papers(folders or [], out)
+        _beside_papers(folders or [], replaceable(out or Path("report.html")))
         return
     (study,) = folders
+    if out is not None:  # else the page that lies in the folder
+        replaceable(out)
     if is_analysis_folder(study):
         if markdown or bench is not None:
             raise ConfigError("report: --markdown and --bench are for studies, got an analysis.")
@@ -58,7 +66,11 @@ def report(
         typer.echo(build_evaluation_report(study, out))
         return
     if not (study / "study.json").exists():
-        raise CheckpointError(f"{study}: must hold study.json or evaluation.json, got neither.")
+        is_run = (study / "run.json").exists()
+        got = "a training run, of which 'diffattn analyze' makes a page" if is_run else "none"
+        raise CheckpointError(
+            f"{study}: must hold study.json, evaluation.json or analysis.json, got {got}."
+        )
     if markdown:
         typer.echo(markdown_results(study), nl=False)
         return
@@ -79,7 +91,7 @@ def report(
     )
 
 
-def _beside_papers(folders: list[Path], out: Path | None) -> None:
+def _beside_papers(folders: list[Path], out: Path) -> None:
     from diffattn.errors import CheckpointError, ConfigError
     from diffattn.report.beside_papers import build_papers_report
     from diffattn.report.claims.folders import committed_folders
@@ -94,4 +106,4 @@ def _beside_papers(folders: list[Path], out: Path | None) -> None:
     for folder in folders:
         if not folder.exists():
             raise CheckpointError(f"{folder}: must be a folder or file of records, got none.")
-    typer.echo(build_papers_report(folders, Path("report.html") if out is None else out, root))
+    typer.echo(build_papers_report(folders, out, root))

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -68,7 +69,8 @@ def train(
         checkpoint_folder(str(init_from))
     # torch loads from here on, after every name is known to be right.
     from diffattn.training.distributed import from_first, is_first, is_first_of_node, joined
-    from diffattn.training.prepare import open_data, prepare_data
+    from diffattn.training.prepare import PreparedData, open_data, prepare_data
+    from diffattn.training.windows import repetition
 
     packed = None if data is None else open_data(data, verify=verify and is_first_of_node())
     config = planned.config()
@@ -89,12 +91,25 @@ def train(
 
         init = initial_weights(init_from, config.model, verify=verify and is_first_of_node())
         config = replace(config, init=init)
+
+    def notes(read: PreparedData) -> list[str]:
+        """What follows from the data and may not have been meant."""
+        said = []
+        ours, recipes = config.model.vocab_size, planned.model.vocab_size
+        if data is not None and ours == read.config.vocab_size != recipes and not same_model:
+            said.append(f"model.vocab_size is the data's {ours:,}, the recipe's is {recipes:,}")
+        tokens = config.train.num_steps * config.train.batch_tokens
+        again = repetition(config.windows, tokens, read.train.num_tokens)
+        return said if again is None else [*said, again]
+
     if dry_run:
         if is_first():
+            for line in [] if packed is None else notes(packed):
+                typer.echo(line, err=True)
             typer.echo(json.dumps(config.shown(), indent=2, ensure_ascii=False))
         return
 
-    from diffattn.training.trainer import require_runnable
+    from diffattn.training.trainer import require_enough, require_runnable
     from diffattn.training.trainer import train as run
 
     require_runnable(config)
@@ -110,10 +125,17 @@ def train(
         if packed is None:
 
             def pack() -> None:
-                prepare_data(config.data, out / "data", on_message=progress.on_message)
+                prepare_data(
+                    config.data,
+                    out / "data",
+                    require=partial(require_enough, config),
+                    on_message=progress.on_message,
+                )
 
             from_first(pack)
             packed = open_data(out / "data", verify=False)  # just written, or checked
+        for line in notes(packed) if is_first() else []:
+            progress.on_message(line)
         results = run(
             config,
             packed,

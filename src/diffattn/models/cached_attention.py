@@ -114,6 +114,7 @@ def chosen_backend(
     batch: int,
     num_tokens: int,
     elsewhere: bool = False,
+    tested: bool = True,
 ) -> str:
     """The backend that ``"diffattn"`` trains with on ``[batch, num_tokens]``.
 
@@ -123,8 +124,9 @@ def chosen_backend(
         dtype: Of the queries.
         batch: Rows.
         num_tokens: Per row.
-        elsewhere: Whether another machine is meant, whose device runs every backend and has
-            passed the kernels' tests.
+        elsewhere: Whether another machine is meant, whose device runs every backend.
+        tested: Of another machine, whether it has passed the kernels' tests: if not, ``"auto"``
+            leaves them alone.
 
     Returns:
         A name from ``backends.names(config.attention_op)``.
@@ -144,9 +146,10 @@ def chosen_backend(
         num_keys=num_tokens,
         head_dim=config.head_dim,
         value_dim=config.cached_kv_shape[1],
-        capability=kernel_support.compute_capability(torch.device(device)),
+        # Without it no kernel is chosen, whatever GPU is here.
+        capability=None if elsewhere else kernel_support.compute_capability(torch.device(device)),
         needs_gradient=True,
-        elsewhere=elsewhere,
+        elsewhere=elsewhere and tested,
     )
     return backends.resolve(config.attention_op, config.attention_backend, inputs)
 

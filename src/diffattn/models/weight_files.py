@@ -111,8 +111,8 @@ def file_totals(where: str, path: Path) -> Weights:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(_MOST_HEADER, size - 8):
             raise CheckpointError(
-                f"{where}: must begin with the length of a header within it, got {length:,} in a "
-                f"file of {size:,} bytes."
+                f"{where}: must be a safetensors file, which begins with the length of its header, "
+                f"got {length:,} for it in a file of {size:,} bytes."
             )
         header = _object(where, file.read(length))
     tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}

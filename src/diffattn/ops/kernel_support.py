@@ -110,6 +110,16 @@ def unverified(capability: tuple[int, int] | None) -> str | None:
     return None
 
 
+def passed_tests(capability: tuple[int, int]) -> bool:
+    """Whether a record says that the kernels passed on such a GPU, wherever it stands.
+
+    Under the triton that is installed here; where there is none, under any.
+    """
+    versions = [run.triton for run in TESTED] if _INSTALLED is None else [_INSTALLED]
+    runs = (verified_devices.latest(capability, version, TESTED) for version in versions)
+    return any(run is not None and run.verified for run in runs)
+
+
 def dotted(capability: tuple[int, int] | None) -> str:
     """A compute capability in words."""
     return "none" if capability is None else f"{capability[0]}.{capability[1]}"

@@ -70,8 +70,14 @@ def plan_of_size(name: str) -> RunPlan:
     Raises:
         ConfigError: Neither a recipe nor a preset.
     """
-    if name in RECIPES or name not in presets.names():
+    if name in RECIPES:
         return plan(name)
+    if name not in presets.names():
+        hint = did_you_mean(name, [*presets.names(), *RECIPES])
+        raise ConfigError(
+            f"Unknown recipe or preset {name!r}.{hint} See 'diffattn list recipes' and "
+            "'diffattn list presets'."
+        )
     return main_run(name, name)
 
 

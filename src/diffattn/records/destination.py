@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from diffattn.errors import ConfigError
@@ -39,6 +40,45 @@ def require_folder_destination(path: Path) -> None:
         ConfigError: Something else lies there, such as a file or a device, or nothing can.
     """
     _require(Path(path), "a folder")
+
+
+def require_replaceable(
+    path: Path, begins: str, what: str, way_out: str = "Name another file, or delete this one."
+) -> None:
+    """Refuse a path where another file lies than one of the kind that will be written.
+
+    Args:
+        path: A file to write; nothing may be there, or an empty file.
+        begins: How every file of that kind does.
+        what: Such a file in words, with its article.
+        way_out: What the caller may do.
+
+    Raises:
+        ConfigError: Another file lies there, or no file can be written.
+    """
+    path = Path(path)
+    require_file_destination(path)
+    if not path.exists() or not path.stat().st_size:
+        return
+    beginning = begins.encode()
+    with path.open("rb") as file:
+        if file.read(len(beginning)) != beginning:
+            raise ConfigError(f"{path}: must be a new file or {what}, got another file. {way_out}")
+
+
+def require_outside(path: Path, folders: Iterable[Path]) -> None:
+    """Refuse a path to write to that is one of some folders or lies within one.
+
+    Raises:
+        ConfigError: It does.
+    """
+    where = Path(path).resolve()
+    for folder in folders:
+        if where.is_relative_to(Path(folder).resolve()):
+            raise ConfigError(
+                f"{path}: must lie outside of {folder}, whose records stay as they are, got a "
+                "path within it."
+            )
 
 
 def is_folder_name(name: str) -> bool:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from diffattn.records.io import append_jsonl, recover_jsonl
+from diffattn.records.io import append_jsonl, read_jsonl, recover_jsonl
 from diffattn.records.run import git_state, package_versions
 
 LAUNCHES = "launches.jsonl"
@@ -38,3 +38,13 @@ def append_launch(folder: Path, *, step: int, device: str, engine: Mapping[str, 
             "dirty": dirty,
         },
     )
+
+
+def read_launches(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a run directory; none of a run from before there were any.
+
+    Raises:
+        CheckpointError: A row is damaged.
+    """
+    path = Path(folder) / LAUNCHES
+    return read_jsonl(path) if path.exists() else []

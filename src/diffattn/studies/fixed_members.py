@@ -84,8 +84,12 @@ def reproduce_members(
     with sole_writer(out):
         workers = worker_count(workers)
         recorded = recorded_study(out, config.resolved(), besides="data")
-        data = prepare_data(config.base.data, out / "data", on_message=on_message)
-        require_enough(config.base, data)
+        data = prepare_data(
+            config.base.data,
+            out / "data",
+            require=partial(require_enough, config.base),
+            on_message=on_message,
+        )
         if recorded is None:
             of_data = {"source": config.base.data.source, **data.facts()}
             begin_study(out, config.resolved(), {"kind": kind, "data": of_data, **(facts or {})})

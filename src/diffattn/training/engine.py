@@ -1,7 +1,8 @@
 """How a run is executed, as opposed to what it computes."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from diffattn.errors import ConfigError
 from diffattn.models.known_names import check_known
@@ -79,3 +80,18 @@ class EngineConfig:
         """Names in ``report_to``."""
         names = tuple(name.strip() for name in self.report_to.split(","))
         return () if names == ("none",) else names
+
+
+def unused_settings(engine: EngineConfig, launches: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Which settings of a finished run, given now, no launch of it had.
+
+    Args:
+        engine: As given now; defaults are not taken as given.
+        launches: Rows of ``launches.jsonl``.
+    """
+    default, rows = asdict(EngineConfig()), [launch["engine"] for launch in launches]
+    return [
+        f"engine.{name}"
+        for name, value in asdict(engine).items()
+        if value != default[name] and all(row.get(name) != value for row in rows)
+    ]

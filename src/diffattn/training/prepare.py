@@ -78,6 +78,7 @@ def prepare_data(
     folder: Path,
     *,
     workers: int = 1,
+    require: Callable[["PreparedData"], None] = lambda data: None,
     on_message: Callable[[str], None] = lambda line: None,
     on_progress: Callable[[PackingProgress], None] = lambda progress: None,
 ) -> PreparedData:
@@ -95,12 +96,14 @@ def prepare_data(
         config: Source and tokenizer.
         folder: Where ``tokenizer/`` and the token files lie or will lie.
         workers: Processes that encode; the files do not depend on it.
+        require: Raises ``ConfigError`` for data that its reader cannot use. What this call has
+            packed is removed then, so that it does not stand in the way of other data.
         on_message: Called with one line per long stage.
         on_progress: Called while tokens are written.
 
     Raises:
         ConfigError: The corpus is missing or empty, the tokenizer unknown or larger than
-            ``vocab_size``, or ``workers`` is below 1.
+            ``vocab_size``, ``workers`` is below 1, or ``require`` says so.
         CheckpointError: ``folder`` holds tokens of another corpus or tokenizer, foreign files, or
             another process is writing to it; or the source changed.
         DiffAttnError: A process that encodes was killed; the same call goes on.
@@ -111,9 +114,16 @@ def prepare_data(
         marker = _claimed(folder, config)
         source = _pinned(folder, config, marker, on_message)
         finished = marker is not None and _PACKED in marker
-        if not finished:
-            _pack(config, folder, source, workers, on_message, on_progress)
-    return open_data(folder, verify=finished)  # else just written, or checked
+        try:
+            if not finished:
+                _pack(config, folder, source, workers, on_message, on_progress)
+            data = open_data(folder, verify=finished)  # else just written, or checked
+            require(data)
+        except ConfigError:
+            if marker is None:
+                _remove(folder)
+            raise
+    return data
 
 
 def _pack(
@@ -279,6 +289,9 @@ def _new_tokenizer(
         on_message(f"training a byte-level BPE of {config.vocab_size:,} entries on {config.source}")
         tokenizer = train_tokenizer(_documents(config, source), vocab_size=config.vocab_size)
     else:
+        # Registers our configuration: transformers warns of a model folder with an unknown one.
+        import diffattn.models.modeling_diff_transformer  # noqa: F401
+
         tokenizer = load_tokenizer(config.tokenizer)
     entries = max(tokenizer.get_vocab().values()) + 1  # ids may have gaps
     if entries > config.vocab_size:
@@ -310,6 +323,15 @@ def _save_tokenizer(tokenizer: Any, folder: Path, config: DataConfig, source: Pi
         raise OSError(f"{folder / _TOKENIZER}: must be writable, got {error}.") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    """Everything in a folder, and last the marker, which says whose it is."""
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == _MARKER):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _clean(folder: Path) -> None:

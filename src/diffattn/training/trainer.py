@@ -21,7 +21,7 @@ from diffattn.models.loading import without_bars
 from diffattn.probes.lambdas import layer_lambdas
 from diffattn.records.claim import claim_run
 from diffattn.records.io import log_facts, read_json, read_jsonl, write_json
-from diffattn.records.launches import append_launch
+from diffattn.records.launches import append_launch, read_launches
 from diffattn.records.manifest import verify_manifest
 from diffattn.records.run import RunRecord
 from diffattn.training.callbacks import (
@@ -45,7 +45,7 @@ from diffattn.training.distributed import (
     run_device,
     written_by_first,
 )
-from diffattn.training.engine import EngineConfig
+from diffattn.training.engine import EngineConfig, unused_settings
 from diffattn.training.initial import require_same_tokenizer
 from diffattn.training.memory import require_run_memory
 from diffattn.training.monitoring.batch_guard import RolledBack, require_policies
@@ -119,12 +119,21 @@ def train(
     resolved["data"] |= data.facts()
     facts = dict(facts or {})
     if config.init is not None:
-        require_same_tokenizer(config.init, data.tokenizer)
         facts["init_from"] = config.init.folder
     run = record(config.name, config.model, config.train, resolved, facts, config.engine)
     if not is_first():
         on_progress, on_message = _say_nothing, _say_nothing
-    return finish(folder, run, lambda: _run(config, data, folder, on_progress, on_message))
+
+    def say_unused() -> None:
+        if unused := unused_settings(config.engine, read_launches(folder)):
+            on_message(f"run {config.name!r} is finished: {', '.join(unused)} had no effect")
+
+    return finish(
+        folder,
+        run,
+        lambda: _run(config, data, folder, on_progress, on_message),
+        on_finished=say_unused,
+    )
 
 
 def require_runnable(config: RunConfig) -> None:
@@ -144,7 +153,12 @@ def require_runnable(config: RunConfig) -> None:
     _chosen_backends(config.model, config.train, apart=apart)
 
 
-def finish(folder: Path, run: RunRecord, train: Callable[[], None]) -> dict[str, Any]:
+def finish(
+    folder: Path,
+    run: RunRecord,
+    train: Callable[[], None],
+    on_finished: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
     """Claim a run directory, train unless it has results, and return what they hold."""
 
     def results() -> dict[str, Any]:
@@ -152,7 +166,9 @@ def finish(folder: Path, run: RunRecord, train: Callable[[], None]) -> dict[str,
         return read_json(folder / RESULTS)
 
     with joined(), written_by_first(folder), without_bars():
-        if not from_first(lambda: _is_finished(folder, run)):
+        if from_first(lambda: _is_finished(folder, run)):
+            from_first(on_finished)
+        else:
             train()
         return from_first(results)
 
@@ -181,10 +197,11 @@ def _say_nothing(*what: object) -> None:
 
 
 def require_enough(config: RunConfig, data: PreparedData) -> None:
-    """Refuse data that a run cannot read: too short, or with tokens the model does not know.
+    """Refuse data that a run cannot read.
 
     Raises:
-        ConfigError: It cannot.
+        ConfigError: It is too short, has tokens that the model does not know, or is of another
+            tokenizer than the weights that the run starts from.
     """
     if config.windows.upsample_longer_than is not None:
         long_documents(data.train, config.windows.upsample_longer_than)
@@ -195,6 +212,8 @@ def require_enough(config: RunConfig, data: PreparedData) -> None:
                 f"training: model.vocab_size must be at least the data's "
                 f"{split.metadata['vocab_size']}, got {config.model.vocab_size}."
             )
+    if config.init is not None:
+        require_same_tokenizer(config.init, data.tokenizer)
 
 
 def _run(

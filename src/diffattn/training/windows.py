@@ -50,3 +50,16 @@ class WindowConfig:
             settings["upsample_longer_than"] = self.upsample_longer_than
             settings["upsample_factor"] = self.upsample_factor
         return settings
+
+
+def repetition(windows: WindowConfig, read: int, held: int) -> str | None:
+    """A line where training reads its text more than once. ``None``: it does not, or draws it.
+
+    Args:
+        windows: Up-sampled documents are drawn, of which the run says more.
+        read: Tokens of all steps.
+        held: Tokens of the training split.
+    """
+    if read <= held or windows.upsample_longer_than is not None:
+        return None
+    return f"{held:,} training tokens are read {read / held:,.1f} times"

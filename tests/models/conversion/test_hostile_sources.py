@@ -92,7 +92,7 @@ def without_lambda(folder):
 NAME = "model.layers.1.self_attn.k_proj.weight"
 CASES = {
     "pickled": (pickled, r"must hold safetensors, got pickled weights \(pytorch_model\.bin\)"),
-    "pickled in disguise": (pickled_in_disguise, "must begin with the length of a header"),
+    "pickled in disguise": (pickled_in_disguise, "must be a safetensors file, which begins with"),
     "truncated": (truncated, "must lie within the file"),
     "named twice": (named_twice, r"JSON, got: 'model\..*k_proj\.weight' twice"),
     "longer": (longer, "must be whole safetensors, got"),

@@ -5,9 +5,11 @@ import dataclasses
 import pytest
 
 import diffattn.training.planning.plan as plan_module
+from diffattn.cli.plan import _rows
 from diffattn.errors import ConfigError
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.ops import kernel_support
 from diffattn.training.config import DataConfig, RunConfig, TrainConfig
 from diffattn.training.engine import EngineConfig
 from diffattn.training.planning.devices import DEVICES, device
@@ -68,6 +70,28 @@ def test_time_and_cost_follow_from_the_peak():
     assert plan.memory_bytes == sum(plan.memory.values())
     assert plan.largest_micro_batch == 4
     assert plan.passes_per_step == 1
+
+
+def test_a_kernel_without_a_record_is_planned_with_what_runs_in_its_place(monkeypatch):
+    step = dataclasses.replace(made_up_step(None, None, sequences=1, accumulates=False),
+                               backend="triton", backend_untested="composed")  # fmt: skip
+    monkeypatch.setattr(plan_module, "step_memory", lambda *args, **options: step)
+    asked = []
+
+    def passed_tests(capability):
+        asked.append(capability)
+        return capability == (10, 0)
+
+    monkeypatch.setattr(kernel_support, "passed_tests", passed_tests)
+    made = {name: make_plan(run(), device(name)).as_dict() for name in ("h100", "b200")}
+    assert asked == [(9, 0), (10, 0)]
+    assert made["h100"]["backend_untested"] == "composed"
+    assert made["b200"]["backend_untested"] is None
+    shown = [_rows(of, priced=False)[0][""] for of in made.values()]
+    assert shown == [
+        "planned, diff attention by triton (with DIFFATTN_UNVERIFIED_KERNELS=1; else composed)",
+        "planned, diff attention by triton",
+    ]
 
 
 def test_no_price_gives_no_cost_and_no_peak_no_time():

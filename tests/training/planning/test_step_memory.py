@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.ops import kernel_support
 from diffattn.training.config import TrainConfig
 from diffattn.training.planning.live_bytes import LiveBytes
 from diffattn.training.planning.step_memory import OPTIMIZER, step_memory
@@ -99,6 +101,22 @@ def test_two_layers_tell_what_all_of_them_need(attention_type, precision, checkp
             for whole in (False, True)
         )  # fmt: skip
         assert sum(few.peak.values()) == pytest.approx(sum(all_layers.peak.values()), rel=2e-3)
+
+
+def test_the_backend_of_a_gpu_without_a_record_is_said(monkeypatch):
+    """On a GPU that is here and has one, too: another machine is meant."""
+    monkeypatch.setenv(kernel_support.OPT_IN, "1")
+    monkeypatch.setattr(kernel_support, "_CAPABILITIES", {None: (9, 0)})
+    longer = replace(TRAIN, precision="bfloat16")
+    chosen = functools.partial(
+        step_memory, train=longer, sequences=1, accumulates=False, device="cuda", elsewhere=True
+    )
+    model = config(head_dim=32)
+    tested, untested = chosen(model), chosen(model, tested=False)
+    assert (tested.backend, tested.backend_untested) == ("triton", "composed")
+    assert (untested.backend, untested.backend_untested) == ("composed", "composed")
+    named = chosen(config(head_dim=32, attention_backend="triton"))
+    assert (named.backend, named.backend_untested) == ("triton", "triton")
 
 
 def test_a_gpu_keeps_no_map_and_adds_the_optimizers_square_roots():

@@ -11,6 +11,9 @@ from diffattn.evaluation.judge.prompt import Messages, judge_messages
 from diffattn.records.evaluations import EvalResult, evaluation_marker
 from diffattn.records.outputs import JUDGED_PROTOCOL, text_read
 
+BEGINNING = '{"request": "'
+"""Of every file of requests."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
@@ -24,8 +27,8 @@ class Request:
     """Of the messages: a reply counts for these words only."""
 
     def plain(self) -> dict[str, Any]:
-        """As a line of JSON."""
-        return {"id": self.name, "request": self.digest, "messages": self.messages}
+        """As a line of JSON, which starts like :data:`BEGINNING`."""
+        return {"request": self.digest, "id": self.name, "messages": self.messages}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -155,8 +155,10 @@ def _expressed(
         return replace(as_ours(folded(model)), rounded=True), True
     if target not in WRITERS or (target == "diffattn" and source.layout.name == "diffattn"):
         can = [*(["diffattn"] if source.layout.name != "diffattn" else []), *_CAN.get(kind, ())]
+        of = [f"{name!r}" for name, targets in _CAN.items() if target in targets]
+        only = f", which is made of {' or '.join(of)} models only" if of else ""
         raise ConfigError(
             f"convert: --to must be one of {', '.join(can) or 'none'} for {source.layout.title} "
-            f"with attention_type {kind!r}, got {target!r}."
+            f"with attention_type {kind!r}, got {target!r}{only}."
         )
     return WRITERS[target](model), True

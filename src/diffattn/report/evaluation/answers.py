@@ -7,6 +7,8 @@ from typing import Any
 
 from diffattn.report.page.render import template_text, write_page
 
+GENERATOR = "diffattn compare"
+"""What the page says made it."""
 Row = Mapping[str, Any]
 MOST_BYTES = 6_000_000
 """Of all items of a page together, as JSON."""
@@ -34,7 +36,7 @@ def write_answers(
     """
     data = answers_data(rows, labels)
     return write_page(
-        out, "answers.html.j2", script=template_text("answers.js"),
+        out, "answers.html.j2", script=template_text("answers.js"), generator=GENERATOR,
         title=f"Answers of {', '.join(labels)}", labels=list(labels), parts=data,
     )  # fmt: skip
 

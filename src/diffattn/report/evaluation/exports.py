@@ -22,6 +22,12 @@ _LATEX = {
     "−": "$-$", "–": "--", "—": "---", "λ": r"$\lambda$",
 }  # fmt: skip
 
+BEGINNINGS = {
+    "csv": ",".join(_COLUMNS), "markdown": "| protocol |", "table": "| protocol |",
+    "latex": r"\begin{tabular}{lll", "json": '{\n  "results": [', "lm-eval": '{\n  "results": {',
+}  # fmt: skip
+"""How every file begins, by format."""
+
 
 def csv_text(results: Sequence[EvalResult], comparison: Comparison | None) -> str:
     """Every metric and every difference, one line each, numbers in full."""

@@ -12,7 +12,21 @@ from diffattn.records.io import write_text
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+GENERATOR = "diffattn report"
+"""What a page says made it, unless another command did."""
 _TEMPLATES = Path(__file__).parents[1] / "templates"
+
+
+def beginning(generator: str) -> str:
+    """How every page begins that a command has made.
+
+    Args:
+        generator: The command; its version may follow.
+    """
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="generator" content="{generator}'
+    )
 
 
 def write_page(out: Path, template: str, **values: Any) -> Path:
@@ -34,7 +48,12 @@ def write_page(out: Path, template: str, **values: Any) -> Path:
 
 
 def render(
-    template: str, *, script: str | None = None, style: str | None = None, **values: Any
+    template: str,
+    *,
+    script: str | None = None,
+    style: str | None = None,
+    generator: str = GENERATOR,
+    **values: Any,
 ) -> str:
     """HTML of a page that needs no network and runs no script but its own.
 
@@ -42,6 +61,7 @@ def render(
         template: Name of a file in ``report/templates``.
         script: All that runs in the page. Default: :func:`page_script`.
         style: For templates whose policy names their style sheet. Default: the template's.
+        generator: What the page says made it.
         values: What the template shows.
     """
     from markupsafe import Markup
@@ -51,6 +71,7 @@ def render(
     page = filled.render(
         **{name: Markup(text) for name, text in ours.items()},
         **{f"{name}_hash": source_hash(text) for name, text in ours.items()},
+        generator=generator,
         **values,
     )
     # JSON can hold half of a surrogate pair, which no UTF-8 file can.

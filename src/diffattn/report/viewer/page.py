@@ -7,16 +7,14 @@ from typing import Any
 import numpy as np
 
 from diffattn import __version__
-from diffattn.errors import ConfigError
-from diffattn.records.destination import require_file_destination
-from diffattn.report.page.render import template_text, write_page
+from diffattn.records.destination import require_file_destination, require_replaceable
+from diffattn.report.page.render import beginning, template_text, write_page
 from diffattn.report.viewer.codes import LEVELS, packed
 from diffattn.report.viewer.tokens import ends_line, shown
 from diffattn.report.viewer.values import ViewedLayer, ViewedModel, ViewedText
 
 GENERATOR = "diffattn inspect"
-"""What a page says made it, near its beginning."""
-_HEAD_BYTES = 4_096
+"""What a page says made it."""
 _SUM_LEVELS = 65_535
 _SCRIPTS = ("viewer_data.js", "viewer_drawing.js", "viewer.js")
 
@@ -31,17 +29,11 @@ def require_page_destination(path: Path, *, force: bool = False) -> None:
     Raises:
         ConfigError: Something else lies there, or nothing can be written there.
     """
-    path = Path(path)
-    require_file_destination(path)
-    if force or not path.exists():
+    if force:
+        require_file_destination(path)
         return
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-    if f'content="{GENERATOR}'.encode() not in head:
-        raise ConfigError(
-            f"{path}: must be a new file or a page of '{GENERATOR}', got another file. --force "
-            "replaces it."
-        )
+    what, way_out = f"a page of '{GENERATOR}'", "--force replaces it."
+    require_replaceable(path, beginning(GENERATOR), what, way_out)
 
 
 def write_viewer(out: Path, models: Sequence[ViewedModel]) -> Path:

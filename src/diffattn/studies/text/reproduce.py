@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,12 @@ def reproduce(
         require_run_memory(member.config, side_by_side=min(workers, len(trials)))
     with sole_writer(folder):
         _check_claim(folder, config)
-        data = prepare_data(config.base.data, folder / "data", on_message=on_message)
-        require_enough(config.base, data)
+        data = prepare_data(
+            config.base.data,
+            folder / "data",
+            require=partial(require_enough, config.base),
+            on_message=on_message,
+        )
         _claim(folder, config, data.facts())
 
         def train(members: Sequence[Member[RunConfig]], what: str) -> dict[str, float | None]:

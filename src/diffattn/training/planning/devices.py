@@ -24,6 +24,9 @@ class Device:
     where no speed is estimated."""
     source: str
     """How the figures were had."""
+    capability: tuple[int, int] | None = None
+    """Compute capability of a CUDA device, major and minor. ``None``: of another device, on which
+    the Triton kernels do not run."""
 
 
 _A100 = "glennklockwood.com/garden/processors/A100; not checked against the datasheet"
@@ -31,11 +34,11 @@ _H100 = "glennklockwood.com/garden/processors/h100 (989.4); not checked against 
 _PAGES = "secondary pages; not checked against the datasheet"
 _GB = 10**9
 _ROWS = (
-    Device("a100", "NVIDIA A100 SXM 80 GB", 80 * _GB, 312e12, _A100),
-    Device("a100-40gb", "NVIDIA A100 SXM 40 GB", 40 * _GB, 312e12, _A100),
-    Device("h100", "NVIDIA H100 SXM", 80 * _GB, 989.5e12, _H100),
-    Device("h200", "NVIDIA H200 SXM", 141 * _GB, 989.5e12, _PAGES),
-    Device("b200", "NVIDIA B200 (HGX)", 180 * _GB, 2_250e12, _PAGES),
+    Device("a100", "NVIDIA A100 SXM 80 GB", 80 * _GB, 312e12, _A100, (8, 0)),
+    Device("a100-40gb", "NVIDIA A100 SXM 40 GB", 40 * _GB, 312e12, _A100, (8, 0)),
+    Device("h100", "NVIDIA H100 SXM", 80 * _GB, 989.5e12, _H100, (9, 0)),
+    Device("h200", "NVIDIA H200 SXM", 141 * _GB, 989.5e12, _PAGES, (9, 0)),
+    Device("b200", "NVIDIA B200 (HGX)", 180 * _GB, 2_250e12, _PAGES, (10, 0)),
     Device(
         "mi300x", "AMD Instinct MI300X", 192 * _GB, 1_307.4e12,
         "memory: secondary pages; peak: from memory, a secondary page has about 1.3e15; "

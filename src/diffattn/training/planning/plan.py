@@ -8,6 +8,7 @@ from diffattn.errors import ConfigError
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.memory import available_bytes
+from diffattn.ops import kernel_support
 from diffattn.training.config import RunConfig, TrainConfig
 from diffattn.training.planning.devices import Device, check_positive
 from diffattn.training.planning.step_memory import (
@@ -32,6 +33,9 @@ class Plan:
     parallel: str
     activation_checkpointing: bool
     backend: str
+    backend_untested: str | None
+    """What ``"auto"`` takes in its place, unless told otherwise, while no record says that the
+    kernels passed their tests on such a GPU. ``None``: nothing."""
     parameters: int
     non_embedding_parameters: int
     forward_flops_per_token: int
@@ -127,6 +131,7 @@ def make_plan(
         parallel=config.engine.parallel if devices > 1 else "none",
         activation_checkpointing=config.engine.activation_checkpointing,
         backend=step.backend,
+        backend_untested=planner.backend_untested(step),
         parameters=parameter_count(model),
         non_embedding_parameters=parameter_count(model, embeddings=False),
         forward_flops_per_token=forward,
@@ -228,8 +233,14 @@ class _Memory:
                 checkpointing=self._config.engine.activation_checkpointing,
                 loss_chunk_tokens=self._config.engine.loss_chunk_tokens,
                 elsewhere=not on_cpu,
+                tested=self._device.capability is not None,
             )
         return self._steps[micro]
+
+    def backend_untested(self, step: StepMemory) -> str | None:
+        capability = self._device.capability
+        is_tested = capability is not None and kernel_support.passed_tests(capability)
+        return None if is_tested or step.backend_untested == step.backend else step.backend_untested
 
     def parts(self, micro: int) -> dict[str, int]:
         return largest(

@@ -41,6 +41,8 @@ class StepMemory:
     """Of everything else: embeddings and final norm."""
     backend: str
     """Of attention."""
+    backend_untested: str | None = None
+    """The same where the kernels have not passed their tests. Default: not known."""
 
     @property
     def peak(self) -> dict[str, int]:
@@ -64,6 +66,7 @@ def step_memory(
     checkpointing: bool = False,
     loss_chunk_tokens: int | None = None,
     elsewhere: bool = False,
+    tested: bool = True,
     whole: bool = False,
 ) -> StepMemory:
     """Run one step of a model on tensors without values, and count what is alive.
@@ -80,16 +83,19 @@ def step_memory(
         checkpointing: Whether activations of a block are computed again.
         loss_chunk_tokens: Tokens whose logits exist at once. Default: all of a forward pass.
         elsewhere: Whether another machine is meant, with every backend of that device.
+        tested: See :func:`diffattn.models.cached_attention.chosen_backend`.
         whole: Run all layers, which takes longer and gives the same.
 
     Raises:
         BackendError: The configured backend cannot run there.
     """
     dtype = torch.bfloat16 if train.precision == "bfloat16" else torch.float32
-    backend = chosen_backend(
-        config, device=device, dtype=dtype, batch=sequences, num_tokens=train.seq_len,
-        elsewhere=elsewhere,
+    choose = partial(
+        chosen_backend, config, device=device, dtype=dtype, batch=sequences,
+        num_tokens=train.seq_len, elsewhere=elsewhere,
     )  # fmt: skip
+    backend = choose(tested=tested)
+    is_auto = elsewhere and config.attention_backend == "auto"
     layers = config.num_hidden_layers
     ran = layers if whole else min(layers, _COUNTED_LAYERS)
     step = _Step(config, backend, ran, on_gpu=device != "cpu")
@@ -107,6 +113,7 @@ def step_memory(
         block_parameters=block,
         root_parameters=root,
         backend=backend,
+        backend_untested=choose(tested=False) if is_auto else backend,
     )
 
 
