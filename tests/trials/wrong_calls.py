@@ -348,6 +348,7 @@ def _generate() -> list[Call]:
         "--temperature": ("", "x", "-1", "nan", "inf", "-inf", "null", "1e-320", "1e308", "1e38",
                           "1e-30", "-1e-320", "\u00fc", "[1]", str(10**400)),
         "--seed": ("", "x", "-1", "1.5", "nan", str(2**32), *HUGE, "null", "\u00fc"),
+        "--device": ("cdua", "cuda:99", ""), "--dtype": ("float31", "int8", ""),
     }.items():  # fmt: skip
         call = ("generate", "{files}/model", "--prompt", "the cat", f"{option}=@")
         names = "tokens" if option == "--max-new-tokens" else option[2:]
@@ -357,9 +358,6 @@ def _generate() -> list[Call]:
     models = ("", "/no/such", "{files}/folder", "{files}/corpus.txt", "{files}/data",
               "nope", "\u00fc")  # fmt: skip
     wrong += _each(models, "generate", "@", "--prompt", "a", status=1)
-    for option, values in (("device", ("cdua", "cuda:99", "")), ("dtype", ("float31", "int8", ""))):
-        call = ("generate", "{files}/model", "--prompt", "a", f"--{option}", "@")
-        wrong += _each(values, *call, names=option)
     return wrong + _each(("a\0b", "\udcff", "x" * 5_000), "generate", "@", "--prompt", "a")
 
 
@@ -387,15 +385,14 @@ def _bench() -> list[Call]:
 
 
 def _report() -> list[Call]:
-    studies = ("", "/no/such", "{files}/folder", "{files}/corpus.txt", "{files}/model",
-               "{files}/data", "{files}/empty")  # fmt: skip
+    inside = ("folder", "corpus.txt", "model", "data", "empty")
+    studies = ("", "/no/such", *(f"{{files}}/{name}" for name in inside))
     wrong = _each(studies, "report", "@", status=1)
     wrong += _each(studies, "report", "@", "--markdown", status=1)
     wrong += _each(("a\0b", "\udcff", "x" * 5_000), "report", "@")
-    benches = ("", "/no/such", "{files}/corpus.txt")
-    wrong += _each(benches, "report", "{files}/folder", "--bench", "@", status=1)
-    call = ("report", "{files}/folder", "--markdown", "--out", "x")
-    return [*wrong, Call(call, "--markdown")]
+    call = ("report", "{files}/folder")
+    wrong += _each(("", "/no/such", "{files}/corpus.txt"), *call, "--bench", "@", status=1)
+    return [*wrong, Call((*call, "--markdown", "--out", "x"), "--markdown")]
 
 
 def _list() -> list[Call]:

@@ -143,6 +143,19 @@ def test_an_axis_where_attention_gains_nothing_says_nothing_of_types():
     assert "softmax attention does not beat no attention" in of["sentence"]
 
 
+def test_a_floor_without_a_fit_has_to_be_well_above():
+    """Flat over sizes: no law says how much more it would need."""
+    level = made_up({})["axes"]["parameters"]
+    softmax = level["types"]["softmax"]["points"][level["read_at"]]["loss"]["mean"]
+    for above, informative in ((0.05, False), (0.15, True)):
+        found = made_up({"diff": 0.8}, none=softmax + above)
+        assert found["axes"]["parameters"]["types"]["none"]["fit"]["refused"]
+        of = found["verdict"]["axes"]["parameters"]
+        assert of["informative"] is informative
+        said = "No attention has no fit, and softmax attention beats it by less than 0.1 nats"
+        assert (said in of["sentence"]) is not informative
+
+
 def test_points_that_do_not_bend_get_the_second_form_for_all():
     """L = a x^-b + c with c far below nothing is all but a straight line in ln x."""
     found = made_up({"diff": 0.8}, law=(1e4, 1e-4, -9980.0))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diffattn.report.page.wording import BLIND_SECOND, listing, number, type_name
+from diffattn.studies.limits import MARGIN
 from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS
 
 _NEEDS = {"parameters": "parameters", "tokens": "training tokens"}
@@ -104,6 +105,11 @@ def _reason(of: Mapping[str, Any]) -> str:
             f"({number(softmax, 3)} against {number(floor, 3)} nats)"
         )
     row = read(of, FLOOR, BASELINE)
+    if of["types"][FLOOR]["fit"]["refused"] and floor - softmax < MARGIN:
+        return (
+            f"{type_name(FLOOR)} has no fit, and softmax attention beats it by less than {MARGIN} "
+            f"nats where it is read ({number(softmax, 3)} against {number(floor, 3)})"
+        )
     if _side(row) in ("more", "refused"):  # refused: beyond all that softmax attention was given
         return ""
     return (

@@ -6,11 +6,9 @@ from typing import Any
 
 from diffattn.report.page import phase
 from diffattn.report.page.wording import IMITATIONS, listing, type_name
+from diffattn.studies.limits import MARGIN
 from diffattn.studies.text.rows import LEVEL, rows_said
 from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS, WIDER_FLOOR, WITHOUT_NORM
-
-MARGIN = 0.1
-"""Nats per token by which softmax attention must beat no attention before types are compared."""
 
 
 def verdict(results: Mapping[str, Any]) -> dict[str, Any]:
