@@ -51,6 +51,23 @@ def test_every_row_stands_beside_the_papers(folder):
     assert rows_chart(study, "x").element_id == "x"
 
 
+def test_a_row_that_diverged_says_so(folder):
+    recorded = read_record(folder / "results.json")
+    variants = recorded["variants"]
+    del variants["diff_no_norm"]
+    left = [one for one in recorded["differences"] if one["variant"] != "diff_no_norm"]
+    rows = [ROWS[0], ROWS[1] | {"p": None, "p_holm": 1.0}, ROWS[2]]
+    change_record(
+        folder / "results.json", rows=rows, variants=variants, differences=left,
+        diverged={"diff_no_norm": [1, 3]},
+    )  # fmt: skip
+    table = rows_table(read_study(folder))
+    assert cells(table, 1)[-1] == (
+        "not compared: DIFF V1 without head norm diverged in 1 of 3 runs"
+    )
+    assert "diverged in 1 of 3 runs" in " ".join(outline_of(build(folder)).text)
+
+
 def test_a_rank_above_break_even_is_marked(folder):
     table = rows_table(read_study(folder))
     assert table.rows[2][3].note == "1.25× V1's: above break-even"

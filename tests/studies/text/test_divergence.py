@@ -90,6 +90,18 @@ def test_a_run_that_counts_must_not_diverge(copied, settings, monkeypatch):
     assert gap in build_report(copied).read_text(encoding="utf-8")
 
 
+def test_a_row_may_diverge_but_not_what_all_are_measured_by(tmp_path):
+    """Softmax attention and no attention say whether a study of ablations says anything."""
+    config, heard = comparison("smoke", kind="ablations"), []
+    for name in ("diff_v2_raw_lambda-seed0", "none-seed0"):
+        write_record(tmp_path / name / "results.json", {"diverged_step": 7})
+    losses = {"softmax-seed0": 3.0, "diff_v2_raw_lambda-seed0": None}
+    module._require_losses(config, losses, tmp_path, heard.append)
+    assert heard == ["diff_v2_raw_lambda-seed0 was not finite at step 7: its rows are not compared"]
+    with pytest.raises(DiffAttnError, match=r"got none from none-seed0 \(not finite at step 7\)"):
+        module._require_losses(config, losses | {"none-seed0": None}, tmp_path, heard.append)
+
+
 def test_other_runs_on_text_fail_as_before(study, settings, tmp_path):
     diverging = (*settings, f"train.learning_rate={FAR_TOO_HIGH}", "train.max_grad_norm=0")
     config = comparison("smoke", settings=diverging)

@@ -28,7 +28,8 @@ def results(kind="ablations", seeds=SEEDS, losses=LOSSES, late=()):
     for member in config.trials(config.base_rates()):
         name, seed = member.config.name.split("-seed")
         noise = NOISE.get(name, (0, 0, 0))[int(seed)]
-        loss = losses.get(name, losses["softmax"]) + SPREAD[int(seed)] + noise
+        loss = losses.get(name, losses["softmax"])
+        loss = None if loss is None else loss + SPREAD[int(seed)] + noise
         runs[member.config.name] = {"validation_loss": loss, "validation_parts": {}}
     phases = {run: None if run.split("-seed")[0] in late else 500 for run in runs}
     made = comparison_results(config, {}, runs, phases)
@@ -132,6 +133,23 @@ def test_a_row_is_compared_only_where_both_sides_copy_or_none():
     said = results(late=set(MEMBERS["ablations"]))["verdict"]["sentence"]
     assert "not compared" not in said
     assert ", none of them past the induction phase (" in said
+
+
+def test_a_row_that_diverges_is_said_to_and_makes_nothing_easier():
+    losses = LOSSES | {"diff_lambda_08": None, "diff_v2": None}
+    found, whole = results(losses=losses), results()
+    assert found["diverged"] == {"diff_v2": [3, 3], "diff_lambda_08": [3, 3]}
+    assert len(found["rows"]) == len(whole["rows"])
+    apart = row(found, "diff_lambda_08", "diff")
+    assert (apart["p"], apart["p_holm"], apart["shown"]) == (None, 1.0, False)
+    assert row(found, "diff_v2_across", "diff_v2")["p_holm"] == 1.0  # what it is held against
+    for one in found["rows"]:
+        pair = (one["variant"], one["baseline"])
+        assert one["p_holm"] >= row(whole, *pair)["p_holm"] or one["p"] is None
+    said = found["verdict"]["sentence"]
+    assert "not compared, as DIFF V1, λ_init 0.8 diverged in 3 of 3 runs: " in said
+    assert "DIFF V1 without head norm against DIFF V1 by 0.400" in said
+    assert "diverged" not in whole
 
 
 def test_at_study_scale_types_have_the_rates_that_were_chosen_for_them():

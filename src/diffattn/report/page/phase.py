@@ -1,7 +1,9 @@
-"""Which models of a study have passed the induction phase: before, losses compare only time."""
+"""Which models of a study are not compared: before the induction phase losses compare only time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from diffattn.report.page.wording import plural, type_name
 
 MOST = 0.5
 """Share of its runs by which a model counts as past the phase."""
@@ -36,3 +38,17 @@ def gap(variants: Mapping[str, Any], one: str, other: str, at: str = "best") -> 
     if passed.isdisjoint((one, other)):
         return "neither has passed the induction phase"
     return "one has passed the induction phase and the other has not"
+
+
+def lost(diverged: Mapping[str, Sequence[int]], *names: str) -> str:
+    """Why variants are not compared of which a run diverged; empty if none of these.
+
+    Args:
+        diverged: By variant, how many of its runs diverged and how many there are.
+        names: What is compared.
+    """
+    return " and ".join(
+        f"{type_name(name)} diverged in {of[0]} of {plural(of[1], 'run')}"
+        for name in names
+        if (of := diverged.get(name)) is not None
+    )

@@ -142,6 +142,8 @@ class StudyResults(TypedDict):
     differences: list[_Difference]
     rows: NotRequired[list[Row]]
     tests: NotRequired[list[Test]]
+    diverged: NotRequired[dict[str, list[int]]]
+    """Of a study of rows: variants that are left out, with how many of how many runs diverged."""
     statement: str
     protocol: NotRequired[dict[str, Any]]
     rates: NotRequired[_Rates | None]

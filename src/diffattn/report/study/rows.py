@@ -1,6 +1,7 @@
 """What a study tests together, as tables; of ablations every row against what it changes."""
 
 from diffattn.report.page.charts import Chart
+from diffattn.report.page.phase import lost
 from diffattn.report.page.tables import (
     Cell,
     Table,
@@ -32,7 +33,7 @@ def rows_table(study: TextStudy) -> Table | None:
     rows = rows_of(study)
     if not rows:
         return None
-    every = variants_of(study)
+    every, diverged = variants_of(study), (study.results or {}).get("diverged") or {}
     printed = any(_printed(row["variant"], row["baseline"]) is not None for row in rows)
     printed = printed and study.info.get("kind") == "ablations"
     cells = []
@@ -52,7 +53,9 @@ def rows_table(study: TextStudy) -> Table | None:
         if printed:
             of_paper = _printed(variant.name, row["baseline"])
             made.append(number_cell(number(of_paper, 3, signed=True)))
-        cells.append([*made, word_cell(MISSING if entry is None else in_words(study, entry))])
+        said = lost(diverged, variant.name, row["baseline"])
+        said = f"not compared: {said}" if said else MISSING
+        cells.append([*made, word_cell(said if entry is None else in_words(study, entry))])
     headers = ["Row", "What it changes", "Parameters, FLOPs per token", "Attention's parameters"]
     headers += ["Loss", "Compared with", "Difference", "p after Holm"]
     headers += [*["Table 6"] * printed, "Verdict"]

@@ -25,10 +25,11 @@ from diffattn.studies.text.comparison import (
     best_rates,
     rates_to_try,
     sweep_name,
+    trial_name,
     whole_name,
 )
 from diffattn.studies.text.count_models import count_model_results
-from diffattn.studies.variants import CONTROLS, MEMBERS, SWEPT
+from diffattn.studies.variants import BASELINE, CONTROLS, FLOOR, MEMBERS, SWEPT
 from diffattn.studies.workers import Member, OnMessage, OnProgress
 from diffattn.training.config import RunConfig
 from diffattn.training.prepare import PreparedData, prepare_data
@@ -156,7 +157,7 @@ def reproduce(
         sweeps = _sweep(config, train)
         trials = config.trials(best_rates(config, sweeps))
         on_progress(trials[0].config.name, {"total": config.total_steps(sweeps)})
-        _require_losses(config, train(trials, "comparison"), folder / "runs")
+        _require_losses(config, train(trials, "comparison"), folder / "runs", on_message)
         counts = _counts(config, data, folder / _COUNTS, on_message)
         on_message("comparing")
         summarise(config, sweeps, counts, data, folder)
@@ -204,13 +205,21 @@ def _sweep(
     return {name: whole(name, sweep) for name, sweep in sweeps.items()}
 
 
-def _require_losses(config: ComparisonConfig, losses: dict[str, float | None], runs: Path) -> None:
-    """Refuse to compare where a run that counts has diverged."""
+def _require_losses(
+    config: ComparisonConfig, losses: dict[str, float | None], runs: Path, on_message: OnMessage
+) -> None:
+    """Refuse to compare where a run that counts has diverged: of a study of rows, one of softmax
+    attention or of no attention; that another diverges is what its row then says."""
     lost = [name for name, loss in losses.items() if loss is None]
+    steps = {name: read_json(runs / name / "results.json")["diverged_step"] for name in lost}
+    if config.kind != "text":
+        vital = {trial_name(name, seed) for name in (BASELINE, FLOOR) for seed in config.seeds}
+        for name in sorted(set(lost) - vital):
+            on_message(f"{name} was not finite at step {steps[name]}: its rows are not compared")
+        lost = [name for name in lost if name in vital]
     if not lost:
         return
-    steps = {name: read_json(runs / name / "results.json")["diverged_step"] for name in lost}
-    which = listing(f"{name} (not finite at step {step})" for name, step in steps.items())
+    which = listing(f"{name} (not finite at step {steps[name]})" for name in lost)
     # A rate that was swept for is not set.
     change = (
         "guard.not_finite=roll_back" if config.learning_rates else "a lower train.learning_rate"

@@ -47,13 +47,18 @@ def comparison_results(
     """
     rates = best_rates(config, sweeps)
     trials = {member.config.name: member for member in config.trials(rates)}
+    diverged = _diverged(config, trials, runs)
     variants = {
-        name: _variant(config, name, rates, trials, runs, phases) for name in config.variants
+        name: _variant(config, name, rates, trials, runs, phases)
+        for name in config.variants
+        if name not in diverged
     }
     differences = list(_differences(config, variants, runs, rates[BASELINE]))
-    is_text = config.kind == "text"
-    tests = {"tests": compared_types(differences, variants)} if is_text else {}
-    rows = {} if is_text else {"rows": compared_rows(differences, variants)}
+    if config.kind == "text":
+        tests = {"tests": compared_types(differences, variants)}
+    else:
+        tests = {"rows": compared_rows(differences, variants, diverged)}
+    lost = {"diverged": diverged} if diverged else {}
     return {
         "schema": 2,
         "protocol": {"name": "matched_comparison", "version": 2},
@@ -64,9 +69,22 @@ def comparison_results(
         "variants": variants,
         "differences": differences,
         **tests,
-        **rows,
+        **lost,
         "complete": True,
     }
+
+
+def _diverged(
+    config: ComparisonConfig, trials: Mapping[str, Any], runs: Records
+) -> dict[str, list[int]]:
+    """Variants of which a run ended without a loss: how many did, and how many there are."""
+    found = {}
+    for name in config.variants:
+        names = [run for at in ("best", "common") for run in _runs_of(config, name, at)]
+        losses = [runs[run]["validation_loss"] for run in names if run in trials]
+        if None in losses:
+            found[name] = [losses.count(None), len(losses)]
+    return found
 
 
 def _rates(
@@ -148,7 +166,7 @@ def _differences(
     comparison of types compares with.
     """
     for name in config.variants:
-        if name == BASELINE:
+        if name == BASELINE or name not in variants:
             continue
         against = [VARIANTS[name].compared_with, *VARIANTS[name].besides]
         if VARIANTS[name].role == "type":

@@ -1,6 +1,6 @@
 """What a study tests together: the differences that its sentence speaks of."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from diffattn.report.page import phase
@@ -14,7 +14,9 @@ LEVEL = 0.05
 
 
 def compared_rows(
-    differences: Sequence[Mapping[str, Any]], variants: Mapping[str, Any]
+    differences: Sequence[Mapping[str, Any]],
+    variants: Mapping[str, Any],
+    diverged: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """The comparisons that a study of ablations is made for, with Holm's adjusted p-values.
 
@@ -24,18 +26,26 @@ def compared_rows(
     Args:
         differences: Of :func:`diffattn.studies.text.results.comparison_results`.
         variants: Of the same.
+        diverged: Variants of which a run diverged; they are in neither.
 
     Returns:
         By row ``variant``, ``baseline``, ``p`` and ``p_holm`` (``None`` with one seed), and
-        ``shown``: whether ``p_holm`` is at most :data:`LEVEL`. A row of which one side has not
-        passed the induction phase where others have is not compared: it stays in the family, with
-        1 for its p-value, so that it makes nothing else easier to show.
+        ``shown``: whether ``p_holm`` is at most :data:`LEVEL`. A row of which one side diverged, or
+        has not passed the induction phase where others have, is not compared: it stays in the
+        family, with 1 for its p-value, so that it makes nothing else easier to show.
     """
     found = [entry for entry in differences if _is_row(entry)]
+    without = [
+        {"variant": name, "baseline": other, "p": None, "p_holm": 1.0, "shown": False}
+        for name in (*variants, *diverged)
+        for other in _compared_with(name)
+        if {name, other} & set(diverged) and (other in variants or other in diverged)
+    ]
+    tested = _tested(found, variants, others=len(without))
     return [
         {"variant": entry["variant"], "baseline": entry["baseline"], **test}
-        for entry, test in zip(found, _tested(found, variants), strict=True)
-    ]
+        for entry, test in zip(found, tested, strict=True)
+    ] + without
 
 
 def compared_types(
@@ -61,9 +71,9 @@ def compared_types(
 
 
 def _tested(
-    entries: Sequence[Mapping[str, Any]], variants: Mapping[str, Any]
+    entries: Sequence[Mapping[str, Any]], variants: Mapping[str, Any], others: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """``p``, ``p_holm`` and ``shown`` of each, all adjusted together."""
+    """``p``, ``p_holm`` and ``shown`` of each, all adjusted together, with others of p = 1."""
     p_values = [paired_t_test(entry["values"]) for entry in entries]
     adjusted = iter(
         holm(
@@ -72,6 +82,7 @@ def _tested(
                 for entry, p in zip(entries, p_values, strict=True)
                 if p is not None
             ]
+            + [1.0] * others
         )
     )
     for p in p_values:
@@ -80,11 +91,17 @@ def _tested(
 
 
 def _is_row(entry: Mapping[str, Any]) -> bool:
-    variant = VARIANTS[entry["variant"]]
-    if (entry["at"], entry["metric"]) != ("best", "validation_loss") or variant.name == FLOOR:
+    if (entry["at"], entry["metric"]) != ("best", "validation_loss"):
         return False
-    others = variant.besides if variant.role == "type" else ()
-    return entry["baseline"] in (variant.compared_with, *others)
+    return entry["baseline"] in _compared_with(entry["variant"])
+
+
+def _compared_with(name: str) -> tuple[str, ...]:
+    """What a row of a study of ablations holds a variant against."""
+    variant = VARIANTS[name]
+    if name in (BASELINE, FLOOR):
+        return ()
+    return (variant.compared_with, *(variant.besides if variant.role == "type" else ()))
 
 
 def _is_of_types(entry: Mapping[str, Any]) -> bool:
@@ -98,28 +115,31 @@ def _is_of_types(entry: Mapping[str, Any]) -> bool:
 def rows_said(results: Mapping[str, Any]) -> Iterator[str]:
     """What the rows show, as clauses of a sentence: what is worse, what is better, and the rest.
 
-    Rows with a side that has not passed the induction phase, where others have, are apart: their
-    losses say who copies by now.
+    Rows with a side that diverged are apart, and those with a side that has not passed the
+    induction phase where others have: their losses say who copies by now.
 
     Args:
-        results: With ``rows``, ``variants`` and ``differences``.
+        results: With ``rows``, ``variants``, ``differences`` and perhaps ``diverged``.
     """
+    diverged = results.get("diverged") or {}
     means = {
         (entry["variant"], entry["baseline"]): entry["mean"]
         for entry in results["differences"]
         if (entry["at"], entry["metric"]) == ("best", "validation_loss")
     }
-    rows = [(row, means[row["variant"], row["baseline"]]) for row in results["rows"]]
-    if all(row["p"] is None for row, _ in rows):
+    rows = results["rows"]
+    if all(row["p"] is None for row in rows):
         yield f"{len(rows)} rows with one seed each, so nothing is shown of any"
         return
     apart: dict[str, list[str]] = {}
     compared = []
-    for row, mean in rows:
-        if why := phase.gap(results["variants"], row["variant"], row["baseline"]):
+    for row in rows:
+        pair = (row["variant"], row["baseline"])
+        why = phase.lost(diverged, *pair) or phase.gap(results["variants"], *pair)
+        if why:
             apart.setdefault(why, []).append(_named(row))
         else:
-            compared.append((row, mean))
+            compared.append((row, means[pair]))
     for side, sign in (("worse", 1), ("better", -1)):
         there = [
             f"{_named(row)} by {abs(mean):.3f}"
