@@ -1,4 +1,4 @@
-"""What a study cannot show, in the words that all of them use."""
+"""What a study cannot show, and from where on it shows something: the same for all of them."""
 
 from collections.abc import Iterable
 
@@ -6,6 +6,8 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 # The papers' models have 8 DIFF heads or more.
 SMALLEST_TESTED_HEADS = 8
+MARGIN = 0.1
+"""Nats per token by which attention must gain before what kinds of it gain is compared."""
 
 
 def few_heads(models: Iterable[DiffTransformerConfig]) -> int | None:
