@@ -243,14 +243,18 @@ def test_stability_over_the_rates_at_which_both_attend():
                 entry | {"learning_rate": 0.002, "values": [1.0, 1.0]},
                 entry | {"learning_rate": None, "values": [-0.25, -0.5]},
             ],
-            "attending": {"diff": [0.002], "softmax": [0.002]},
         }
     )
     spikes = stability_difference("loss_spike_share", "diff_v2", "diff")(found)
     assert spikes.effect == -0.375
-    assert "without attention" in spikes.uninformative
-    found.stability["differences"][1]["informative"] = True
-    assert not stability_difference("loss_spike_share", "diff_v2", "diff")(found).uninformative
+    assert "counted before" in spikes.uninformative  # a record of earlier rules
+    over = found.stability["differences"][1]
+    over |= {"rates": [0.002], "why": "the lowest rate alone"}
+    spikes = stability_difference("loss_spike_share", "diff_v2", "diff")(found)
+    assert (spikes.uninformative, spikes.note) == ("the lowest rate alone", "rates 0.002")
+    over |= {"rates": [0.002, 0.008], "why": ""}
+    spikes = stability_difference("loss_spike_share", "diff_v2", "diff")(found)
+    assert (spikes.uninformative, spikes.note) == ("", "rates 0.002 and 0.008")
     assert stability_difference("loss", "diff_v2", "diff")(found) is None
 
 
