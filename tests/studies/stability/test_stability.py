@@ -250,7 +250,8 @@ def test_a_model_attends_where_its_whole_interval_is_below_both_floors_by_a_marg
 @pytest.mark.parametrize("floor", ["none", "none_ffn"])
 def test_where_a_floor_diverged_nothing_is_shown(floor):
     """Its loss counts as that of a guess, which everything is below."""
-    found = attended(BOTH | {(floor, 2.0): (3.0, None, 3.0)})
+    found = attended(BOTH | {(floor, 2.0): (3.0, 3.0, 3.0, 3.0, None)}, seeds=range(5))
+    assert entry_of(found, ("diff", floor), 2.0)["high"] < -0.1
     assert found["attending"]["diff"] == [0.002]
     assert found["attending"]["diff_v2"] == []
     assert "Nothing is shown at rate 2: a run without attention" in found["verdict"]["sentence"]
