@@ -55,7 +55,7 @@ def _reason(
     if not any(attending.values()):
         return (
             f"at no learning rate is a model shown {_BELOW} {_HOW}. What differs here between the "
-            "models is not what they do with their context"
+            "models is not shown to be what they do with their context"
         )
     if lacking:
         return (
