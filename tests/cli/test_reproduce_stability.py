@@ -23,13 +23,14 @@ def test_reproduce_stability_trains_counts_and_reports(cli, corpus, tmp_path):
     assert first.code == 0, first
     table = first.out.splitlines()
     assert table[0].startswith("| Model | Learning rate | Diverged |")
-    assert len([line for line in table if line.startswith("|")]) == 2 + 4 * 2
+    rows = [line for line in table if line.startswith("|")]
+    assert len(rows) == 2 + 8 * 2  # models, rates
     assert table[-1] == f"Report: {out / 'report.html'}"
     again = cli(*command, "--json")
     assert again.code == 0
     assert json.loads(again.out)["kind"] == "stability"
     page = (out / "report.html").read_bytes()
-    assert cli("report", out, "--markdown").out == "\n".join(table[:10]) + "\n"
+    assert cli("report", out, "--markdown").out == "\n".join(rows) + "\n"
     assert cli("report", out, "--out", tmp_path / "page.html").code == 0
     assert (tmp_path / "page.html").read_bytes() == page
     other = cli(*command, "--seeds", "1")

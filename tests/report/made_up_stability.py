@@ -46,13 +46,23 @@ def write_stability(folder: Path) -> Path:
         types[kind] = {"rates": rates, "sensitivity": _summary([0.5, 0.75])}
     pair = {"type": "diff", "baseline": "softmax", "p_value": 0.0123, "p_holm": 0.0456}
     differences = [
-        pair | {"metric": metric, "learning_rate": rate, **_summary([0.0625, 0.1875])}
-        for metric, rate in (("loss", 0.128), ("loss", None), ("sensitivity", None))
+        pair | {"metric": metric, "learning_rate": rate, **_summary([0.0625, 0.1875])} | says
+        for metric, rate, says in (
+            ("loss", 0.128, {"why": "not both do"}),
+            ("loss", None, {"rates": [0.128], "why": ""}),
+            ("clipped_share", None, {"rates": list(RATES), "why": "at no rate do both"}),
+            ("sensitivity", None, {}),  # as older records have it
+        )
+    ]
+    to_nothing = {"metric": "loss", "learning_rate": 0.128, "why": ""}
+    differences += [
+        pair | to_nothing | {"baseline": floor} | _summary([-0.5, -0.25])
+        for floor in ("none", "none_ffn")
     ]
     definition = {"window": 32, "deviations": 5.0, "least_loss": 0.1, "least_log_gradient": 0.6931}
     results = {"schema": 1, "kind": "stability", "statement": "Made-up <i>statement</i>."}
-    results |= {"protocol": {"name": "stability_study", "version": 2}, "definition": definition}
-    results |= {"verdict": {"informative": False, "sentence": "Made-up verdict."}}
+    results |= {"protocol": {"name": "stability_study", "version": 3}, "definition": definition}
+    results |= {"verdict": {"informative": False, "sentence": "Made-up verdict.", "margin": 0.1}}
     results |= {"attending": {"softmax": [], "diff": [RATES[0]]}}
     write_record(folder / "results.json", results | {"types": types, "differences": differences})
     return folder

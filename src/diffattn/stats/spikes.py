@@ -131,9 +131,11 @@ def rate_sensitivity(losses: Mapping[float, float]) -> float:
 
     .. math:: \frac{1}{n} \sum_\eta \min(L(\eta), \ln V) - \min_\eta L(\eta)
 
-    Source: arXiv:2309.14322, section 2.2 (there with the loss at initialisation for ln V).
+    Source: arXiv:2309.14322, section 2.2 (there with the loss at initialisation for ln V, and over
+    rates that are evenly spaced in logarithm).
 
     Args:
-        losses: Learning rate to :attr:`Stability.loss`; the rates evenly spaced in logarithm.
+        losses: Learning rate to :attr:`Stability.loss`. Every rate counts alike: where they are not
+            evenly spaced, those that lie close together count for more.
     """
     return sum(losses.values()) / len(losses) - min(losses.values())

@@ -190,6 +190,21 @@ def test_holm_counts_every_claim_with_a_p_value():
     assert [(row.verdict, row.p_holm) for row in both] == 2 * [("inconclusive", 0.06)]
 
 
+def test_an_uninformative_claim_makes_no_other_easier_to_show():
+    """Its own p-value, however small, is not a step of Holm's adjustment."""
+
+    def measured(p, **more):
+        return lambda records: Measured(effect=-1.0, low=-2.0, high=-0.1, n=5, p=p, **more)
+
+    silent = replace(BY_ID["loss"], measure=measured(0.001, uninformative="Made up."))
+    claim = replace(BY_ID["loss"], id="another", measure=measured(0.03))
+    rows = judged_claims(ClaimRecords(), [silent, claim])
+    assert [(row.verdict, row.p_holm) for row in rows] == [
+        ("uninformative", 1.0), ("inconclusive", 0.06),
+    ]  # fmt: skip
+    assert rows[0].measured.p == 0.001
+
+
 def test_a_bound_other_than_zero_is_what_is_tested():
     claim = BY_ID["v2-norm"]
     same = {"diff_v2": [3.5, 3.6, 3.7], "diff_v2_norm": [3.5, 3.601, 3.699]}
@@ -228,14 +243,18 @@ def test_stability_over_the_rates_at_which_both_attend():
                 entry | {"learning_rate": 0.002, "values": [1.0, 1.0]},
                 entry | {"learning_rate": None, "values": [-0.25, -0.5]},
             ],
-            "attending": {"diff": [0.002], "softmax": [0.002]},
         }
     )
     spikes = stability_difference("loss_spike_share", "diff_v2", "diff")(found)
     assert spikes.effect == -0.375
-    assert "without attention" in spikes.uninformative
-    found.stability["differences"][1]["informative"] = True
-    assert not stability_difference("loss_spike_share", "diff_v2", "diff")(found).uninformative
+    assert "counted before" in spikes.uninformative  # a record of earlier rules
+    over = found.stability["differences"][1]
+    over |= {"rates": [0.002], "why": "the lowest rate alone"}
+    spikes = stability_difference("loss_spike_share", "diff_v2", "diff")(found)
+    assert (spikes.uninformative, spikes.note) == ("the lowest rate alone", "rates 0.002")
+    over |= {"rates": [0.002, 0.008], "why": ""}
+    spikes = stability_difference("loss_spike_share", "diff_v2", "diff")(found)
+    assert (spikes.uninformative, spikes.note) == ("", "rates 0.002 and 0.008")
     assert stability_difference("loss", "diff_v2", "diff")(found) is None
 
 

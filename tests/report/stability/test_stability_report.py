@@ -32,6 +32,14 @@ def test_the_page_shows_measures_divergence_and_definitions(study):
         "0.250 0.000 to 0.500",
         "DIFF V1 − Transformer (softmax) Final validation loss 0.128 +0.1250",
         "0.012 0.046",
+        "Measure Rates Difference 95 % interval p p, Holm Remark",
+        "Final validation loss 0.128 +0.1250 −0.125 to +0.375 0.012 0.046 not both do",
+        "Clipped steps 0.002, 0.128 +0.1250 −0.125 to +0.375 0.012 0.046 at no rate do both",
+        "Sensitivity to the rate — +0.1250 −0.125 to +0.375 0.012 0.046 counted by earlier rules",
+        "DIFF V1 − No attention Final validation loss 0.128 −0.3750",
+        "DIFF V1 − No attention, wider FFN Final validation loss 0.128 −0.3750",
+        "a model whose whole intervals lie 0.1 nats or more below 0 uses its context",
+        "those that say nothing counting with 1",
     ):
         assert words in text, words
 

@@ -1,6 +1,5 @@
 """The stability study: its runs, its numbers by hand, and two processes that give the same."""
 
-import itertools
 import json
 import math
 from dataclasses import replace
@@ -10,10 +9,13 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.recipes.laptop import laptop
 from diffattn.recipes.stability import STABILITY
 from diffattn.records.io import read_json
+from diffattn.studies.stability.attending import FLOORS, shared_rates
 from diffattn.studies.stability.reproduce import reproduce_stability, stability_study
-from diffattn.studies.stability.summary import AGAINST_FLOOR, METRICS, PAIRS, stability_results
+from diffattn.studies.stability.summary import AGAINST_FLOORS, METRICS, PAIRS, stability_results
+from diffattn.studies.stability.verdict import verdict
 
 
 @pytest.mark.parametrize("scale", STABILITY)
@@ -25,8 +27,7 @@ def test_every_scale_builds_and_can_be_written_down(scale):
     names = [member.config.name for member in members]
     assert len(set(names)) == len(names)
     assert len(names) == len(config.types) * len(config.learning_rates) * len(config.seeds)
-    steps = [math.log(b / a) for a, b in itertools.pairwise(config.learning_rates)]
-    assert steps == pytest.approx([steps[0]] * len(steps))  # as the sensitivity wants them
+    assert list(config.learning_rates) == sorted(config.learning_rates)
     for member in members:
         train = member.config.train
         assert member.config.model.embedding_multiplier == member.config.model.hidden_size**0.5
@@ -38,11 +39,15 @@ def test_every_scale_builds_and_can_be_written_down(scale):
     assert all(word in doc for word in ("Command:", "Hardware:", "Duration:", "Expected:"))
 
 
-def test_the_study_spans_a_factor_of_64_with_three_seeds_or_more():
-    config = stability_study("study")
-    assert max(config.learning_rates) / min(config.learning_rates) == pytest.approx(64)
-    assert len(config.seeds) >= 3
-    assert config.types == (*ATTENTION_TYPES, "diff_no_norm", "diff_v2_norm", "none")
+def test_the_study_is_the_laptop_comparison_at_its_rate_and_at_larger_ones():
+    config, compared = stability_study("study"), laptop().config()
+    usual = compared.train.learning_rate
+    assert config.learning_rates == pytest.approx([usual, 2 * usual, 4 * usual, 16 * usual])
+    assert config.base.model.settings() == compared.model.settings()
+    for name in ("num_steps", "batch_tokens", "seq_len", "warmup_steps", "final_learning_rate"):
+        assert getattr(config.base.train, name) == getattr(compared.train, name)
+    assert len(config.seeds) == 5
+    assert config.types == (*ATTENTION_TYPES, "diff_no_norm", "diff_v2_norm", *FLOORS)
     norms = {m.config.name.split("-lr")[0]: m.config.model.head_norm for m in config.members()}
     assert (norms["diff"], norms["diff_no_norm"]) == (None, False)  # None: as the paper has it
     assert (norms["diff_v2"], norms["diff_v2_norm"]) == (None, True)
@@ -80,7 +85,8 @@ def made_up(config, spikes, diverged=()):
             {"step": i + 1, "train_loss": 3.0, "gradient_norm": norm}
             for i, norm in enumerate(norms)
         ]
-        loss = None if run in diverged else 3.0 + train.seed
+        loss = 3.0 + 0.5 * train.seed + (key[0] == "none")  # every model attends at every rate
+        loss = None if run in diverged else loss
         results[run] = {"run": run, "validation_loss": loss}
     return stability_results(config, results, rows)
 
@@ -92,13 +98,13 @@ def test_shares_differences_and_holm_by_hand():
     assert at[2.0]["gradient_spike_share"]["values"] == [1 / 8, 2 / 8, 3 / 8]
     assert at[2.0]["clipped_share"]["values"] == [1 / 40, 2 / 40, 3 / 40]
     assert at[0.002]["gradient_spike_share"]["values"] == [0, 0, 0]
-    assert at[2.0]["loss"]["values"] == [3.0, 4.0, 5.0]
+    assert at[2.0]["loss"]["values"] == [3.0, 3.5, 4.0]
     assert found["types"]["diff"]["sensitivity"]["values"] == [0, 0, 0]
     entries = {
         (e["type"], e["baseline"], e["metric"], e["learning_rate"]): e for e in found["differences"]
     }
     assert len(entries) == len(found["differences"])
-    assert len(entries) == len(PAIRS) * (len(METRICS) * (2 + 1) + 1) + len(AGAINST_FLOOR) * 2
+    assert len(entries) == len(PAIRS) * (len(METRICS) * (2 + 1) + 1) + len(AGAINST_FLOORS) * 2
     entry = entries["diff_v2", "diff", "gradient_spike_share", 2.0]
     assert entry["values"] == [-1 / 8, -2 / 8, -3 / 8]
     t = 0.25 / (0.125 / math.sqrt(3))
@@ -153,53 +159,131 @@ def test_two_processes_and_one_give_the_same_results(corpus, tmp_path, monkeypat
         assert absurd["loss"]["values"] == [math.log(300)]
 
 
-def attended(losses):
-    """Results where each named model ends at its loss, or at those of its seeds; others at 3."""
-    config = stability_study("smoke", seeds=(0, 1, 2))
+def attended(losses, seeds=(0, 1, 2)):
+    """Results where each named model ends at its loss, or at those of its seeds; others at 3.
+
+    ``None`` is a run that met a number that is not finite.
+    """
+    config = stability_study("smoke", seeds=seeds)
     results, rows = {}, {}
     for member in config.members():
         run, train = member.config.name, member.config.train
-        name, noise = run.split("-lr")[0], 0.01 * (train.seed % 2) * len(run)
-        loss = losses.get((name, train.learning_rate), 3.0)
-        loss = (loss[train.seed] if isinstance(loss, tuple) else loss) + train.seed + noise
+        loss = losses.get((run.split("-lr")[0], train.learning_rate), 3.0)
+        loss = loss[train.seed] if isinstance(loss, tuple) else loss
+        if loss is not None:
+            loss += 0.1 * train.seed + 0.01 * (train.seed % 2) * len(run)
         results[run] = {"run": run, "validation_loss": loss}
-        rows[run] = [{"step": i + 1, "train_loss": 3.0, "gradient_norm": 0.5} for i in range(40)]
+        made = 40 if loss is not None else 36
+        rows[run] = [{"step": i + 1, "train_loss": 3.0, "gradient_norm": 0.5} for i in range(made)]
     return stability_results(config, results, rows)
 
 
-def over_rates(found, pair):
+def entry_of(found, pair, rate=None, metric="loss"):
+    """The difference of a pair at a rate, or of means over rates."""
     (entry,) = (
-        e
-        for e in found["differences"]
-        if (e["type"], e["baseline"]) == pair and e["metric"] == "loss" and not e["learning_rate"]
-    )
+        e for e in found["differences"]
+        if (e["type"], e["baseline"], e["metric"], e["learning_rate"]) == (*pair, metric, rate)
+    )  # fmt: skip
     return entry
 
 
+BOTH = {("diff", rate): 1.0 for rate in (0.002, 2.0)} | {("diff_v2", 2.0): 1.5}
+"""V1 attends at both rates, V2 at the larger one, nobody else at any."""
+
+
 def test_means_are_over_the_rates_at_which_both_models_attend():
-    found = attended({("diff", 0.002): 1.0, ("diff_v2", 0.002): 1.5, ("diff", 2.0): 1.0})
+    found = attended(BOTH)
     assert found["attending"]["diff"] == [0.002, 2.0]
-    assert found["attending"]["diff_v2"] == [0.002]
+    assert found["attending"]["diff_v2"] == [2.0]
     assert found["attending"]["softmax"] == []
-    entry = over_rates(found, ("diff_v2", "diff"))
-    assert (entry["rates"], entry["informative"]) == ([0.002], True)
+    entry = entry_of(found, ("diff_v2", "diff"))
+    assert (entry["rates"], entry["why"]) == ([2.0], "")
     assert entry["mean"] == pytest.approx(0.5, abs=0.1)
-    entry = over_rates(found, ("diff_v2", "softmax"))
-    assert (entry["rates"], entry["informative"]) == ([0.002, 2.0], False)
-    sentence = found["verdict"]["sentence"]
-    assert "DIFF V1 (rates 0.002 and 2)" in sentence
-    assert "Not at any rate: Transformer (softmax)" in sentence
+    entry = entry_of(found, ("diff_v2", "softmax"))
+    assert entry["rates"] == [0.002, 2.0]
+    assert "says nothing of attention" in entry["why"]
+    assert found["verdict"]["informative"]
 
 
-def test_a_model_attends_where_its_whole_interval_is_below_no_attention():
+def test_the_sentence_says_of_every_pair_what_its_means_are_over():
+    assert attended(BOTH)["verdict"]["sentence"] == (
+        "Shown to end 0.1 nats or more below the models without attention (paired 95 % intervals): "
+        "DIFF V1 (rates 0.002 and 2) and DIFF V2 (rate 2). Not at any rate: Transformer (softmax), "
+        "Shared DIFF, DIFF V1 without head norm and DIFF V2 with head norm. Means over rates: over "
+        "rate 2: DIFF V2 − DIFF V1; over all rates, so saying nothing of attention: DIFF V1 − "
+        "Transformer (softmax), DIFF V2 − Transformer (softmax), Shared DIFF − Transformer "
+        "(softmax), DIFF V1 without head norm − DIFF V1 and DIFF V2 with head norm − DIFF V2."
+    )
+
+
+def test_the_lowest_rate_alone_says_nothing_of_large_ones():
+    found = attended({("diff", 0.002): 1.0, ("diff_v2", 0.002): 1.5, ("diff", 2.0): 1.0})
+    entry = entry_of(found, ("diff_v2", "diff"))
+    assert entry["rates"] == [0.002]
+    assert "says nothing of large rates" in entry["why"]
+    assert entry["p_value"] < 0.01
+    assert entry["p_holm"] == 1.0
+    assert entry_of(found, ("diff_v2", "diff"), 0.002)["why"] == ""  # at that rate it is one
+    verdict = found["verdict"]
+    assert verdict["informative"] is False
+    assert (
+        "at the lowest learning rate (0.002) alone, so nothing is said of large"
+        in (verdict["sentence"])
+    )
+    assert "over rate 0.002, the lowest alone, so saying nothing" in verdict["sentence"]
+
+
+def test_a_model_attends_where_its_whole_interval_is_below_both_floors_by_a_margin():
     found = attended({("diff", 0.002): 1.0, ("diff_v2", 0.002): (1.0, 2.0, 5.0)})
-    (noisy,) = (
-        e for e in found["differences"]
-        if (e["type"], e["baseline"], e["learning_rate"]) == ("diff_v2", "none", 0.002)
-    )  # fmt: skip
+    noisy = entry_of(found, ("diff_v2", "none"), 0.002)
     assert noisy["mean"] < -0.3 < 0 < noisy["high"]
     assert found["attending"]["diff"] == [0.002]
     assert found["attending"]["diff_v2"] == []
+    close = attended({("diff", 2.0): 2.95})
+    assert -0.1 < entry_of(close, ("diff", "none"), 2.0)["high"] < 0
+    assert close["attending"]["diff"] == []
+    wider = attended(BOTH | {("none_ffn", 2.0): 1.05})
+    assert entry_of(wider, ("diff", "none"), 2.0)["high"] < -1
+    assert wider["attending"]["diff"] == [0.002]
+
+
+@pytest.mark.parametrize("floor", ["none", "none_ffn"])
+def test_where_a_floor_diverged_nothing_is_shown(floor):
+    """Its loss counts as that of a guess, which everything is below."""
+    found = attended(BOTH | {(floor, 2.0): (3.0, 3.0, 3.0, 3.0, None)}, seeds=range(5))
+    assert entry_of(found, ("diff", floor), 2.0)["high"] < -0.1
+    assert found["attending"]["diff"] == [0.002]
+    assert found["attending"]["diff_v2"] == []
+    assert "Nothing is shown at rate 2: a run without attention" in found["verdict"]["sentence"]
+    entry = entry_of(found, ("diff", floor), 2.0)
+    assert "diverged" in entry["why"]
+    assert entry["p_holm"] == 1.0
+
+
+def test_a_model_does_not_attend_where_one_of_its_runs_diverged():
+    floors = {(name, 2.0): 5.5 for name in ("none", "none_ffn")}
+    found = attended(floors | {("diff", 2.0): (1.0, 1.0, 1.0, 1.0, None)}, seeds=range(5))
+    assert entry_of(found, ("diff", "none"), 2.0)["high"] < -0.1
+    assert found["attending"]["diff"] == []
+
+
+def test_what_says_nothing_makes_nothing_else_easier_to_show():
+    """It counts with 1 for its p-value, at a rate and over rates."""
+    found = attended(BOTH)
+    silent = [e for e in found["differences"] if e["why"]]
+    assert min(e["p_value"] for e in silent if e["learning_rate"] is None) < 0.01 / 30
+    assert min(e["p_value"] for e in silent if e["learning_rate"] is not None) < 0.01 / 12
+    assert {e["p_holm"] for e in silent} == {1.0}
+    entry = entry_of(found, ("diff_v2", "diff"))  # one of 30, of which those that speak come first
+    assert entry["p_holm"] == pytest.approx(min(1, 30 * entry["p_value"]))
+
+
+def test_sensitivity_is_over_all_rates_so_both_models_must_attend_at_all():
+    found = attended(BOTH)
+    assert "says nothing" in entry_of(found, ("diff_v2", "diff"), metric="sensitivity")["why"]
+    everywhere = attended(BOTH | {("diff_v2", 0.002): 1.5})
+    entry = entry_of(everywhere, ("diff_v2", "diff"), metric="sensitivity")
+    assert (entry["rates"], entry["why"]) == ([0.002, 2.0], "")
 
 
 def test_a_study_that_no_attention_wins_says_nothing_of_attention():
@@ -207,3 +291,12 @@ def test_a_study_that_no_attention_wins_says_nothing_of_attention():
     assert not any(found["attending"].values())
     assert found["verdict"]["informative"] is False
     assert found["verdict"]["sentence"].startswith("Uninformative: at no learning rate")
+
+
+def test_a_study_without_one_of_the_floors_says_nothing_of_attention():
+    shared = {("diff", "softmax"): []}
+    lacking = verdict({"diff": [2.0], "softmax": [2.0]}, shared, [0.002, 2.0], lacking=["none_ffn"])
+    assert lacking["informative"] is False
+    assert lacking["sentence"].startswith("Uninformative: No attention, wider FFN was not run")
+    assert shared_rates({"diff": [2.0], "softmax": [2.0]}, ("diff", "softmax"), ["none"]) == []
+    assert verdict(None, {}, [0.002])["informative"] is False

@@ -376,16 +376,16 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="v2-gradient-spikes", expects="below", bound=0.0, source=V2,
         says="V2 has fewer gradient spikes than V1 at large learning rates.",
-        effect="share of steps with a gradient spike, V2 minus V1, mean over rates up to 64 times "
-        "the usual",
+        effect="share of steps with a gradient spike, V2 minus V1, mean over the rates at which "
+        "both attend",
         commands=commands.STABILITY, record=STABILITY,
         measure=stability_difference("gradient_spike_share", "diff_v2", "diff"),
     ),
     Claim(
         id="v2-loss-spikes", expects="below", bound=0.0, source=V2,
         says="V2's loss does not spike where V1's does (7B, large learning rate).",
-        effect="share of steps with a loss spike, V2 minus V1, mean over rates up to 64 times the "
-        "usual",
+        effect="share of steps with a loss spike, V2 minus V1, mean over the rates at which both "
+        "attend",
         commands=commands.STABILITY, record=STABILITY,
         measure=stability_difference("loss_spike_share", "diff_v2", "diff"),
     ),

@@ -7,11 +7,11 @@ from typing import Any
 from diffattn.report.claims.measured import NO_CONTROL, Measure, Measured, explained_by, paired
 from diffattn.report.claims.records import ClaimRecords
 from diffattn.report.page.runs import BASELINE
-from diffattn.report.page.wording import BLIND_SECOND, plural
+from diffattn.report.page.wording import BLIND_SECOND, listing, plural
 from diffattn.stats.intervals import Interval, mean_interval
 from diffattn.stats.proportions import wilson_interval
 
-_NO_USE = "not both models are shown to end below one without attention"
+_EARLIER = "counted before it was asked at which rates both models use their context"
 
 
 def recall_share(task: str, variant: str) -> Measure:
@@ -101,15 +101,20 @@ def _recall_why_not(entry: Mapping[str, Any], claim: str, variant: str, leads: b
 
 def stability_difference(metric: str, variant: str, baseline: str) -> Measure:
     """A measure of the stability study, mean over the learning rates at which both models are shown
-    to attend, minus the baseline's, by seed."""
+    to attend, minus the baseline's, by seed.
+
+    Whether such a mean says anything, and why not, stands in the record.
+    """
 
     def measure(records: ClaimRecords) -> Measured | None:
         entries = () if records.stability is None else records.stability["differences"]
         for entry in entries:
             found = (entry["type"], entry["baseline"], entry["metric"], entry["learning_rate"])
             if found == (variant, baseline, metric, None):
-                attend = entry.get("informative", False)
-                return paired(entry["values"], 0.0, uninformative="" if attend else _NO_USE)
+                rates = listing(f"{rate:g}" for rate in entry.get("rates", ()))
+                note = f"rates {rates}" if rates else ""
+                why = entry.get("why", _EARLIER)
+                return paired(entry["values"], 0.0, uninformative=why, note=note)
         return None
 
     return measure

@@ -99,7 +99,8 @@ class _StabilityDifference(TypedDict):
     metric: str
     learning_rate: float | None
     values: Annotated[list[float], AtLeast(1)]
-    informative: NotRequired[bool]
+    rates: NotRequired[Annotated[list[float], AtLeast(1)]]
+    why: NotRequired[str]
 
 
 class _Stability(TypedDict):

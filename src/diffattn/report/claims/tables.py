@@ -112,13 +112,14 @@ def claims_document(root: Path) -> str:
         "Every page of a study of text shows the first table.",
         "",
         f"{summary(judged)} *Agrees* and *disagrees* need three seeds or more and a p-value that "
-        "stays at or below 0.05 after Holm's adjustment over all claims that have one; times and "
-        "counts are not tested: there the whole range must lie on one side. *Inconclusive* is "
-        "anything in between. *Uninformative* means that the record itself says so, that it holds "
-        "no control, or that a lead is not shown over a control. *Not run* means that there is no "
-        "record. Intervals are Student's t of differences paired by seed, Newcombe's of shares, "
-        "and of fits by the delta method, which takes their runs as independent. No verdict here "
-        "is about models of the papers' sizes: it says what these records show.",
+        "stays at or below 0.05 after Holm's adjustment over all claims that have one, "
+        "uninformative ones counting with 1; times and counts are not tested: there the whole "
+        "range must lie on one side. *Inconclusive* is anything in between. *Uninformative* means "
+        "that the record itself says so, that it holds no control, or that a lead is not shown "
+        "over a control. *Not run* means that there is no record. Intervals are Student's t of "
+        "differences paired by seed, Newcombe's of shares, and of fits by the delta method, which "
+        "takes their runs as independent. No verdict here is about models of the papers' sizes: it "
+        "says what these records show.",
         "",
         markdown_table(HEADERS, map(_cells, judged)),
         "",

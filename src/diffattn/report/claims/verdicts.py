@@ -32,6 +32,9 @@ class JudgedClaim:
 def judged_claims(records: ClaimRecords, claims: Sequence[Claim] = CLAIMS) -> list[JudgedClaim]:
     """Measure every claim, adjust the p-values of all together, and judge.
 
+    An uninformative claim is adjusted for with 1 for its p-value, so that it makes no other easier
+    to show.
+
     - *not run*: no record.
     - *uninformative*: the record says that it shows nothing of it, or a control explains it.
     - *inconclusive*: fewer than three seeds, or an adjusted p-value above 0.05; for times and
@@ -40,9 +43,12 @@ def judged_claims(records: ClaimRecords, claims: Sequence[Claim] = CLAIMS) -> li
       the other.
     """
     found = [(claim, claim.measure(records)) for claim in claims]
-    with_p = [claim.id for claim, of in found if of is not None and of.p is not None]
-    p_values = [of.p for _, of in found if of is not None and of.p is not None]
-    adjusted = dict(zip(with_p, holm(p_values), strict=True))
+    p_values = {
+        claim.id: 1.0 if of.uninformative else of.p
+        for claim, of in found
+        if of is not None and of.p is not None
+    }
+    adjusted = dict(zip(p_values, holm([*p_values.values()]), strict=True))
     return [_judged(claim, of, adjusted.get(claim.id)) for claim, of in found]
 
 

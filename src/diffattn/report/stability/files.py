@@ -66,7 +66,9 @@ class _Difference(_Summary):
     p_value: Probability | None
     p_holm: float | None
     rates: NotRequired[Annotated[list[float], AtLeast(1)]]
-    informative: NotRequired[bool]
+    """What a mean is over."""
+    why: NotRequired[str]
+    """Why the difference says nothing; empty if it does."""
 
 
 class _Definition(TypedDict):
@@ -79,6 +81,7 @@ class _Definition(TypedDict):
 class _Verdict(TypedDict):
     informative: bool
     sentence: str
+    margin: NotRequired[float]
 
 
 class _Results(TypedDict):

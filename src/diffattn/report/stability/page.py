@@ -115,5 +115,6 @@ def _definition(of: dict[str, Any]) -> str:
         f"{math.exp(of['least_log_gradient']):g}. The first {of['window']} steps are not judged. A "
         "run diverges if a number is not finite, or if its final loss is no better than guessing "
         "all tokens alike; steps that it did not make count as spikes and as clipped. Sensitivity "
-        "to the rate is the mean loss over the rates minus the best (arXiv:2309.14322)."
+        "to the rate is the mean loss over the rates minus the best (arXiv:2309.14322, there over "
+        "rates evenly spaced in logarithm)."
     )

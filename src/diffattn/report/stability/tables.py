@@ -6,6 +6,7 @@ from typing import Any
 
 from diffattn.report.page.runs import Study
 from diffattn.report.page.tables import (
+    Cell,
     Table,
     head_cell,
     number_cell,
@@ -15,7 +16,8 @@ from diffattn.report.page.tables import (
     word_cell,
 )
 from diffattn.report.page.wording import (
-    NO_ATTENTION,
+    BLIND,
+    MISSING,
     markdown_table,
     number,
     p_value,
@@ -23,6 +25,8 @@ from diffattn.report.page.wording import (
     type_name,
 )
 from diffattn.report.stability.files import METRICS, read_stability_study
+
+_EARLIER = "counted by earlier rules"
 
 
 def measure_table(study: Study, metric: str) -> Table:
@@ -62,32 +66,53 @@ def diverged_table(study: Study) -> Table:
 
 
 def difference_table(study: Study, overall: bool, against_floor: bool = False) -> Table:
-    """Paired differences with their p-values: over all rates, or at each; or to no attention."""
+    """Paired differences with their p-values: means over rates, or at each; or to the models
+    without attention."""
     rows = []
     for entry in _differences(study):
         if (entry["learning_rate"] is None) != overall:
             continue
-        if (entry["baseline"] == NO_ATTENTION) != against_floor:
+        if (entry["baseline"] in BLIND) != against_floor:
             continue
         rows.append(
             [
                 head_cell(f"{type_name(entry['type'])} − {type_name(entry['baseline'])}"),
                 word_cell(METRICS.get(entry["metric"], entry["metric"])),
-                *([] if overall else [number_cell(f"{entry['learning_rate']:g}")]),
+                _rates_cell(entry),
                 number_cell(number(entry["mean"], 4, signed=True)),
                 number_cell(_ends(entry, signed=True)),
                 number_cell(p_value(entry["p_value"])),
                 number_cell(p_value(entry["p_holm"])),
+                word_cell(entry.get("why", _EARLIER)),
             ]
         )
-    headers = ["Models", "Measure", *([] if overall else ["Rate"]), "Difference", "95 % interval"]
-    below = "uses its context at this rate" if against_floor else "is more stable"
-    caption = f"Paired by seed; below 0 {below}. p: Student's t test. Holm: adjusted for " + (
-        "all rows of this table."
-        if overall or against_floor
-        else "all rows of this table of one measure."
+    headers = ["Models", "Measure", "Rates" if overall else "Rate", "Difference", "95 % interval"]
+    rows_of = "" if overall or against_floor else " of one measure"
+    caption = (
+        f"Paired by seed; {_reading(study) if against_floor else 'below 0 is more stable'}. p: "
+        f"Student's t test. Holm: adjusted for all rows of this table{rows_of}, those that say "
+        "nothing counting with 1."
     )
-    return table(caption, [*headers, "p", "p, Holm"], rows)
+    return table(caption, [*headers, "p", "p, Holm", "Remark"], rows)
+
+
+def _rates_cell(entry: dict[str, Any]) -> Cell:
+    """The rate of a difference, or those that its means are over."""
+    if entry["learning_rate"] is not None:
+        return number_cell(f"{entry['learning_rate']:g}")
+    return word_cell(", ".join(f"{rate:g}" for rate in entry.get("rates", ())) or MISSING)
+
+
+def _reading(study: Study) -> str:
+    """How a difference to models without attention is read."""
+    assert study.results is not None
+    margin = study.results["verdict"].get("margin")
+    if margin is None:  # of a version that had none
+        return "below 0 is better than no attention"
+    return (
+        f"a model whose whole intervals lie {margin:g} nats or more below 0 uses its context at "
+        "this rate"
+    )
 
 
 def stability_markdown(folder: Path) -> str:

@@ -8,7 +8,7 @@ from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.known_names import check_known
 from diffattn.models.twins import MATCHES
 from diffattn.stats.spikes import WINDOW
-from diffattn.studies.variants import FLOOR, VARIANTS, WITHOUT_NORM
+from diffattn.studies.variants import FLOOR, VARIANTS, WIDER_FLOOR, WITHOUT_NORM
 from diffattn.studies.workers import Member
 from diffattn.training.config import RunConfig
 from diffattn.training.stability import StabilityRun
@@ -27,9 +27,9 @@ class StabilityStudyConfig:
     learning_rates: tuple[float, ...]
     """Peak rates; the final rate keeps its share of the peak."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    types: tuple[str, ...] = (*ATTENTION_TYPES, WITHOUT_NORM, WITH_NORM, FLOOR)
+    types: tuple[str, ...] = (*ATTENTION_TYPES, WITHOUT_NORM, WITH_NORM, FLOOR, WIDER_FLOOR)
     """Names from :data:`diffattn.studies.variants.VARIANTS`: the papers' types, and the controls
-    that tell a second map from a head norm, and a model that uses its context from one that does
+    that tell a second map from a head norm, and a model that uses its context from those that do
     not."""
     match: str = "params"
     """What the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""

@@ -18,9 +18,18 @@ from diffattn.stats.spikes import (
     stability,
 )
 from diffattn.studies.limits import heads_below, spread
+from diffattn.studies.stability.attending import (
+    DIVERGED,
+    FLOORS,
+    NOT_AT_ALL,
+    NOT_BOTH,
+    attending,
+    shared_rates,
+    why_not_over,
+)
 from diffattn.studies.stability.config import WITH_NORM, StabilityStudyConfig, run_name
 from diffattn.studies.stability.verdict import verdict
-from diffattn.studies.variants import FLOOR, WITHOUT_NORM
+from diffattn.studies.variants import WITHOUT_NORM
 
 METRICS = ("loss", "loss_spike_share", "gradient_spike_share", "clipped_share")
 """Fields of :class:`diffattn.stats.spikes.Stability` that are compared between types."""
@@ -34,7 +43,9 @@ PAIRS = (
 )
 """Models and what they are compared with: the first is the published claim, the last two say
 whether the head norm makes the difference."""
-AGAINST_FLOOR = tuple((name, FLOOR) for name in (*ATTENTION_TYPES, WITHOUT_NORM, WITH_NORM))
+AGAINST_FLOORS = tuple(
+    (name, floor) for floor in FLOORS for name in (*ATTENTION_TYPES, WITHOUT_NORM, WITH_NORM)
+)
 """Compared by loss alone: which models use their context at a rate. Where two of them do, a
 difference between them may be one of attention; elsewhere it is not."""
 
@@ -46,6 +57,10 @@ def stability_results(
 ) -> dict[str, Any]:
     """Every measure per type and rate, and paired differences between types.
 
+    A difference that says nothing of attention, or nothing of it at large rates, has ``why``, and
+    counts with 1 for its p-value where Holm's adjustment is made, so that it makes nothing else
+    easier to show.
+
     Args:
         config: The study.
         results: Name of every run to what its ``results.json`` holds.
@@ -55,12 +70,19 @@ def stability_results(
         member.config.name: _measured(config, results[member.config.name], rows)
         for member in config.members()
     }
-    against_floor = _at_rates(_among(AGAINST_FLOOR, config), "loss", config, measured)
-    attending = _attending(config, against_floor)
+    floors = [name for name in FLOORS if name in config.types]
+    to_floors = _against_floors(config, measured)
+    found = attending(to_floors)
+    shared = {pair: shared_rates(found, pair, floors) for pair in _among(PAIRS, config)}
+    void = [
+        rate
+        for rate in config.learning_rates
+        if any(_diverged(config, measured, floor, rate) for floor in floors)
+    ]
     return {
         "schema": 1,
         "kind": "stability",
-        "protocol": {"name": "stability_study", "version": 2},
+        "protocol": {"name": "stability_study", "version": 3},
         "scale": config.scale,
         "definition": {
             "window": WINDOW,
@@ -75,9 +97,15 @@ def stability_results(
             }
             for name in config.types
         },
-        "attending": attending,
-        "differences": _differences(config, measured, attending) + against_floor,
-        "verdict": verdict(attending),
+        "attending": found,
+        "differences": _differences(config, measured, shared) + to_floors,
+        "verdict": verdict(
+            found,
+            shared,
+            config.learning_rates,
+            lacking=[name for name in FLOORS if name not in floors],
+            void=void,
+        ),
         "statement": statement(config),
         "complete": True,
     }
@@ -132,56 +160,74 @@ def _sensitivity(
     ]
 
 
-def _attending(
-    config: StabilityStudyConfig, against_floor: Sequence[Mapping[str, Any]]
-) -> dict[str, list[float]] | None:
-    """Model to the rates at which its loss is shown to be below that of no attention."""
-    if FLOOR not in config.types:
-        return None
-    found: dict[str, list[float]] = {name: [] for name, _ in _among(AGAINST_FLOOR, config)}
-    for entry in against_floor:
-        if entry["high"] is not None and entry["high"] < 0:
-            found[entry["type"]].append(entry["learning_rate"])
-    return found
+def _diverged(
+    config: StabilityStudyConfig, measured: Mapping[str, Stability], name: str, rate: float
+) -> bool:
+    """Whether the run of any seed did."""
+    return any(run.diverged for run in _values(config, measured, name, rate))
+
+
+def _against_floors(
+    config: StabilityStudyConfig, measured: Mapping[str, Stability]
+) -> list[dict[str, Any]]:
+    """The loss of every model minus that of every floor at every rate: one family."""
+    family = _at_rates(_among(AGAINST_FLOORS, config), "loss", config, measured)
+    for entry in family:
+        sides, rate = (entry["type"], entry["baseline"]), entry["learning_rate"]
+        lost = any(_diverged(config, measured, name, rate) for name in sides)
+        entry["why"] = DIVERGED if lost else ""
+    return _adjusted(family)
 
 
 def _differences(
     config: StabilityStudyConfig,
     measured: Mapping[str, Stability],
-    attending: Mapping[str, Sequence[float]] | None,
+    shared: Mapping[tuple[str, str], Sequence[float]],
 ) -> list[dict[str, Any]]:
-    """At every rate, then over rates (``learning_rate`` null).
-
-    The mean of a measure is over the rates at which both models are shown to attend; over all where
-    there is none, which says nothing of attention (``informative`` false). Sensitivity is over all.
-    Holm's adjustment is over the pairs and rates of a metric, and, apart from them, over all
-    pairs and metrics of the means over rates.
-    """
-    pairs = _among(PAIRS, config)
-    found = [entry for metric in METRICS for entry in _at_rates(pairs, metric, config, measured)]
-    shared = {
-        pair: [
-            r for r in config.learning_rates if attending and all(r in attending[n] for n in pair)
-        ]
-        for pair in pairs
-    }
-    overall = []
+    """Of every pair: at each rate, one family a measure; then over rates, one family of all."""
+    found: list[dict[str, Any]] = []
     for metric in METRICS:
-        for pair in pairs:
-            rates = shared[pair] or config.learning_rates
-            means = (
-                [
-                    fmean(getattr(measured[run_name(name, rate, seed)], metric) for rate in rates)
-                    for seed in config.seeds
-                ]
-                for name in pair
-            )
-            entry = _difference(pair, metric, None, *means)
-            overall.append(entry | {"rates": list(rates), "informative": bool(shared[pair])})
-    for pair in pairs:
+        family = _at_rates(list(shared), metric, config, measured)
+        for entry in family:
+            both = entry["learning_rate"] in shared[entry["type"], entry["baseline"]]
+            entry["why"] = "" if both else NOT_BOTH
+        found += _adjusted(family)
+    overall = [
+        _over_rates(pair, metric, config, measured, rates)
+        for metric in METRICS
+        for pair, rates in shared.items()
+    ]
+    for pair, rates in shared.items():
         sides = (_sensitivity(config, measured, name) for name in pair)
-        overall.append(_difference(pair, "sensitivity", None, *sides))
+        everywhere = len(rates) == len(config.learning_rates)
+        why = why_not_over(rates, config.learning_rates) if everywhere else NOT_AT_ALL
+        overall.append(
+            _difference(pair, "sensitivity", None, *sides)
+            | {"rates": list(config.learning_rates), "why": why}
+        )
     return found + _adjusted(overall)
+
+
+def _over_rates(
+    pair: tuple[str, str],
+    metric: str,
+    config: StabilityStudyConfig,
+    measured: Mapping[str, Stability],
+    shared: Sequence[float],
+) -> dict[str, Any]:
+    """The difference of means over the rates at which both attend, or over all if there is none."""
+    rates = shared or config.learning_rates
+    means = (
+        [
+            fmean(getattr(measured[run_name(name, rate, seed)], metric) for rate in rates)
+            for seed in config.seeds
+        ]
+        for name in pair
+    )
+    return _difference(pair, metric, None, *means) | {
+        "rates": list(rates),
+        "why": why_not_over(shared, config.learning_rates),
+    }
 
 
 def _among(pairs: Sequence[tuple[str, str]], config: StabilityStudyConfig) -> list[tuple[str, str]]:
@@ -194,13 +240,13 @@ def _at_rates(
     config: StabilityStudyConfig,
     measured: Mapping[str, Stability],
 ) -> list[dict[str, Any]]:
-    """One family of Holm's adjustment: every pair at every rate."""
+    """Every pair at every rate."""
     family = []
     for pair in pairs:
         for rate in config.learning_rates:
             sides = ([getattr(r, metric) for r in _values(config, measured, n, rate)] for n in pair)
             family.append(_difference(pair, metric, rate, *sides))
-    return _adjusted(family)
+    return family
 
 
 def _difference(
@@ -225,9 +271,9 @@ def _difference(
 
 
 def _adjusted(family: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """With Holm's p-values; one seed has none."""
+    """With Holm's p-values; one seed has none, and what says nothing counts with 1."""
     known = [entry for entry in family if entry["p_value"] is not None]
-    adjusted = holm([entry["p_value"] for entry in known])
+    adjusted = holm([1.0 if entry["why"] else entry["p_value"] for entry in known])
     for entry in family:
         entry["p_holm"] = None
     for entry, p in zip(known, adjusted, strict=True):
