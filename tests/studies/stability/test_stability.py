@@ -209,10 +209,11 @@ def test_the_sentence_says_of_every_pair_what_its_means_are_over():
     assert attended(BOTH)["verdict"]["sentence"] == (
         "Shown to end 0.1 nats or more below the models without attention (paired 95 % intervals): "
         "DIFF V1 (rates 0.002 and 2) and DIFF V2 (rate 2). Not at any rate: Transformer (softmax), "
-        "Shared DIFF, DIFF V1 without head norm and DIFF V2 with head norm. Means over rates: over "
-        "rate 2: DIFF V2 − DIFF V1; over all rates, so saying nothing of attention: DIFF V1 − "
-        "Transformer (softmax), DIFF V2 − Transformer (softmax), Shared DIFF − Transformer "
-        "(softmax), DIFF V1 without head norm − DIFF V1 and DIFF V2 with head norm − DIFF V2."
+        "Shared DIFF, DIFF V1 without head norm and DIFF V2 with head norm. Means over rates, also "
+        "where one of the two attends and the other diverged: over rate 2: DIFF V2 − DIFF V1; over "
+        "all rates, so saying nothing of attention: DIFF V1 − Transformer (softmax), DIFF V2 − "
+        "Transformer (softmax), Shared DIFF − Transformer (softmax), DIFF V1 without head norm − "
+        "DIFF V1 and DIFF V2 with head norm − DIFF V2."
     )
 
 
@@ -267,6 +268,20 @@ def test_a_model_does_not_attend_where_one_of_its_runs_diverged():
     assert found["attending"]["diff"] == []
 
 
+def test_where_one_attends_and_the_other_diverges_they_are_compared():
+    """To leave such rates out would be to leave out where a model is least stable."""
+    worst = {("diff", 2.0): (1.0, 1.0, None)}
+    found = attended(BOTH | worst)
+    assert (found["attending"]["diff"], found["attending"]["diff_v2"]) == ([0.002], [2.0])
+    entry = entry_of(found, ("diff_v2", "diff"), metric="loss_spike_share")
+    assert (entry["rates"], entry["why"]) == ([2.0], "")
+    assert entry["mean"] < 0  # steps that were not made count as spikes
+    assert entry_of(found, ("diff_v2", "diff"), 2.0)["why"] == ""
+    neither = attended({("diff", 0.002): 1.0} | worst)
+    assert neither["attending"]["diff_v2"] == []
+    assert "says nothing of attention" in entry_of(neither, ("diff_v2", "diff"))["why"]
+
+
 def test_what_says_nothing_makes_nothing_else_easier_to_show():
     """It counts with 1 for its p-value, at a rate and over rates."""
     found = attended(BOTH)
@@ -298,5 +313,6 @@ def test_a_study_without_one_of_the_floors_says_nothing_of_attention():
     lacking = verdict({"diff": [2.0], "softmax": [2.0]}, shared, [0.002, 2.0], lacking=["none_ffn"])
     assert lacking["informative"] is False
     assert lacking["sentence"].startswith("Uninformative: No attention, wider FFN was not run")
-    assert shared_rates({"diff": [2.0], "softmax": [2.0]}, ("diff", "softmax"), ["none"]) == []
+    both = {"diff": [2.0], "softmax": [2.0]}
+    assert shared_rates(both, dict.fromkeys(both, ()), ("diff", "softmax"), ["none"]) == []
     assert verdict(None, {}, [0.002])["informative"] is False

@@ -23,10 +23,7 @@ def beginning(generator: str) -> str:
     Args:
         generator: The command; its version may follow.
     """
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="generator" content="{generator}'
-    )
+    return render("head.html.j2", script="", generator=generator)
 
 
 def write_page(out: Path, template: str, **values: Any) -> Path:

@@ -12,7 +12,7 @@ from diffattn.studies.variants import FLOOR, WIDER_FLOOR
 FLOORS = (FLOOR, WIDER_FLOOR)
 """What a model has to end below: one without attention, and one whose parameters it then has."""
 DIVERGED = "a run of one of the two diverged"
-NOT_BOTH = "not both models are shown to attend"
+NOT_BOTH = "not both models are shown to attend, nor did one diverge where the other attends"
 AT_NONE = "over all rates, as at none both models are shown to attend: says nothing of attention"
 AT_LOWEST = "both models are shown to attend at the lowest rate alone: says nothing of large rates"
 NOT_AT_ALL = (
@@ -49,18 +49,27 @@ def _is_below(entry: Mapping[str, Any]) -> bool:
 
 
 def shared_rates(
-    found: Mapping[str, Sequence[float]] | None, pair: Sequence[str], floors: Sequence[str]
+    found: Mapping[str, Sequence[float]] | None,
+    diverged: Mapping[str, Sequence[float]],
+    pair: Sequence[str],
+    floors: Sequence[str],
 ) -> list[float]:
-    """The rates at which both models of a pair attend: none where a floor was not run.
+    """The rates at which two models are compared: both attend, or one does and the other diverged.
+
+    Without the latter, means would leave out the rates at which a model is least stable. None
+    where a floor was not run.
 
     Args:
         found: Of :func:`attending`.
+        diverged: Model to the rates at which a run of it diverged.
         pair: The two models.
         floors: Those of :data:`FLOORS` that were run.
     """
     if found is None or set(floors) != set(FLOORS):
         return []
-    return [rate for rate in found[pair[0]] if rate in found[pair[1]]]
+    kept = [{*found[name], *diverged[name]} for name in pair]
+    attended = {rate for name in pair for rate in found[name]}
+    return sorted(attended & kept[0] & kept[1])
 
 
 def why_not_over(shared: Sequence[float], rates: Sequence[float]) -> str:

@@ -73,12 +73,13 @@ def stability_results(
     floors = [name for name in FLOORS if name in config.types]
     to_floors = _against_floors(config, measured)
     found = attending(to_floors)
-    shared = {pair: shared_rates(found, pair, floors) for pair in _among(PAIRS, config)}
-    void = [
-        rate
-        for rate in config.learning_rates
-        if any(_diverged(config, measured, floor, rate) for floor in floors)
-    ]
+    diverged = {
+        name: [rate for rate in config.learning_rates if _diverged(config, measured, name, rate)]
+        for name in config.types
+    }
+    pairs = _among(PAIRS, config)
+    shared = {pair: shared_rates(found, diverged, pair, floors) for pair in pairs}
+    void = sorted({rate for floor in floors for rate in diverged[floor]})
     return {
         "schema": 1,
         "kind": "stability",

@@ -21,11 +21,12 @@ def verdict(
 ) -> dict[str, Any]:
     """What the comparison with the models without attention says.
 
-    It is informative if two models that are compared attend at one rate above the lowest.
+    It is informative if two models are compared at one rate above the lowest.
 
     Args:
         attending: Of :func:`diffattn.studies.stability.attending.attending`.
-        shared: Pair that is compared to the rates at which both attend.
+        shared: Pair that is compared to the rates at which both attend, or one does and the other
+            diverged.
         rates: All of the study.
         lacking: Models without attention that were not run.
         void: Rates at which a run without attention diverged.
@@ -94,7 +95,10 @@ def _said(
         groups.setdefault(tuple(at), []).append(" − ".join(map(type_name, pair)))
     over = (f"{_over(at, rates)}: {listing(pairs)}" for at, pairs in groups.items())
     if groups:
-        yield f"Means over rates: {'; '.join(over)}."
+        yield (
+            f"Means over rates, also where one of the two attends and the other diverged: "
+            f"{'; '.join(over)}."
+        )
 
 
 def _over(shared: Sequence[float], rates: Sequence[float]) -> str:
