@@ -81,7 +81,7 @@ def write_recall_study(folder):
         blind = write_run(folder, f"{task}-{CONTROL}-seed0", task, "none", 0, None)
         controls = {CONTROL: summary(task, [blind]) | {"like": "softmax"}}
         p_values = {"fisher_exact": 0.4321, "fisher_exact_holm": 0.8642}
-        p_values |= {"log_rank": 0.0654, "log_rank_holm": 0.1308}
+        p_values |= {"log_rank": 0.0654, "log_rank_holm": 0.1308, "sooner": "diff"}
         results["tasks"][task] = {
             "num_steps": 200,
             "ceilings": CEILINGS,

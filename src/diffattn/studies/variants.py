@@ -17,8 +17,9 @@ FLOOR = "none"
 WIDER_FLOOR = "none_ffn"
 """The same with as many parameters as the others."""
 WIDE, MORE_HEADS = "softmax_wide", "softmax_more_heads"
-NORM_ALONE = "softmax_norm"
-"""Softmax attention with what V1 has beside the difference."""
+NORMS_ALONE = ("softmax_norm", "softmax_wide_norm")
+"""Softmax attention with V1's head norm and without its factor 1 − λ_init: over its own heads, and
+over half as many that are as wide as V1's."""
 WITHOUT_NORM = "diff_no_norm"
 """V1 without what its authors added beside the difference."""
 
@@ -112,7 +113,7 @@ _TEXT = (
         match="heads", besides=(BASELINE,)),
 )  # fmt: skip
 _RECALL = (
-    _of(NORM_ALONE, "control", "diff", "softmax with head norm: V1 without its second map",
+    _of("softmax_norm", "control", "diff", "softmax with head norm, its heads half as wide as V1's",
         BASELINE, head_norm=True),
 )  # fmt: skip
 _ABLATIONS = (

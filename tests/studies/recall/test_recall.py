@@ -207,7 +207,7 @@ def test_what_is_counted(two_rates):
     tests = {tuple(test["types"]): test for test in task["tests"]}
     assert len(tests) == 6
     assert tests["softmax", "diff"]["fisher_exact"] == fisher_exact(0, 3, 2, 3)
-    assert tests["softmax", "diff"]["log_rank"] == log_rank([None] * 3, [2, 2, None], 4)
+    assert tests["softmax", "diff"]["log_rank"] == log_rank([None] * 3, [2, 2, None], 4).p
     assert tests["softmax", "diff_v2"]["fisher_exact"] == 1
     assert task["ceilings"] == {"values": 0.25, "pairs": 0.5, "elimination": 0.75}
 
