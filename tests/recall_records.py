@@ -52,7 +52,7 @@ def write_recall_study(folder):
     info = {"schema": 1, "kind": "recall", "created": "2001-02-03T04:05:06+00:00"}
     info |= {"scale": "study", "types": list(TYPES), "seeds": [0, 1], "sweep_seeds": [100]}
     info |= {"learning_rates": [0.001, 0.003], "match": "params", "config_hash": "0123"}
-    info |= {"controls": {CONTROL: {}}, "control_seeds": 1}
+    info |= {"controls": {CONTROL: {"like": "softmax"}}, "control_seeds": 1}
     train = {"num_steps": 200, "batch_tokens": 640, "seq_len": 10}
     shape = {"num_hidden_layers": 2, "hidden_size": 64}
     info["tasks"] = {

@@ -171,8 +171,8 @@ SWEPT = (*ATTENTION_TYPES, FLOOR)
 
 CONTROLS = tuple(row.name for row in _TEXT if row.role == "control")
 """What has to be compared for a lead to be read as one of the second map."""
-RECALL_CONTROLS = (*CONTROLS, *(row.name for row in _RECALL))
-"""Where a type with head norm led, the norm alone has to be compared too."""
+RECALL_CONTROLS = (*CONTROLS, "softmax_norm", WIDE, "softmax_wide_norm")
+"""Where a type with head norm led, the norm alone and the width of its heads count too."""
 
 
 def rate_owner(name: str, swept: Collection[str] = SWEPT) -> str:
