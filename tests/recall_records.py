@@ -52,7 +52,7 @@ def write_recall_study(folder):
     info = {"schema": 1, "kind": "recall", "created": "2001-02-03T04:05:06+00:00"}
     info |= {"scale": "study", "types": list(TYPES), "seeds": [0, 1], "sweep_seeds": [100]}
     info |= {"learning_rates": [0.001, 0.003], "match": "params", "config_hash": "0123"}
-    info |= {"controls": {CONTROL: {}}, "control_seeds": 1}
+    info |= {"controls": {CONTROL: {"like": "softmax"}}, "control_seeds": 1}
     train = {"num_steps": 200, "batch_tokens": 640, "seq_len": 10}
     shape = {"num_hidden_layers": 2, "hidden_size": 64}
     info["tasks"] = {
@@ -81,7 +81,7 @@ def write_recall_study(folder):
         blind = write_run(folder, f"{task}-{CONTROL}-seed0", task, "none", 0, None)
         controls = {CONTROL: summary(task, [blind]) | {"like": "softmax"}}
         p_values = {"fisher_exact": 0.4321, "fisher_exact_holm": 0.8642}
-        p_values |= {"log_rank": 0.0654, "log_rank_holm": 0.1308}
+        p_values |= {"log_rank": 0.0654, "log_rank_holm": 0.1308, "sooner": "diff"}
         results["tasks"][task] = {
             "num_steps": 200,
             "ceilings": CEILINGS,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.stats.intervals import mean_interval, t_quantile
+from diffattn.stats.intervals import mean_interval, median_interval, t_quantile
 
 # Standard tables of Student's t, to six decimals.
 TABLE = [
@@ -96,3 +96,23 @@ def test_mean_interval_refuses_bad_values(values):
 def test_mean_interval_refuses_bad_level(level):
     with pytest.raises(ConfigError, match="level"):
         mean_interval([1.0, 2.0], level)
+
+
+@pytest.mark.parametrize(
+    ("n", "rank"),
+    # H. A. David and H. N. Nagaraja, Order Statistics: ranks of 95 % intervals of a median.
+    [(5, None), (6, 1), (8, 1), (9, 2), (11, 2), (12, 3), (15, 4), (20, 6)],
+)
+def test_median_interval_is_between_two_values(n, rank):
+    values = [float(10 * i) for i in range(n, 0, -1)]
+    interval = median_interval(values)
+    ends = (None, None) if rank is None else (10.0 * rank, 10.0 * (n + 1 - rank))
+    assert (interval.mean, interval.low, interval.high) == (5.0 * (n + 1), *ends)
+    assert interval.method == "sign test"
+
+
+def test_median_interval_refuses_what_has_no_median():
+    with pytest.raises(ConfigError, match=r"median_interval: values must be \[n\] with n >= 1"):
+        median_interval([])
+    with pytest.raises(ConfigError, match="median_interval: values must be finite, got inf at 1"):
+        median_interval([1.0, math.inf])

@@ -40,7 +40,7 @@ def smoke() -> dict[str, Any]:
 
 
 def laptop() -> dict[str, Any]:
-    """Noisy recall at one learning rate and one seed, with four of the study's six controls.
+    """Noisy recall at one learning rate and one seed, with four of the study's eight controls.
 
     Command: ``diffattn reproduce recall``. Hardware: 2 CPU cores. Duration: some minutes.
     Expected: what learns within the steps given; one seed shows no difference between types.
@@ -54,13 +54,16 @@ def laptop() -> dict[str, Any]:
 
 
 def study() -> dict[str, Any]:
-    """The committed study: a sweep of four rates or more, 12 seeds, 6 of controls, 8 DIFF heads.
+    """Every member that attends: a sweep of four rates or more and 12 seeds; 8 DIFF heads.
 
     Command: ``diffattn reproduce recall --scale study``. Hardware: 2 CPU cores. Duration: about
-    three hours of one core. Expected: the committed records, bit for bit with the same versions on
-    the same processor. Sizes, steps and starting scale were set by pilots on another seed, so that
-    types learn within minutes (docs/log.md); nothing was changed after the study's first run, but
-    softmax with head norm was added when the others had been seen.
+    five hours of one core, by the costs of the committed runs. Expected: of types the committed
+    runs, bit for bit with the same versions on the same processor; the committed record is of the
+    protocol before this one, with a sweep of types alone and 6 seeds of controls. Sizes, steps and
+    starting scale were set by pilots on another seed, so that types learn within minutes
+    (docs/log.md). After that study's first runs two things were changed: softmax with head norm was
+    added when the others had been seen, and with it, before its own runs were complete, the rule by
+    which a control explains a lead.
     """
     return {
         "tasks": (_noisy_recall(num_steps=3_000),),

@@ -1,4 +1,4 @@
-"""The interval that every function of this folder returns, and Student's of a mean."""
+"""The interval that every function of this folder returns; Student's of a mean, and a median's."""
 
 import math
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ class Interval:
     """A mean and the interval that covers it at ``level``, over ``n`` independent values."""
 
     mean: float
+    """Or the median, where the function is of one."""
     low: float | None
     """Lower end; ``None`` if one value says nothing about the spread."""
     high: float | None
@@ -43,14 +44,7 @@ def mean_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> 
         ConfigError: ``values`` is empty, not a list of finite numbers, or ``level`` is outside
             (0, 1).
     """
-    x = np.asarray(values, dtype=np.float64)
-    if x.ndim != 1 or x.size == 0:
-        raise ConfigError(f"mean_interval: values must be [n] with n >= 1, got {list(x.shape)}.")
-    if not np.isfinite(x).all():
-        first = int(np.flatnonzero(~np.isfinite(x))[0])
-        raise ConfigError(f"mean_interval: values must be finite, got {x[first]} at {first}.")
-    if not 0 < level < 1:
-        raise ConfigError(f"mean_interval: level must be in (0, 1), got {level}.")
+    x = _finite("mean_interval", values, level)
     mean, n = float(x.mean()), x.size
     if n == 1:
         return Interval(mean, None, None, level, n, "none: one value")
@@ -58,6 +52,47 @@ def mean_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> 
         spread = float(x.std(ddof=1))
     half = t_quantile((1 + level) / 2, n - 1) * spread / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, level, n, "Student t")
+
+
+def median_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> Interval:
+    r"""Two-sided interval of the median of independent values, by the sign test.
+
+    .. math:: [x_{(k)},\; x_{(n + 1 - k)}],\quad
+        2\, P\big(\mathrm{B}(n, \tfrac12) < k\big) \le 1 - \text{level}
+
+    with the largest such k. It covers at ``level`` or more whatever the distribution is.
+
+    Args:
+        values: ``[n]``, finite, n >= 1; one value per seed.
+        level: Coverage, in (0, 1). Default 0.95.
+
+    Returns:
+        The median as ``mean``, and the interval; for so few values that no k is large enough (at
+        0.95 fewer than 6) its ends are ``None``.
+
+    Raises:
+        ConfigError: As :func:`mean_interval`.
+    """
+    x = np.sort(_finite("median_interval", values, level))
+    n, k, below = x.size, 0, 1
+    while 2 * below <= (1 - level) * 2**n:  # below: ways of B(n, ½) to be at most k
+        k += 1
+        below += math.comb(n, k)
+    low, high = (None, None) if k == 0 else (float(x[k - 1]), float(x[n - k]))
+    return Interval(float(np.median(x)), low, high, level, n, "sign test")
+
+
+def _finite(where: str, values: Sequence[float] | np.ndarray, level: float) -> np.ndarray:
+    """The values ``[n]`` in float64."""
+    x = np.asarray(values, dtype=np.float64)
+    if x.ndim != 1 or x.size == 0:
+        raise ConfigError(f"{where}: values must be [n] with n >= 1, got {list(x.shape)}.")
+    if not np.isfinite(x).all():
+        first = int(np.flatnonzero(~np.isfinite(x))[0])
+        raise ConfigError(f"{where}: values must be finite, got {x[first]} at {first}.")
+    if not 0 < level < 1:
+        raise ConfigError(f"{where}: level must be in (0, 1), got {level}.")
+    return x
 
 
 def t_quantile(p: float, df: float) -> float:

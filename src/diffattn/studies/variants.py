@@ -17,8 +17,9 @@ FLOOR = "none"
 WIDER_FLOOR = "none_ffn"
 """The same with as many parameters as the others."""
 WIDE, MORE_HEADS = "softmax_wide", "softmax_more_heads"
-NORM_ALONE = "softmax_norm"
-"""Softmax attention with what V1 has beside the difference."""
+NORMS_ALONE = ("softmax_norm", "softmax_wide_norm")
+"""Softmax attention with V1's head norm and without its factor 1 − λ_init: over its own heads, and
+over half as many that are as wide as V1's."""
 WITHOUT_NORM = "diff_no_norm"
 """V1 without what its authors added beside the difference."""
 
@@ -112,7 +113,7 @@ _TEXT = (
         match="heads", besides=(BASELINE,)),
 )  # fmt: skip
 _RECALL = (
-    _of(NORM_ALONE, "control", "diff", "softmax with head norm: V1 without its second map",
+    _of("softmax_norm", "control", "diff", "softmax with head norm, its heads half as wide as V1's",
         BASELINE, head_norm=True),
 )  # fmt: skip
 _ABLATIONS = (
@@ -170,8 +171,8 @@ SWEPT = (*ATTENTION_TYPES, FLOOR)
 
 CONTROLS = tuple(row.name for row in _TEXT if row.role == "control")
 """What has to be compared for a lead to be read as one of the second map."""
-RECALL_CONTROLS = (*CONTROLS, *(row.name for row in _RECALL))
-"""Where a type with head norm led, the norm alone has to be compared too."""
+RECALL_CONTROLS = (*CONTROLS, "softmax_norm", WIDE, "softmax_wide_norm")
+"""Where a type with head norm led, the norm alone and the width of its heads count too."""
 
 
 def rate_owner(name: str, swept: Collection[str] = SWEPT) -> str:

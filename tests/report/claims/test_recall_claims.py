@@ -13,9 +13,11 @@ TYPES = {
 FREE = {"verdict": "differs", "sentence": "Made up.", "pairs": []}
 
 
-def recall(types=TYPES, **said):
+def recall(types=TYPES, first="diff", version=3, **said):
     test = {"types": ["softmax", "diff"], "fisher_exact": 0.14, "log_rank": 0.03}
-    return {"tasks": {"noisy_recall": {"types": types, "tests": [test], "num_steps": 1000} | said}}
+    test |= {"sooner": first}
+    tasks = {"noisy_recall": {"types": types, "tests": [test], "num_steps": 1000} | said}
+    return {"protocol": {"version": version}, "tasks": tasks}
 
 
 def test_recall_apart_by_share_and_by_steps():
@@ -24,8 +26,11 @@ def test_recall_apart_by_share_and_by_steps():
     assert (share.effect, share.p, share.n, share.uninformative) == (0.75, 0.14, 4, "")
     assert share.low < 0.75 < share.high
     steps = recall_steps("noisy_recall", "diff")(records)
-    assert steps.effect == -(500 + 500 + 600 + 500) / 4
-    assert (steps.p, steps.uninformative) == (0.03, "")
+    assert steps.effect == -1000  # the median of −500 and three that softmax never learned
+    assert (steps.low, steps.high) == (None, None)  # of four seeds
+    assert (steps.p, steps.uninformative, steps.caveat) == (0.03, "", "")
+    former = recall_steps("noisy_recall", "diff")(ClaimRecords(recall=recall(version=2, can=FREE)))
+    assert "the rule by which controls explain a lead was changed" in former.caveat
     assert recall_steps("mqar", "diff")(records) is None
 
 
@@ -75,5 +80,23 @@ def test_a_control_excuses_no_type_that_trails():
     swapped = {"softmax": TYPES["diff"], "diff": TYPES["softmax"]}
     steps = recall_steps("noisy_recall", "diff")
     assert steps(ClaimRecords(recall=recall(**said))).uninformative
-    behind = steps(ClaimRecords(recall=recall(swapped, **said)))
-    assert (behind.effect, behind.uninformative) == (525, "")
+    behind = steps(ClaimRecords(recall=recall(swapped, "softmax", **said)))
+    assert (behind.effect, behind.uninformative) == (1000, "")
+
+
+def test_the_side_is_that_of_the_log_rank_test():
+    """One of twelve runs never learned: a mean of steps would name the other model."""
+    soon = [175, 200, 225, 225, 225, 250, 200, 225, 275, 225, 250, None]
+    late = [325, 350, 350, 375, 400, 325, 350, 350, 375, 400, 350, 325]
+    types = {
+        name: {"trials": 12, "solved": 12 - steps.count(None), "solved_steps": steps}
+        for name, steps in (("diff", soon), ("softmax", late))
+    }
+    steps = recall_steps("noisy_recall", "diff")
+    found = steps(ClaimRecords(recall=recall(types, sooner=FREE)))
+    assert (found.effect, found.low, found.high) == (-137.5, -150, -100)
+    assert found.uninformative == ""
+    crossed = steps(ClaimRecords(recall=recall(types, "softmax", sooner=FREE)))
+    assert crossed.uninformative == (
+        "the median by seed and the log-rank test do not name the same model as sooner"
+    )

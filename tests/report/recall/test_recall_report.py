@@ -8,7 +8,7 @@ import pytest
 
 from diffattn.errors import CheckpointError
 from diffattn.report.build import build_report, markdown_results
-from recall_records import CONTROL, TYPES, WHAT, write_recall_study
+from recall_records import CONTROL, TYPES, WHAT, summary, write_recall_study, write_run
 from record_files import read_record, replace_in_record, write_record
 from report.page_reader import build, figures, outline_of
 
@@ -88,6 +88,39 @@ def test_charts_hold_every_trial_and_the_ceilings(study):
         assert len(go.Figure(spec).data) == len(spec["data"]) > 0
 
 
+def test_a_control_with_a_sweep_is_shown_with_it(study):
+    """As version 3 of the protocol has them: two rates tried, all seeds."""
+    name, rates = "softmax_norm", (0.001, 0.003)
+    info, results = (read_record(study / file) for file in ("study.json", "results.json"))
+    info["controls"][name] = {"like": name}
+    results["protocol"]["version"] = 3
+    for task, entry in results["tasks"].items():
+        of = f"{task}-{name}"
+        tried = [write_run(study, f"{of}-lr{r}-seed100", task, "softmax", 100, 50) for r in rates]
+        swept = [run | {"learning_rate": rate} for run, rate in zip(tried, rates, strict=True)]
+        runs = [write_run(study, f"{of}-seed{i}", task, "softmax", i, 150) for i in (0, 1)]
+        of_control = {"sweep": swept, "inside": False, "like": name}
+        entry["controls"][name] = summary(task, runs) | of_control
+        for test in (*entry["tests"], *entry["control_tests"]):
+            test["log_rank_exact"] = True
+    write_record(study / "study.json", info)
+    write_record(study / "results.json", results)
+    page, text = read(study)
+    assert "What is missing" not in text
+    assert (
+        "Controls: one thing changed, 2 seeds each, at a rate chosen as for types; No attention: "
+        "1 seed each, at the learning rate of what they are compared with."
+    ) in text
+    assert "of each type and of each control that attends was chosen before" in text
+    assert text.count("Log-rank p-values: all ways to split the runs are counted.") == 4
+    assert "Softmax with head norm its own" in text
+    traces = figures(page)["chart-sweep-noisy_recall"]["data"]
+    shown = {trace["legendgroup"] for trace in traces if not trace["legendgroup"].startswith("gu")}
+    assert shown == {*TYPES, name}
+    drawn = figures(page)["chart-noisy_recall"]["data"]
+    assert name not in {trace["legendgroup"] for trace in drawn}
+
+
 def test_same_study_gives_same_bytes(study):
     assert build_report(study).read_bytes() == build_report(study).read_bytes()
 
@@ -130,12 +163,12 @@ def test_records_of_another_version_of_the_protocol_are_refused(study):
     """The first version had other tasks and no controls: never in one table with this one."""
     path = study / "results.json"
     replace_in_record(path, '"version": 2', '"version": 1')
-    with pytest.raises(CheckpointError, match="protocol's version must be 2, got 1"):
+    with pytest.raises(CheckpointError, match="protocol's version must be 2 or 3, got 1"):
         build_report(study)
-    with pytest.raises(CheckpointError, match="protocol's version must be 2, got 1"):
+    with pytest.raises(CheckpointError, match="protocol's version must be 2 or 3, got 1"):
         markdown_results(study)
     replace_in_record(path, '"version": 1', f'"version": "{"9" * 5_000}"')
-    with pytest.raises(CheckpointError, match=r"must be 2, got '9{50,60}\. Run"):
+    with pytest.raises(CheckpointError, match=r"must be 2 or 3, got '9{50,60}\. Run"):
         build_report(study)
 
 

@@ -111,7 +111,7 @@ def test_a_worker_makes_the_same_run(smoke, tmp_path):
 @pytest.mark.parametrize("scale", SCALES)
 def test_members_are_matched_and_paired(scale):
     config = recall_study(scale)
-    rates = {(t.task_name, name): 1e-3 for t in config.tasks for name in config.types}
+    rates = {(t.task_name, name): 1e-3 for t in config.tasks for name in config.swept}
     trials = config.trials(rates)
     swept = wanted_runs(config, {})
     assert config.num_runs() == len(swept) + len(trials)
@@ -136,7 +136,7 @@ def test_members_are_matched_and_paired(scale):
 
 def test_the_study_is_the_size_that_was_asked_for():
     config = recall_study("study")
-    rates = {(t.task_name, name): 1e-3 for t in config.tasks for name in config.types}
+    rates = {(t.task_name, name): 1e-3 for t in config.tasks for name in config.swept}
     models = {m.config.name: m.config.model for m in config.trials(rates)}
     heads = {kind: models[f"noisy_recall-{kind}-seed0"].num_heads for kind in config.types}
     assert heads == {"softmax": 16, "diff": 8, "diff_v2": 16, "shared_diff": 8}
@@ -156,13 +156,15 @@ def test_the_study_is_the_size_that_was_asked_for():
 
 def test_controls_are_what_they_say():
     config = recall_study("study")
-    rates = {("noisy_recall", name): i * 1e-3 for i, name in enumerate(config.types, start=1)}
+    rates = {("noisy_recall", name): i * 1e-3 for i, name in enumerate(config.swept, start=1)}
     groups = config.groups(rates)
     softmax = groups["noisy_recall", "softmax"][0]
     for name in RECALL_CONTROLS:
         control = VARIANTS[name]
         runs = groups["noisy_recall", name]
-        assert [run.config.train.seed for run in runs] == list(config.seeds[: config.control_seeds])
+        seeds = config.seeds[:6] if name in BLIND else config.seeds
+        assert [run.config.train.seed for run in runs] == list(seeds)
+        assert config.like(name) == ("softmax" if name in BLIND else name)
         run = runs[0]
         assert run.config.model.attention_type == control.attention_type
         like = groups["noisy_recall", config.like(name)][0]
@@ -172,11 +174,30 @@ def test_controls_are_what_they_say():
         assert run.config.model.head_norm == control.changes.get(
             "head_norm", softmax.config.model.head_norm
         )
+    v1 = groups["noisy_recall", "diff"][0].config.model
+    for name, num_heads in (("softmax_norm", 16), ("softmax_wide", 8), ("softmax_wide_norm", 8)):
+        model = groups["noisy_recall", name][0].config.model
+        assert (model.num_heads, model.num_heads * model.head_dim) == (num_heads, 256)
+        as_wide = num_heads == v1.num_heads
+        assert (model.head_dim == 2 * v1.head_dim) == as_wide  # V1's values, which are normalised
+        assert as_wide or "half as wide as V1's" in VARIANTS[name].what
     narrow, wide = (groups["noisy_recall", name][0] for name in BLIND)
     assert narrow.config.model.intermediate_size == softmax.config.model.intermediate_size
     assert narrow.facts["parameter_difference"] < -10_000
     assert abs(wide.facts["parameter_difference"]) < 500
     assert groups["noisy_recall", "diff"][0].config.model.head_norm is not False
+
+
+def test_the_repetition_holds_what_was_settled():
+    """Ten members that attend, four rates and twelve seeds each; two that do not, six seeds."""
+    config = recall_study("study", seeds=range(12, 24))
+    assert config.swept == (*ATTENTION_TYPES, *(n for n in RECALL_CONTROLS if n not in BLIND))
+    assert len(config.swept) == 10
+    assert config.num_runs() == 10 * (4 + 12) + 2 * 6 == 172
+    former = replace(config, protocol=2)
+    assert former.swept == config.types
+    assert former.like("softmax_norm") == "diff"
+    assert former.num_runs() == 4 * (4 + 12) + 8 * 6
 
 
 def test_what_is_counted(two_rates):
@@ -198,16 +219,22 @@ def test_what_is_counted(two_rates):
     assert diff["test_by_query"] == [0.5, 0.25]
     assert diff["test_by_depth"] == {"0.0": 0.5, "1.0": 0.25}
     assert diff["runs"] == [f"multi_needle-diff-seed{seed}" for seed in range(3)]
+    statement_ = statement(two_rates, {})
+    assert "The learning rate of each type and of each control that attends was" in statement_
+    assert "models without attention have 1 seed each" in statement_
+    assert "edge of its sweep" in task["can"]["sentence"]
     assert len(diff["sweep"]) == 2 * (2 + 3)  # alike: the lowest is best, and below it again
     assert (diff["learning_rate"], diff["inside"]) == (1e-3 / 8, False)
     bare = task["controls"]["diff_no_norm"]
-    assert bare["learning_rate"] == diff["learning_rate"]
-    assert bare["runs"] == ["multi_needle-diff_no_norm-seed0"]
+    assert (bare["like"], bare["inside"], len(bare["sweep"])) == ("diff_no_norm", False, 10)
+    assert bare["runs"] == [f"multi_needle-diff_no_norm-seed{seed}" for seed in range(3)]
+    blind = task["controls"]["none"]
+    assert (blind["like"], blind["trials"], "sweep" in blind) == ("softmax", 1, False)
     assert [test["types"][0] for test in task["control_tests"]] == ["diff_no_norm"] * 4
     tests = {tuple(test["types"]): test for test in task["tests"]}
     assert len(tests) == 6
     assert tests["softmax", "diff"]["fisher_exact"] == fisher_exact(0, 3, 2, 3)
-    assert tests["softmax", "diff"]["log_rank"] == log_rank([None] * 3, [2, 2, None], 4)
+    assert tests["softmax", "diff"]["log_rank"] == log_rank([None] * 3, [2, 2, None], 4).p
     assert tests["softmax", "diff_v2"]["fisher_exact"] == 1
     assert task["ceilings"] == {"values": 0.25, "pairs": 0.5, "elimination": 0.75}
 
@@ -223,6 +250,7 @@ def test_what_is_counted(two_rates):
         ({"controls": ("nonee",)}, "control must be in"),
         ({"seeds": (0, 100)}, r"seeds must not be those of the sweep, got \[100\]"),
         ({"match": "size"}, "match must be in"),
+        ({"protocol": 1}, "protocol must be 2 or 3, got 1"),
     ],
 )
 def test_contradicting_studies(changes, message):

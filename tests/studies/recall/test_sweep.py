@@ -14,11 +14,11 @@ DIFF = ("noisy_recall", "diff")
 
 @pytest.fixture
 def config():
-    """Three rates, two sweep seeds, one task and two types of the smallest models."""
+    """Three rates, two sweep seeds, one task, two types and no attention, the smallest models."""
     smoke = recall_study("smoke")
     return replace(
         smoke, tasks=smoke.tasks[:1], types=("softmax", "diff"), sweep_seeds=(8, 9),
-        learning_rates=(1e-3, 2e-3, 4e-3),
+        learning_rates=(1e-3, 2e-3, 4e-3), controls=("none",),
     )  # fmt: skip
 
 
@@ -82,6 +82,25 @@ def test_three_extensions_are_the_most(config):
     assert (fixed.rate, fixed.inside) == (4e-3, False)
 
 
+def test_a_control_that_attends_is_swept_by_the_same_rule(config):
+    config = replace(config, controls=("none", "softmax_norm"))
+    results = {}
+    while wanted := wanted_runs(config, results):
+        for member in wanted:
+            name, rate = member.config.name, member.config.train.learning_rate
+            best = {"softmax": 2e-3, "diff": 2e-3, "softmax_norm": 8e-3}[name.split("-")[1]]
+            results[name] = outcome(name, loss=abs(rate - best))
+    found = choices(config, results)
+    assert {name for _, name in found} == {"softmax", "diff", "softmax_norm"}
+    own = found["noisy_recall", "softmax_norm"]
+    assert (own.rate, own.inside, own.tried[-1]) == (8e-3, True, 16e-3)
+    groups = config.groups({group: choice.rate for group, choice in found.items()})
+    rates = {name: of[0].config.train.learning_rate for (_, name), of in groups.items()}
+    assert rates == {"softmax": 2e-3, "diff": 2e-3, "none": 2e-3, "softmax_norm": 8e-3}
+    former = replace(config, protocol=2)
+    assert {name for _, name in choices(former, results)} == {"softmax", "diff"}
+
+
 def test_a_single_rate_is_no_choice(config):
     config = replace(config, learning_rates=(3e-3,))
     assert wanted_runs(config, {}) == []
@@ -110,16 +129,14 @@ def test_reproduce_runs_wave_by_wave_and_then_the_trials(config, tmp_path, monke
     assert lines == [
         "learning rates: training 12 of 12 models",
         *["learning rates: training 2 of 2 models"] * 3,
-        "trials: training 4 of 4 models",
+        "trials: training 3 of 3 models",
     ]
     diff = reproduce.read_json(tmp_path / "results.json")["tasks"]["noisy_recall"]["types"]["diff"]
     assert (diff["learning_rate"], diff["inside"]) == (32e-3, False)
     assert [run["learning_rate"] for run in diff["sweep"]] == [
         rate for _ in (8, 9) for rate in (1e-3, 2e-3, 4e-3, 8e-3, 16e-3, 32e-3)
     ]
-    assert made[-4:] == [
-        f"noisy_recall-{name}-seed0" for name in ("softmax", "diff", "none", "diff_no_norm")
-    ]
+    assert made[-3:] == [f"noisy_recall-{name}-seed0" for name in ("softmax", "diff", "none")]
     before = len(made)
     reproduce.reproduce_recall("smoke", out=tmp_path, workers=1)
     assert len(made) == before

@@ -23,6 +23,7 @@ def group(*solved_steps, accuracy=0.5):
 
 EARLIEST = group(*range(10, 90, 10))
 EARLY = group(*range(100, 180, 10))
+SOON = group(*range(300, 380, 10))
 LATE = group(*range(500, 580, 10))
 LATEST = group(*range(800, 880, 10))
 NEVER = group(*[None] * 8)
@@ -37,7 +38,7 @@ def test_sooner_is_not_can():
     """All learn it, one of them first."""
     found, tests = verdicts({"softmax": LATE, "diff": EARLY, "diff_v2": LATE})
     assert found["can"] == {
-        "verdict": "all", "pairs": [],
+        "verdict": "all", "pairs": [], "reasons": [],
         "sentence": "Every type learned it on every seed (Transformer (softmax) 8 of 8, "
         "DIFF V1 8 of 8, DIFF V2 8 of 8).",
     }  # fmt: skip
@@ -67,9 +68,21 @@ def test_who_never_learns_it_is_not_sooner():
     assert (pair["first"], pair["later"]) == ("diff", "softmax")
 
 
+def test_one_run_that_never_learned_does_not_turn_who_is_sooner():
+    """Nor who is not: V1 without norm, sooner but for a run, is shown to have a lead."""
+    most = group(*[100] * 6, *[120] * 5, None)
+    slow = group(*[160] * 6, *[170] * 6)  # a mean of 165 steps where that of the others is 183
+    found, tests = verdicts({"softmax": slow, "diff": most})
+    assert tests["tests"][0]["sooner"] == "diff"
+    assert found["sooner"]["pairs"][0]["first"] == "diff"
+    early = group(*[20] * 12)
+    found, _ = verdicts({"softmax": slow, "diff": early}, {"diff_no_norm": most})
+    assert found["sooner"]["pairs"][0]["explained_by"] == []
+
+
 @pytest.mark.parametrize(("p", "shown"), [(0.049, True), (0.05, False), (0.06, False)])
 def test_the_level_is_five_percent(p, shown):
-    adjusted = {"fisher_exact_holm": p, "log_rank_holm": p, "sooner": "diff"}
+    adjusted = {"fisher_exact_holm": p, "log_rank_holm": p, "more": "diff", "sooner": "diff"}
     tests = {
         "tests": [{"types": ["softmax", "diff"], **adjusted}],
         "control_tests": [{"types": ["softmax_half", "diff"], **adjusted}],
@@ -85,7 +98,7 @@ def test_the_level_is_five_percent(p, shown):
 def test_nothing_shown():
     found, _ = verdicts({"softmax": LATE, "diff": LATE})
     assert found["sooner"] == {
-        "verdict": "inconclusive", "pairs": [],
+        "verdict": "inconclusive", "pairs": [], "reasons": [],
         "sentence": "No type is shown to learn it sooner than another.",
     }  # fmt: skip
 
@@ -100,8 +113,9 @@ def test_all_pairs_of_all_tasks_are_one_family_per_test():
     family = [test for entry in found.values() for test in entry["tests"]]
     assert len(family) == 3 + 1
     raw = [test["log_rank"] for test in family]
-    assert raw[0] == log_rank(slower["solved_steps"], EARLY["solved_steps"], STEPS)
+    assert raw[0] == log_rank(slower["solved_steps"], EARLY["solved_steps"], STEPS).p
     assert [test["log_rank_holm"] for test in family] == holm(raw)
+    assert {test["log_rank_exact"] for test in family} == {True}
     assert [test["fisher_exact_holm"] for test in family] == [1.0] * 4
     assert [test["types"] for test in found["b"]["control_tests"]] == [
         ["softmax_half", "softmax"], ["softmax_half", "diff"],
@@ -125,6 +139,9 @@ def test_blind_controls_are_in_no_test():
         ({"diff_no_norm": LATE}, ["diff_no_norm"]),
         ({"softmax_norm": LATE}, []),
         ({"softmax_norm": EARLY}, ["softmax_norm"]),
+        ({"softmax_norm": LATE, "softmax_wide_norm": EARLY}, ["softmax_wide_norm"]),
+        ({"softmax_wide": EARLY, "softmax_wide_norm": LATE}, ["softmax_wide"]),
+        ({"softmax_wide_norm": LATE, "diff_no_norm": LATE}, []),
     ],
 )
 def test_a_lead_that_a_control_explains_is_said_to_be(controls, explained):
@@ -138,8 +155,29 @@ def test_a_lead_that_a_control_explains_is_said_to_be(controls, explained):
     ("norm_alone", "end"),
     [
         ({}, "for DIFF V1 without head norm: the norm may be why."),
-        ({"softmax_norm": LATE}, "no such lead, nor has the norm alone: it takes both."),
+        (
+            {"softmax_norm": LATE},
+            " DIFF V1 without head norm is not shown to have such a lead, nor is Softmax with head "
+            "norm: by this record it takes both.",
+        ),
+        (
+            {"softmax_norm": LATE, "softmax_wide_norm": LATE},
+            "nor is Softmax with head norm or Softmax, half the heads, head norm: by this record "
+            "it takes both.",
+        ),
         ({"softmax_norm": EARLY}, "over Softmax with head norm: the norm may be why."),
+        (
+            {"softmax_wide": EARLY},
+            "half the heads: the width of its heads may be why. But the lead "
+            "of DIFF V1 over Transformer (softmax) is not shown for DIFF V1 without head norm: the "
+            "norm may be why.",
+        ),
+        # The norm alone has a lead of its own, though V1's is larger.
+        ({"softmax_norm": SOON}, "DIFF V1 sooner than Transformer (softmax)."),
+        (
+            {"softmax_norm": LATE, "softmax_wide_norm": SOON},
+            "DIFF V1 sooner than Transformer (softmax).",
+        ),
     ],
 )
 def test_a_lead_that_takes_the_norm(norm_alone, end):
@@ -148,8 +186,40 @@ def test_a_lead_that_takes_the_norm(norm_alone, end):
     assert found["sooner"]["sentence"].endswith(end)
 
 
+def test_more_often_is_held_against_controls_too():
+    """By the test of shares: a control that learns it as often explains that V1 does."""
+    rarely = group(50, 60, *[None] * 6)
+    types = {"softmax": rarely, "diff": LATE, "diff_v2": rarely}
+    found, tests = verdicts(types, {"softmax_half": LATEST, "softmax_norm": rarely})
+    pairs = {(pair["more"], pair["less"]): pair for pair in found["can"]["pairs"]}
+    assert pairs["diff", "softmax"]["explained_by"] == ["softmax_half"]
+    assert "explained_by" not in pairs["diff", "diff_v2"]
+    end = "over Softmax × ½: its second map may not be why."
+    assert found["can"]["sentence"].endswith(end)
+    assert tests["control_tests"][2]["more"] == "softmax_half"
+    clear, _ = verdicts(types, {"softmax_half": NEVER})
+    assert clear["can"]["pairs"][0]["explained_by"] == []
+    assert "But" not in clear["can"]["sentence"]
+
+
+@pytest.mark.parametrize("late", [LATE, NEVER])
+def test_a_rate_at_the_edge_of_its_sweep_is_warned_of(late):
+    types = {"softmax": late, "diff": EARLY if late is LATE else NEVER}
+    tests = pair_tests({"task": (types, {}, STEPS)})["task"]
+    found = claims(types, tests, NOT_LEAKING, ["diff", "softmax_norm"])
+    plain = claims(types, tests, NOT_LEAKING)
+    warnings = [
+        f"The chosen learning rate of {name} lies at the edge of its sweep."
+        for name in ("DIFF V1", "Softmax with head norm")
+    ]
+    for name, claim in found.items():
+        assert claim["reasons"] == [*plain[name]["reasons"], *warnings]
+        assert claim["sentence"] == " ".join([plain[name]["sentence"], *warnings])
+        assert claim["verdict"] == plain[name]["verdict"]
+
+
 def test_the_norm_is_no_reservation_about_others():
-    controls = {"diff_no_norm": LATE, "softmax_norm": EARLY}
+    controls = {"diff_no_norm": LATE, "softmax_norm": EARLY, "softmax_wide": EARLY}
     found, _ = verdicts({"softmax": LATE, "diff_v2": EARLY}, controls)
     assert found["sooner"]["pairs"][0]["explained_by"] == []
 
@@ -169,6 +239,7 @@ def test_uninformative(types, leaked, why):
     for claim in found.values():
         assert claim["verdict"] == "uninformative"
         assert why in claim["sentence"]
+        assert claim["sentence"] == f"Uninformative: {claim['reasons'][0]}"
 
 
 def test_a_model_without_attention_must_stay_at_a_guess_of_any_value():

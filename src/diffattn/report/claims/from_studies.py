@@ -8,9 +8,15 @@ from diffattn.report.claims.measured import NO_CONTROL, Measure, Measured, expla
 from diffattn.report.claims.records import ClaimRecords
 from diffattn.report.page.runs import BASELINE
 from diffattn.report.page.wording import BLIND_SECOND, listing, plural
-from diffattn.stats.intervals import Interval, mean_interval
+from diffattn.stats.intervals import Interval, median_interval
 from diffattn.stats.proportions import wilson_interval
 
+_CAVEATS = {
+    2: "the rule by which controls explain a lead was changed when these runs were known: by the "
+    "one before, V1 without head norm explained it"
+}
+"""Version of the recall study's protocol to what is to be known of its committed record."""
+_CROSSED = "the median by seed and the log-rank test do not name the same model as sooner"
 _EARLIER = "counted before it was asked at which rates both models use their context"
 
 
@@ -49,30 +55,41 @@ def _newcombe(p: Interval, q: Interval) -> tuple[float, float]:
 
 
 def recall_steps(task: str, variant: str) -> Measure:
-    """Steps until a recall task is learned, minus the baseline's; log-rank test.
+    """Steps until a recall task is learned, minus the baseline's, median by seed; log-rank test.
 
-    A run that did not learn it counts with all its steps.
+    A run that did not learn it comes after every other: all steps of the task stand for the
+    difference. Who is sooner says the test's direction; where the median says otherwise, neither
+    is said to be.
     """
 
     def measure(records: ClaimRecords) -> Measured | None:
         found = _recall(records, task, variant)
         if found is None:
             return None
+        assert records.recall is not None
         entry, test = found
         last = entry["num_steps"]
         sides = (entry["types"][name]["solved_steps"] for name in (variant, BASELINE))
-        values = [
-            float((last if a is None else a) - (last if b is None else b))
-            for a, b in zip(*sides, strict=True)
-        ]
-        interval = mean_interval(values)
-        why = _recall_why_not(entry, "sooner", variant, interval.mean < 0)
+        values = [_later(a, b, last) for a, b in zip(*sides, strict=True)]
+        interval = median_interval(values)
+        sooner = test["sooner"]
+        why = _recall_why_not(entry, "sooner", variant, sooner == variant)
+        if sooner and (interval.mean >= 0 if sooner == variant else interval.mean <= 0):
+            why = why or _CROSSED
         return Measured(
             effect=interval.mean, low=interval.low, high=interval.high, n=len(values),
             p=test["log_rank"], uninformative=why, digits=0,
+            caveat=_CAVEATS.get(records.recall["protocol"]["version"], ""),
         )  # fmt: skip
 
     return measure
+
+
+def _later(step: int | None, other: int | None, last: int) -> float:
+    """Steps by which the first run learned later."""
+    if step is None or other is None:
+        return float(last * ((step is None) - (other is None)))
+    return float(step - other)
 
 
 def _recall(

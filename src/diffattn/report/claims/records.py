@@ -64,6 +64,7 @@ class _RecallTest(TypedDict):
     types: list[str]
     fisher_exact: Probability
     log_rank: Probability
+    sooner: str | None
 
 
 class _RecallVerdict(TypedDict):
@@ -80,7 +81,12 @@ class _RecallTask(TypedDict):
     sooner: NotRequired[_RecallVerdict]
 
 
+class _RecallProtocol(TypedDict):
+    version: int
+
+
 class _Recall(TypedDict):
+    protocol: _RecallProtocol
     tasks: dict[str, _RecallTask]
 
 

@@ -117,9 +117,9 @@ def claims_document(root: Path) -> str:
         "range must lie on one side. *Inconclusive* is anything in between. *Uninformative* means "
         "that the record itself says so, that it holds no control, or that a lead is not shown "
         "over a control. *Not run* means that there is no record. Intervals are Student's t of "
-        "differences paired by seed, Newcombe's of shares, and of fits by the delta method, which "
-        "takes their runs as independent. No verdict here is about models of the papers' sizes: it "
-        "says what these records show.",
+        "differences paired by seed, the sign test's of medians, Newcombe's of shares, and of fits "
+        "by the delta method, which takes their runs as independent. No verdict here is about "
+        "models of the papers' sizes: it says what these records show.",
         "",
         markdown_table(HEADERS, map(_cells, judged)),
         "",

@@ -9,8 +9,9 @@ from diffattn.errors import CheckpointError
 from diffattn.records.fields import AtLeast, Probability
 from diffattn.report.page.runs import Study, StudyRun, read_checked, runs_by_name, study_of_runs
 
-VERSION = 2
-"""Of the protocol ``recall_study`` whose records are shown."""
+VERSIONS = (2, 3)
+"""Of the protocol ``recall_study`` whose records are shown. A control that names itself as the one
+whose rate it uses has a sweep and all seeds: since version 3 every one that attends."""
 _PER_TRIAL = ("runs", "solved_steps", "steps", "test_accuracy")
 
 
@@ -30,6 +31,11 @@ class _Settings(TypedDict):
     task: _TaskSettings
 
 
+class _Control(TypedDict):
+    like: str
+    """The member whose learning rate it uses."""
+
+
 class _Info(TypedDict):
     """``study.json``."""
 
@@ -37,7 +43,7 @@ class _Info(TypedDict):
     seeds: list[int]
     sweep_seeds: list[int]
     learning_rates: list[float]
-    controls: dict[str, Any]
+    controls: dict[str, _Control]
     control_seeds: int
     tasks: dict[str, _Settings]
 
@@ -76,6 +82,8 @@ class _Counts(TypedDict):
 
 class _ControlSummary(_Counts):
     like: str
+    sweep: NotRequired[list[_Swept]]
+    inside: NotRequired[bool | None]
 
 
 class _TypeSummary(_Counts):
@@ -88,6 +96,7 @@ class _Test(TypedDict):
     fisher_exact: Probability
     fisher_exact_holm: Probability
     log_rank: Probability
+    log_rank_exact: NotRequired[bool]
     log_rank_holm: Probability
 
 
@@ -161,15 +170,21 @@ def members(info: dict[str, Any]) -> list[str]:
     return [*info["types"], *info["controls"]]
 
 
+def swept_members(info: dict[str, Any]) -> list[str]:
+    """Members with a learning rate of their own and all seeds."""
+    return [*info["types"], *(name for name, of in info["controls"].items() if of["like"] == name)]
+
+
 def trial_names(
     info: dict[str, Any], task: str | None = None, names: Sequence[str] | None = None
 ) -> list[str]:
     """Names of the runs that count, of one task or of all, of some members or of all."""
+    swept = swept_members(info)
     return [
         f"{of_task}-{name}-seed{seed}"
         for of_task in ([task] if task else info["tasks"])
         for name in (members(info) if names is None else names)
-        for seed in info["seeds"][: info["control_seeds"] if name in info["controls"] else None]
+        for seed in info["seeds"][: None if name in swept else info["control_seeds"]]
     ]
 
 
@@ -183,8 +198,8 @@ def _swept(info: dict[str, Any], results: dict[str, Any] | None, runs: Iterable[
     names: dict[str, None] = {}
     planned = info["learning_rates"] if len(info["learning_rates"]) > 1 else []
     for task in info["tasks"]:
-        for kind in info["types"]:
-            counted = [] if results is None else results["tasks"][task]["types"][kind]["sweep"]
+        for kind in swept_members(info):
+            counted = [] if results is None else _tries(results["tasks"][task], kind)
             names |= dict.fromkeys(
                 f"{task}-{kind}-lr{rate:g}-seed{seed}"
                 for rate in planned
@@ -195,6 +210,11 @@ def _swept(info: dict[str, Any], results: dict[str, Any] | None, runs: Iterable[
     return list(names)
 
 
+def _tries(entry: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The sweep of a member, if it has one."""
+    return list({**entry["types"], **entry["controls"]}[name].get("sweep", ()))
+
+
 def part(study: Study, names: list[str]) -> Study:
     """The same study with these runs only."""
     return replace(study, runs=tuple(run for run in study.runs if run.name in names))
@@ -203,9 +223,10 @@ def part(study: Study, names: list[str]) -> Study:
 def _require_version(path: Path) -> None:
     """Two versions of a protocol must not stand in one table."""
     recorded = read_checked(path, _Head)["protocol"].get("version")
-    if recorded != VERSION:
+    if recorded not in VERSIONS:
         raise CheckpointError(
-            f"{path}: the protocol's version must be {VERSION}, got {recorded!r:.60}. "
+            f"{path}: the protocol's version must be {' or '.join(map(str, VERSIONS))}, "
+            f"got {recorded!r:.60}. "
             "Run the study again in another folder."
         )
 

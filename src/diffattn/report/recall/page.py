@@ -11,7 +11,7 @@ from diffattn.report.page.run_tables import cost_table, models_table
 from diffattn.report.page.runs import Study, StudyRun
 from diffattn.report.page.tables import Table
 from diffattn.report.page.wording import listing, number, plural, type_name
-from diffattn.report.recall.files import part, sweep_names, trial_names
+from diffattn.report.recall.files import part, sweep_names, swept_members, trial_names
 from diffattn.report.recall.tables import (
     CEILING_NAMES,
     by_query_table,
@@ -68,7 +68,9 @@ def _rates(info: dict[str, Any]) -> str:
     if len(info["learning_rates"]) == 1:
         return ", all at one learning rate"
     others = plural(len(info["sweep_seeds"]), "other seed")
-    return f"; the learning rate of each type was chosen before, on {others}"
+    more = len(swept_members(info)) > len(info["types"])
+    whose = "type and of each control that attends" if more else "type"
+    return f"; the learning rate of each {whose} was chosen before, on {others}"
 
 
 def _task(study: Study, task: str) -> dict[str, Any]:
@@ -127,7 +129,11 @@ def accuracy_chart(study: Study, task: str, names: list[str], element_id: str) -
     Returns:
         The chart, or a sentence if no run recorded an accuracy.
     """
-    groups = {name: part(study, names).runs_of(name) for name in study.types}
+    drawn = part(study, names).runs
+    groups = {
+        name: [run for run in drawn if run.name.startswith(f"{task}-{name}-")]
+        for name in swept_members(study.info)
+    }
     return _chart(study, task, groups, element_id, "accuracy over training steps, one line per run")
 
 

@@ -21,6 +21,7 @@ from diffattn.report.page.wording import (
     MISSING,
     brief_names,
     count,
+    listing,
     markdown_table,
     number,
     p_value,
@@ -28,7 +29,7 @@ from diffattn.report.page.wording import (
     span,
     type_name,
 )
-from diffattn.report.recall.files import read_recall_study
+from diffattn.report.recall.files import read_recall_study, swept_members
 
 TASK_NAMES = {"noisy_recall": "Noisy recall", "multi_needle": "Multi-needle", "mqar": "MQAR"}
 _BY_TEST = ("fisher_exact", "log_rank")
@@ -108,18 +109,36 @@ def trials_table(study: Study, task: str) -> Table:
 
 def tests_table(study: Study, task: str) -> Table:
     """p-values between every two types: of the solved shares, and of the steps taken."""
+    tests = _entry(study, task)["tests"]
     return _tests(
-        _entry(study, task)["tests"],
-        "Two-sided p-values between types; adjusted by Holm over all pairs of types, test by test.",
+        tests,
+        "Two-sided p-values between types; adjusted by Holm over all pairs of types, test by test."
+        f"{_log_rank_in_words(tests)}",
     )
 
 
 def control_tests_table(study: Study, task: str) -> Table:
     """The same between controls and types."""
+    tests = _entry(study, task)["control_tests"]
     return _tests(
-        _entry(study, task)["control_tests"],
-        "The same between controls and types, adjusted as a family of their own.",
+        tests,
+        "The same between controls and types, adjusted as a family of their own."
+        f"{_log_rank_in_words(tests)}",
     )
+
+
+def _log_rank_in_words(tests: Sequence[dict[str, Any]]) -> str:
+    """Where its p-values come from, with a space before it; nothing where that is not recorded."""
+    kinds = {test.get("log_rank_exact") for test in tests}
+    how = ""
+    if kinds == {True}:
+        how = "all ways to split the runs are counted"
+    elif kinds == {False}:
+        how = "by the chi-square distribution, as there are too many ways to split the runs"
+    elif kinds == {True, False}:
+        how = "all ways to split the runs are counted, or where there are too many by the "
+        how += "chi-square distribution"
+    return f" Log-rank p-values: {how}." if how else ""
 
 
 def _tests(tests: list[dict[str, Any]], caption: str) -> Table:
@@ -143,12 +162,13 @@ def _tests(tests: list[dict[str, Any]], caption: str) -> Table:
 def controls_table(study: Study, task: str) -> Table:
     """What every control changes and what it came to."""
     rows = []
+    own = swept_members(study.info)
     for name, summary in _entry(study, task)["controls"].items():
         values = [*_solved(summary), _range(summary["test_accuracy"])]
         rows.append(
             [
                 type_cell(name),
-                word_cell(type_name(summary["like"])),
+                word_cell("its own" if name in own else type_name(summary["like"])),
                 number_cell(count(summary["parameter_difference"], signed=True), summary["runs"]),
                 *(number_cell(value, summary["runs"]) for value in values),
             ]
@@ -163,12 +183,20 @@ def controls_table(study: Study, task: str) -> Table:
         "Median step (range)",
         "Test accuracy",
     ]
-    trials = len(study.info["seeds"][: study.info["control_seeds"]])
-    caption = (
-        f"Controls: one thing changed, {plural(trials, 'seed')} each, at the learning rate of what "
-        "they are compared with."
-    )
-    return table(caption, headers, rows)
+    return table(f"Controls: one thing changed{_seeds_in_words(study)}", headers, rows)
+
+
+def _seeds_in_words(study: Study) -> str:
+    """Seeds and rates of the controls, after what they are."""
+    info = study.info
+    shared = [name for name in info["controls"] if name not in swept_members(info)]
+    few = f"{plural(len(info['seeds'][: info['control_seeds']]), 'seed')} each, at the learning "
+    few += "rate of what they are compared with."
+    if len(shared) == len(info["controls"]):
+        return f", {few}"
+    at = "a rate chosen as for types" if len(info["learning_rates"]) > 1 else "the rate of all"
+    all_seeds = f", {plural(len(info['seeds']), 'seed')} each, at {at}"
+    return f"{all_seeds}; {listing(map(type_name, shared))}: {few}" if shared else f"{all_seeds}."
 
 
 def leak_in_words(leak: dict[str, Any]) -> str:
@@ -227,13 +255,18 @@ def sweep_table(study: Study, task: str) -> Table | str:
         The table, or a sentence where a single rate left nothing to choose.
     """
     entry = _entry(study, task)
-    tried = {run["learning_rate"] for entry in entry["types"].values() for run in entry["sweep"]}
+    swept = {
+        name: summary
+        for name, summary in {**entry["types"], **entry["controls"]}.items()
+        if "sweep" in summary
+    }
+    tried = {run["learning_rate"] for summary in swept.values() for run in summary["sweep"]}
     if not tried:
         shared = ", ".join(f"{rate:g}" for rate in study.info["learning_rates"])
         return f"All members use the learning rate {shared}; none was chosen."
     rates = sorted(tried)
     rows = []
-    for name, summary in entry["types"].items():
+    for name, summary in swept.items():
         row = [type_cell(name)]
         for rate in rates:
             runs = [run for run in summary["sweep"] if run["learning_rate"] == rate]

@@ -8,6 +8,7 @@ from diffattn.errors import ConfigError
 from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.known_names import check_known
 from diffattn.models.twins import MATCHES
+from diffattn.report.page.wording import BLIND
 from diffattn.studies.variants import RECALL_CONTROLS, VARIANTS, rate_owner
 from diffattn.studies.workers import Member
 from diffattn.training.recall_config import RecallConfig
@@ -16,7 +17,11 @@ RecallMember = Member[RecallConfig]
 Group = tuple[str, str]
 """A task, and an attention type or a control."""
 Rates = Mapping[Group, float]
-"""The learning rate chosen for every task and type."""
+"""The learning rate chosen for every task and member that is swept."""
+PROTOCOL = 3
+"""Version of the protocol: every member that attends has a sweep and all seeds."""
+FORMER_PROTOCOL = 2
+"""Types alone had: controls took the rate of what they are compared with, and ``control_seeds``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,12 +43,19 @@ class RecallStudyConfig:
     types: tuple[str, ...] = ATTENTION_TYPES
     controls: tuple[str, ...] = RECALL_CONTROLS
     control_seeds: int = 1
-    """Seeds of the controls: so many of the trials', from the first."""
+    """Seeds of the members that are not swept: so many of the trials', from the first."""
+    protocol: int = PROTOCOL
+    """Or the one before it, by which committed records were made and can be followed."""
     match: str = "params"
     """What the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
 
     def __post_init__(self) -> None:
         check_known("RecallStudyConfig", "match", self.match, MATCHES)
+        if self.protocol not in (FORMER_PROTOCOL, PROTOCOL):
+            raise ConfigError(
+                f"RecallStudyConfig: protocol must be {FORMER_PROTOCOL} or {PROTOCOL}, "
+                f"got {self.protocol}."
+            )
         for name in self.controls:
             check_known("RecallStudyConfig", "control", name, RECALL_CONTROLS)
         for name in ("tasks", "learning_rates", "sweep_seeds", "seeds", "types"):
@@ -76,17 +88,24 @@ class RecallStudyConfig:
         for seed in (*self.seeds, *self.sweep_seeds):
             replace(self.tasks[0].train, seed=seed, data_seed=seed)  # a wrong one is wrong now
 
+    @property
+    def swept(self) -> tuple[str, ...]:
+        """Members with a learning rate of their own and all seeds; the same rule for each."""
+        if self.protocol == FORMER_PROTOCOL:
+            return self.types
+        return (*self.types, *(name for name in self.controls if name not in BLIND))
+
     def sweep(self, tried: Mapping[Group, Sequence[float]]) -> list[RecallMember]:
         """The runs that a learning rate is chosen from.
 
         Args:
-            tried: Rates to run, by task and type.
+            tried: Rates to run, by task and member.
         """
         return [
             self._member(task, name, seed, rate, swept_run(task.task_name, name, rate, seed))
             for seed in self.sweep_seeds
             for task in self.tasks
-            for name in self.types
+            for name in self.swept
             for rate in tried.get((task.task_name, name), ())
         ]
 
@@ -103,28 +122,20 @@ class RecallStudyConfig:
 
     def groups(self, rates: Rates) -> dict[Group, list[RecallMember]]:
         """The trials of every task and type or control, in the order of their seeds."""
-        of_types = {
-            (task.task_name, name): [
-                self._member(task, name, seed, rates[task.task_name, name]) for seed in self.seeds
-            ]
-            for task in self.tasks
-            for name in self.types
-        }
-        of_controls = {
+        return {
             (task.task_name, name): [
                 self._member(task, name, seed, rates[task.task_name, self.like(name)])
-                for seed in self.seeds[: self.control_seeds]
+                for seed in self.seeds_of(name)
             ]
             for task in self.tasks
-            for name in self.controls
+            for name in (*self.types, *self.controls)
         }
-        return of_types | of_controls
 
     def num_runs(self) -> int:
         """Runs of sweep, trials and controls together, if no sweep is extended."""
-        swept = len(self.learning_rates) * len(self.sweep_seeds) * (len(self.learning_rates) > 1)
-        controls = len(self.controls) * len(self.seeds[: self.control_seeds])
-        return len(self.tasks) * (len(self.types) * (swept + len(self.seeds)) + controls)
+        tries = len(self.learning_rates) * len(self.sweep_seeds) * (len(self.learning_rates) > 1)
+        trials = sum(len(self.seeds_of(name)) for name in (*self.types, *self.controls))
+        return len(self.tasks) * (len(self.swept) * tries + trials)
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""
@@ -141,17 +152,22 @@ class RecallStudyConfig:
             "tasks": {task.task_name: task.resolved() for task in self.tasks},
         }
 
-    def like(self, control: str) -> str:
-        """The type whose learning rate a control uses."""
-        return rate_owner(control, self.types)
+    def like(self, name: str) -> str:
+        """The member whose learning rate a member uses: itself if it is swept."""
+        return rate_owner(name, self.swept)
+
+    def seeds_of(self, name: str) -> tuple[int, ...]:
+        """Seeds of the trials of a member."""
+        return self.seeds if name in self.swept else self.seeds[: self.control_seeds]
 
     def _resolved_control(self, name: str) -> dict[str, Any]:
         control = VARIANTS[name]
+        heads = {"heads": control.heads, "width": control.width}
         return {
             "attention_type": control.attention_type,
             "like": self.like(name),
             "match": control.match,
-            "changes": dict(control.changes),
+            "changes": control.changes | {key: of for key, of in heads.items() if of != 1},
         }
 
     def _member(

@@ -13,8 +13,6 @@ from diffattn.studies.recall.config import RecallMember, RecallStudyConfig
 from diffattn.studies.recall.sweep import Choice, Results, choices
 from diffattn.studies.recall.verdicts import claims, leak, pair_tests
 
-PROTOCOL = {"name": "recall_study", "version": 2}
-
 
 def recall_results(config: RecallStudyConfig, results: Results) -> dict[str, Any]:
     """Solved shares, steps and accuracies per task and member, tests between them, and verdicts.
@@ -27,17 +25,22 @@ def recall_results(config: RecallStudyConfig, results: Results) -> dict[str, Any
     groups = config.groups({group: choice.rate for group, choice in chosen.items()})
     tasks: dict[str, dict[str, Any]] = {}
     for task in config.tasks:
-        types = {
-            name: _of_type(config, task.task_name, name, chosen[task.task_name, name], results)
-            | _counts(groups[task.task_name, name], results)
-            for name in config.types
+        swept = {
+            name: _rate(config, task.task_name, name, chosen[task.task_name, name], results)
+            for name in config.swept
         }
+        counted = {
+            name: _counts(groups[task.task_name, name], results)
+            for name in (*config.types, *config.controls)
+        }
+        types = {name: swept[name] | counted[name] for name in config.types}
         controls = {
             name: {
                 "like": config.like(name),
                 "learning_rate": chosen[task.task_name, config.like(name)].rate,
             }
-            | _counts(groups[task.task_name, name], results)
+            | swept.get(name, {})
+            | counted[name]
             for name in config.controls
         }
         tasks[task.task_name] = {
@@ -56,11 +59,13 @@ def recall_results(config: RecallStudyConfig, results: Results) -> dict[str, Any
         entry |= tests[name]
         sequences = results[next(iter(entry["types"].values()))["runs"][0]]["test_sequences"]
         entry["leak"] = leak(entry["controls"], entry["ceilings"], sequences)
-        entry |= claims(entry["types"], tests[name], entry["leak"])
+        members = entry["types"] | entry["controls"]
+        at_edge = [member for member, of in members.items() if of.get("inside") is False]
+        entry |= claims(entry["types"], tests[name], entry["leak"], at_edge)
     return {
         "schema": 1,
         "kind": "recall",
-        "protocol": PROTOCOL,
+        "protocol": {"name": "recall_study", "version": config.protocol},
         "scale": config.scale,
         "tasks": tasks,
         "statement": statement(config, tasks),
@@ -68,10 +73,10 @@ def recall_results(config: RecallStudyConfig, results: Results) -> dict[str, Any
     }
 
 
-def _of_type(
+def _rate(
     config: RecallStudyConfig, task: str, name: str, choice: Choice, results: Results
 ) -> dict[str, Any]:
-    """The learning rate of a type, and every try that led to it."""
+    """The learning rate of a member that is swept, and every try that led to it."""
     swept = config.sweep({(task, name): choice.tried})
     return {
         "learning_rate": choice.rate,
@@ -130,18 +135,24 @@ def statement(config: RecallStudyConfig, tasks: Mapping[str, Mapping[str, Any]])
         task.model.twin(name, config.match).config for task in config.tasks for name in config.types
     )
     seeds, sweeps = len(config.seeds), len(config.sweep_seeds)
+    controls_too = set(config.swept) > set(config.types)
+    whose = "Each type's learning rate"
+    if controls_too:
+        whose = "The learning rate of each type and of each control that attends"
     rates = (
-        f"Each type's learning rate was chosen by one rule from {len(config.learning_rates)} rates "
-        f"or more on {plural(sweeps, 'other seed')}, so it need not be its best"
+        f"{whose} was chosen by one rule from "
+        f"{len(config.learning_rates)} rates or more on {plural(sweeps, 'other seed')}, so it need "
+        "not be its best"
         if len(config.learning_rates) > 1
         else "All types share one learning rate, so it need not be the best of any"
     )
+    others = "models without attention" if controls_too else "controls"
     controls = len(config.seeds[: config.control_seeds])
     return (
         f"{found} {size}Learning to recall is a sudden change, so what counts is how many of "
-        f"{plural(seeds, 'seed')} get there within the steps given, and when; controls have "
+        f"{plural(seeds, 'seed')} get there within the steps given, and when; {others} have "
         f"{plural(controls, 'seed')} each. A run that did not may have with more steps. Only large "
-        f"differences between so few can be told from chance. {rates}; controls use the rate of "
-        "what they are compared with. Models and sequences are small: they show what is learned "
+        f"differences between so few can be told from chance. {rates}; {others} use the rate "
+        "of what they are compared with. Models and sequences are small: they show what is learned "
         "sooner here, not what the papers' models can do."
     )

@@ -42,7 +42,7 @@ def choices(config: RecallStudyConfig, results: Results) -> dict[Group, Choice]:
     return {
         (task.task_name, name): _choice(config, (task.task_name, name), results)
         for task in config.tasks
-        for name in config.types
+        for name in config.swept
     }
 
 

@@ -4,7 +4,7 @@ Whether a type *can* recall is its share of solved runs after steps enough; how 
 is the step at which its runs are solved.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -12,15 +12,24 @@ from diffattn.report.page.wording import BLIND, IMITATIONS, listing, type_name
 from diffattn.stats.multiple import holm
 from diffattn.stats.proportions import fisher_exact
 from diffattn.stats.survival import log_rank
-from diffattn.studies.variants import BASELINE, NORM_ALONE, WITHOUT_NORM
+from diffattn.studies.variants import BASELINE, NORMS_ALONE, WIDE, WITHOUT_NORM
 
 LEVEL = 0.05
 """Adjusted p-values below it count as shown."""
 _ERRORS = 4
 """Standard errors that a model without attention may lie above a guess."""
-_TESTS = ("fisher_exact", "log_rank")
+_LEADERS = {"fisher_exact": "more", "log_rank": "sooner"}
+"""Test to the key of the member that it finds ahead."""
 _NORMED = ("diff", "shared_diff")
-"""Types with head norm."""
+"""Types with head norm, and with half the heads, twice as wide."""
+_WHY = {
+    **dict.fromkeys(IMITATIONS, "its second map may not be"),
+    **dict.fromkeys(NORMS_ALONE, "the norm may be"),
+    WIDE: "the width of its heads may be",
+}
+"""Control to what may be why, or may not, where a lead is not shown over it."""
+_IN_NORMED = (*NORMS_ALONE, WIDE)
+"""Controls with a part of what types with head norm have beside the difference."""
 Groups = Mapping[str, Mapping[str, Any]]
 """Name of a type or control to its summary."""
 
@@ -51,7 +60,7 @@ def pair_tests(tasks: Mapping[str, tuple[Groups, Groups, int]]) -> dict[str, dic
         }
     for key in ("tests", "control_tests"):
         family = [test for entry in found.values() for test in entry[key]]
-        for name in _TESTS:
+        for name in _LEADERS:
             adjusted = holm([test[name] for test in family])
             for test, p in zip(family, adjusted, strict=True):
                 test[f"{name}_holm"] = p
@@ -60,21 +69,23 @@ def pair_tests(tasks: Mapping[str, tuple[Groups, Groups, int]]) -> dict[str, dic
 
 def _test(pair: tuple[str, str], groups: Groups, num_steps: int) -> dict[str, Any]:
     first, second = (groups[name] for name in pair)
-    spent = [_spent(groups[name], num_steps) for name in pair]
+    steps = log_rank(first["solved_steps"], second["solved_steps"], num_steps)
+    more = first["solved"] * second["trials"] - second["solved"] * first["trials"]
     return {
         "types": list(pair),
         "fisher_exact": fisher_exact(
             first["solved"], first["trials"], second["solved"], second["trials"]
         ),
-        "log_rank": log_rank(first["solved_steps"], second["solved_steps"], num_steps),
-        "sooner": None if spent[0] == spent[1] else pair[spent[1] < spent[0]],
+        "more": _ahead(pair, more),
+        "log_rank": steps.p,
+        "log_rank_exact": steps.exact,
+        "sooner": _ahead(pair, steps.sooner),
     }
 
 
-def _spent(group: Mapping[str, Any], num_steps: int) -> float:
-    """Mean steps until solved; a run that was not counts all of them."""
-    steps = [num_steps if step is None else step for step in group["solved_steps"]]
-    return sum(steps) / len(steps)
+def _ahead(pair: tuple[str, str], sign: int) -> str | None:
+    """The first for a positive sign, the second for a negative one."""
+    return pair[sign < 0] if sign else None
 
 
 def leak(controls: Groups, ceilings: Mapping[str, float], test_sequences: int) -> dict[str, Any]:
@@ -95,22 +106,46 @@ def leak(controls: Groups, ceilings: Mapping[str, float], test_sequences: int) -
 
 
 def claims(
-    types: Groups, tests: Mapping[str, Any], leaked: Mapping[str, Any]
+    types: Groups,
+    tests: Mapping[str, Any],
+    leaked: Mapping[str, Any],
+    at_edge: Iterable[str] = (),
 ) -> dict[str, dict[str, Any]]:
-    """``can`` and ``sooner`` of one task: a verdict, its pairs, and a sentence for each.
+    """``can`` and ``sooner`` of one task: a verdict, its pairs, reasons, and a sentence for each.
 
     Verdicts of ``can``: ``"all"``, ``"differs"``, ``"inconclusive"``; of ``sooner``: ``"differs"``
     or ``"inconclusive"``; of both ``"uninformative"`` where the task leaks, where no control says
-    that it does not, or where nobody learns it.
+    that it does not, or where nobody learns it. Reasons are why it is uninformative, and what a
+    reader must know besides; the sentence holds them.
+
+    Args:
+        types: Name to summary.
+        tests: From :func:`pair_tests`, of this task.
+        leaked: From :func:`leak`.
+        at_edge: Types and controls whose chosen learning rate lies at the edge of their sweep.
     """
+    warnings = [
+        f"The chosen learning rate of {type_name(name)} lies at the edge of its sweep."
+        for name in at_edge
+    ]
     why = _uninformative(types, leaked)
     if why:
-        sentence = f"Uninformative: {why}"
-        return {
-            name: {"verdict": "uninformative", "pairs": [], "sentence": sentence}
-            for name in ("can", "sooner")
+        said: dict[str, Any] = {
+            "verdict": "uninformative",
+            "pairs": [],
+            "sentence": f"Uninformative: {why}",
         }
-    return {"can": _can(types, tests["tests"]), "sooner": _sooner(types, tests)}
+        found = {"can": said, "sooner": said}
+    else:
+        found = {"can": _can(types, tests), "sooner": _sooner(tests)}
+    return {
+        name: claim
+        | {
+            "reasons": [*([why] if why else []), *warnings],
+            "sentence": " ".join([claim["sentence"], *warnings]),
+        }
+        for name, claim in found.items()
+    }
 
 
 def _uninformative(types: Groups, leaked: Mapping[str, Any]) -> str:
@@ -126,24 +161,21 @@ def _uninformative(types: Groups, leaked: Mapping[str, Any]) -> str:
     return ""
 
 
-def _can(types: Groups, tests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _can(types: Groups, tests: Mapping[str, Any]) -> dict[str, Any]:
     shares = ", ".join(
         f"{type_name(name)} {group['solved']} of {group['trials']}" for name, group in types.items()
     )
-    pairs: list[dict[str, Any]] = []
-    for test in tests:
-        if test["fisher_exact_holm"] < LEVEL:
-            more, less = _by_share(test, types)
-            pairs.append({"more": more, "less": less, "p_holm": test["fisher_exact_holm"]})
+    pairs = _pairs(tests, "fisher_exact", ("more", "less"))
     if all(group["solved"] == group["trials"] for group in types.values()):
         verdict, sentence = "all", f"Every type learned it on every seed ({shares})."
     elif pairs:
         shown = "; ".join(
             f"{type_name(pair['more'])} more often than {type_name(pair['less'])}" for pair in pairs
         )
+        said = "".join(_reservation(pair["more"], pair.get("explained_by", ())) for pair in pairs)
         verdict, sentence = (
             "differs",
-            f"Shares solved in the steps given: {shares}. Shown: {shown}.",
+            f"Shares solved in the steps given: {shares}. Shown: {shown}.{said}",
         )
     else:
         verdict = "inconclusive"
@@ -151,87 +183,101 @@ def _can(types: Groups, tests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"verdict": verdict, "pairs": pairs, "sentence": sentence}
 
 
-def _by_share(test: Mapping[str, Any], types: Groups) -> list[str]:
-    """Both types, the one with more runs solved first."""
-    shares = {name: types[name]["solved"] / types[name]["trials"] for name in test["types"]}
-    return sorted(shares, key=shares.__getitem__, reverse=True)
-
-
-def _sooner(types: Groups, tests: Mapping[str, Any]) -> dict[str, Any]:
-    pairs = []
-    for test in tests["tests"]:
-        if test["log_rank_holm"] < LEVEL and test["sooner"]:
-            first = test["sooner"]
-            later = next(name for name in test["types"] if name != first)
-            pair = {"first": first, "later": later, "p_holm": test["log_rank_holm"]}
-            if later == BASELINE:
-                pair["explained_by"] = _explained(first, tests["control_tests"])
-                pair["takes_norm"] = _takes_norm(first, tests["control_tests"])
-            pairs.append(pair)
+def _sooner(tests: Mapping[str, Any]) -> dict[str, Any]:
+    pairs = _pairs(tests, "log_rank", ("first", "later"))
     if not pairs:
         sentence = "No type is shown to learn it sooner than another."
         return {"verdict": "inconclusive", "pairs": [], "sentence": sentence}
+    controls = tests["control_tests"]
     shown = "; ".join(
         f"{type_name(pair['first'])} sooner than {type_name(pair['later'])}" for pair in pairs
     )
-    said = [_reservation(pair) for pair in pairs if pair.get("explained_by")]
-    said += [
-        f" {type_name(WITHOUT_NORM)} has no such lead, nor has the norm alone: it takes both."
-        for pair in pairs
-        if pair.get("takes_norm")
-    ]
-    sentence = f"{shown}.{''.join(said)}"
-    return {"verdict": "differs", "pairs": pairs, "sentence": sentence}
+    said = [_reservation(pair["first"], pair.get("explained_by", ())) for pair in pairs]
+    for pair in pairs:
+        if pair["later"] == BASELINE:
+            pair["takes_norm"] = _takes_norm(pair["first"], controls)
+            if pair["takes_norm"]:
+                alone = " or ".join(map(type_name, _norms_alone("diff", controls)))
+                said.append(
+                    f" {type_name(WITHOUT_NORM)} is not shown to have such a lead, nor is {alone}: "
+                    "by this record it takes both."
+                )
+    return {"verdict": "differs", "pairs": pairs, "sentence": f"{shown}.{''.join(said)}"}
 
 
-def _reservation(pair: Mapping[str, Any]) -> str:
+def _pairs(
+    tests: Mapping[str, Any], by: str, ahead_and_behind: tuple[str, str]
+) -> list[dict[str, Any]]:
+    """The differences that a test shows between types; of a lead over softmax what explains it."""
+    pairs = []
+    for test in tests["tests"]:
+        ahead = test[_LEADERS[by]]
+        if test[f"{by}_holm"] < LEVEL and ahead:
+            behind = next(name for name in test["types"] if name != ahead)
+            pair = dict(zip(ahead_and_behind, (ahead, behind), strict=True))
+            pair["p_holm"] = test[f"{by}_holm"]
+            if behind == BASELINE:
+                pair["explained_by"] = _explained(ahead, by, tests["control_tests"])
+            pairs.append(pair)
+    return pairs
+
+
+def _reservation(name: str, explained_by: Sequence[str]) -> str:
     """Why a lead over softmax may come from something else than the second map."""
-    lead = f"the lead of {type_name(pair['first'])} over {type_name(pair['later'])}"
-    norm = (NORM_ALONE, WITHOUT_NORM)
-    alike = [type_name(name) for name in pair["explained_by"] if name not in norm]
+    lead = f"the lead of {type_name(name)} over {type_name(BASELINE)}"
     text = ""
-    if alike:
-        text += f" But {lead} is not shown over {listing(alike)}: its second map may not be why."
-    if NORM_ALONE in pair["explained_by"]:
-        text += f" But {lead} is not shown over {type_name(NORM_ALONE)}: the norm may be why."
-    if WITHOUT_NORM in pair["explained_by"]:
+    for why in dict.fromkeys(_WHY.values()):
+        alike = [type_name(control) for control in explained_by if _WHY.get(control) == why]
+        if alike:
+            text += f" But {lead} is not shown over {listing(alike)}: {why} why."
+    if WITHOUT_NORM in explained_by:
         text += f" But {lead} is not shown for {type_name(WITHOUT_NORM)}: the norm may be why."
     return text
 
 
-def _explained(name: str, control_tests: Sequence[Mapping[str, Any]]) -> list[str]:
+def _explained(name: str, by: str, control_tests: Sequence[Mapping[str, Any]]) -> list[str]:
     """The controls by which a lead over softmax may be explained.
 
-    An imitation, or for types with head norm the norm alone, explains it unless the type is shown
-    to be sooner. Where the norm alone was not tried, V1 without it explains V1's lead unless it is
-    itself shown to be sooner than softmax.
+    An imitation, or for types with head norm the norm alone or their width of heads, explains it
+    unless the type is shown to be ahead. Where the norm alone was not tried, V1 without it explains
+    V1's lead unless it is itself shown to be ahead of softmax.
     """
-    imitations = (*IMITATIONS, NORM_ALONE) if name in _NORMED else IMITATIONS
     found = [
         control
-        for control in imitations
-        if _test_of(control, name, control_tests) and not _shown(name, control, control_tests)
+        for control in (*IMITATIONS, *(_IN_NORMED if name in _NORMED else ()))
+        if _test_of(control, name, control_tests) and not _shown(name, control, by, control_tests)
     ]
-    if not _test_of(NORM_ALONE, name, control_tests) and _lacks_lead(name, control_tests):
+    if not _norms_alone(name, control_tests) and _lacks_lead(name, by, control_tests):
         found.append(WITHOUT_NORM)
     return found
 
 
 def _takes_norm(name: str, control_tests: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether V1's lead is shown over the norm alone, and not shown without the norm."""
-    return _shown(name, NORM_ALONE, control_tests) and _lacks_lead(name, control_tests)
+    """Whether V1's lead is shown over the norm alone, and for neither that nor V1 without it."""
+    norms = _norms_alone(name, control_tests)
+    return (
+        bool(norms)
+        and _lacks_lead(name, "log_rank", control_tests)
+        and all(_shown(name, norm, "log_rank", control_tests) for norm in norms)
+        and not any(_shown(norm, BASELINE, "log_rank", control_tests) for norm in norms)
+    )
 
 
-def _lacks_lead(name: str, control_tests: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether V1 without head norm was tried and is not shown to be sooner than softmax."""
+def _norms_alone(name: str, control_tests: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Softmax attention with head norm, at the widths that were compared with a type."""
+    return [norm for norm in NORMS_ALONE if _test_of(norm, name, control_tests)]
+
+
+def _lacks_lead(name: str, by: str, control_tests: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether V1 without head norm was tried and is not shown to be ahead of softmax."""
     tried = name == "diff" and _test_of(WITHOUT_NORM, BASELINE, control_tests) is not None
-    return tried and not _shown(WITHOUT_NORM, BASELINE, control_tests)
+    return tried and not _shown(WITHOUT_NORM, BASELINE, by, control_tests)
 
 
-def _shown(first: str, later: str, control_tests: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether one of a control and a type is shown to be sooner than the other."""
-    test = _test_of(first, later, control_tests) or _test_of(later, first, control_tests)
-    return test is not None and test["log_rank_holm"] < LEVEL and test["sooner"] == first
+def _shown(ahead: str, behind: str, by: str, control_tests: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether one of a control and a type is shown to be ahead of the other."""
+    test = _test_of(ahead, behind, control_tests) or _test_of(behind, ahead, control_tests)
+    return test is not None and test[f"{by}_holm"] < LEVEL and test[_LEADERS[by]] == ahead
 
 
 def _test_of(
