@@ -47,6 +47,12 @@ def test_every_format_and_the_page_of_answers(folders, tmp_path):
     assert run(*folders, "--format", "markdown").stdout.startswith("| protocol |")
     done = run(*folders, "--format", "lm-eval", "--out", tmp_path / "lm")
     assert json.loads((tmp_path / "lm" / "a" / "results.json").read_text())["results"] == {}
+    within = [tmp_path / "evals" / label for label in "ab"]  # called as their labels
+    for folder, label in zip(within, "ab", strict=True):
+        write(folder, label, [0] * 10)
+    above = run(*within, "--format", "lm-eval", "--out", tmp_path / "evals")
+    assert "must lie outside" in str(above.exception)
+    assert not list((tmp_path / "evals").glob("*/results.json"))
 
 
 @pytest.mark.parametrize("format_", exports.BEGINNINGS)
@@ -65,7 +71,7 @@ def test_what_it_wrote_is_replaced_and_nothing_else(folders, tmp_path, format_):
         path.write_text(foreign)
         refused = str(run(*arguments).exception)
         assert refused.startswith(f"{path}: must be a new file or a "), refused
-        assert refused.endswith("got another file. Name another file, or delete this one.")
+        assert refused.endswith("an older version wrote. Name another file, or delete this one.")
         assert path.read_text() == foreign
         path.write_bytes(before[path])
 

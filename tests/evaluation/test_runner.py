@@ -14,7 +14,7 @@ from diffattn.evaluation.runner import evaluate
 from diffattn.evaluation.selection import Selection
 from diffattn.evaluation.session import run_evaluation
 from diffattn.inference.language_model import LanguageModel
-from diffattn.inference.network_reader import ItemError
+from diffattn.inference.network_reader import ItemError, ModelError
 from diffattn.records.evaluations import EvalResult, Metric
 from diffattn.records.io import read_jsonl
 from record_files import read_record, write_items, write_record
@@ -111,10 +111,20 @@ def test_failures_that_may_pass_are_asked_again(models, tmp_path, monkeypatch):
     part, said = Part(variant="counting", protocol=Counting(bad=(1,))), []
     first = evaluate(models["diff"], part, tmp_path / "a")
     assert (first.num_items, first.num_failed) == (6, 3)
+    finished = EvalResult.read(tmp_path / "a")
+    reasons["2"] = ModelError("no server")
+    with pytest.raises(ModelError):
+        evaluate(models["diff"], part, tmp_path / "a")
+    assert len(finished.read_items(tmp_path / "a")) == 6  # nothing was answered: it still stands
     del reasons["2"]
+    reasons["4"] = ModelError("no server")
+    with pytest.raises(ModelError):
+        evaluate(models["diff"], part, tmp_path / "a")
+    assert not (tmp_path / "a" / "result.json").exists()  # not of these rows any more
+    reasons["4"] = JudgeFailure("no reply")
     second = evaluate(models["diff"], part, tmp_path / "a", on_message=said.append)
     assert second.num_failed == 2
-    assert said == ["Items that failed are asked again: 2, first: RuntimeError: CUDA out of memory"]
+    assert said == ["Items that failed are asked again: 1, first: JudgeFailure: no reply"]
     reasons.clear()
     asked.clear()
     third = evaluate(models["diff"], part, tmp_path / "a")
@@ -124,6 +134,20 @@ def test_failures_that_may_pass_are_asked_again(models, tmp_path, monkeypatch):
     assert [row["id"] for row in rows if "error" in row] == ["1"]
     assert [row["id"] for row in rows] == list("012345")
     assert (evaluate(models["diff"], part, tmp_path / "a"), asked[3:]) == (third, [])
+
+
+def test_a_finished_part_is_returned_where_its_data_are_gone(models, tmp_path, monkeypatch):
+    part, said = Part(variant="counting", protocol=Counting()), []
+    finished = evaluate(models["diff"], part, tmp_path / "a")
+
+    def gone(self, model):
+        raise ConfigError("corpus.txt: file must exist, got none.")
+
+    monkeypatch.setattr(Counting, "batches", gone)
+    assert evaluate(models["diff"], part, tmp_path / "a", on_message=said.append) == finished
+    assert said == [
+        "Whether its data are the same was not checked: corpus.txt: file must exist, got none."
+    ]
 
 
 def test_a_share_whose_items_lacked_memory_is_no_last_word(models, tmp_path, monkeypatch):

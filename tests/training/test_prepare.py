@@ -244,6 +244,11 @@ def test_what_a_call_packed_and_nobody_can_use_is_removed(config, copied, tmp_pa
     with pytest.raises(ConfigError, match="must have at least 2 characters"):
         prepare_data(replace(config, source=str(tmp_path / "a.txt")), tmp_path / "new")
     assert not (tmp_path / "new").exists()
+    (tmp_path / "clone" / ".git").mkdir(parents=True)  # what is hidden does not make it another's
+    (tmp_path / "clone" / ".git" / "HEAD").write_text("main")
+    with pytest.raises(ConfigError, match="must have at least 2 characters"):
+        prepare_data(replace(config, source=str(tmp_path / "a.txt")), tmp_path / "clone")
+    assert list(contents(tmp_path / "clone")) == [".git/HEAD"]
 
 
 def test_two_processes_do_not_pack_into_one_folder(config, copied):

@@ -90,6 +90,7 @@ def compare(
         }
         paths = {label: out / label / "results.json" for label, of in by_label.items() if of}
         for path in paths.values():
+            require_outside(path, folders)
             require_own(path)
         for label, path in paths.items():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -96,7 +96,12 @@ def evaluate(
         finished = _finished(folder, on_message)
         if finished is not None:
             if recorded_data(folder) is not None:  # else an older record, which cannot be checked
-                claim_data(folder, _batches(model, protocol)[1], has_rows=True)
+                try:
+                    _, data = _batches(model, protocol)
+                except DiffAttnError as error:
+                    on_message(f"Whether its data are the same was not checked: {error}")
+                else:
+                    claim_data(folder, data, has_rows=True)
             on_progress(finished.num_items, finished.num_items)
             return finished
         rows = _ask_all(model, protocol, folder, selection, config, on_progress, on_message)
@@ -173,7 +178,8 @@ def _ask_all(
     rows = {row["id"]: row for row in known}
     if all("error" in row for row in rows.values()):  # what was wrong may be put right by now
         path.unlink(missing_ok=True)
-        rows = {}
+        known, rows = [], {}
+    num_lines = len(known)
     try:
         every, data = _batches(model, protocol)
     except DiffAttnError:
@@ -185,8 +191,8 @@ def _ask_all(
     again = [row for row in rows.values() if _may_pass(row)]
     if again:
         on_message(f"Items that failed are asked again: {len(again)}, first: {again[0]['error']}")
+        # In the file they stay until all is done: what comes later in it counts.
         rows = {name: row for name, row in rows.items() if not _may_pass(row)}
-        write_jsonl(path, rows.values())
     taken = [] if selection.shard else rows_of_shards(folder, config, data, on_message)
     batches = selection.of(every)
     wanted = [item.id for batch in batches for item in batch]
@@ -195,6 +201,7 @@ def _ask_all(
         if row["id"] in wanted and row["id"] not in rows and not _may_pass(row):
             append_jsonl(path, row)
             rows[row["id"]] = row
+            num_lines += 1
     if not path.exists():  # a share may have no item
         write_jsonl(path, [])
     costs = _earlier_costs(folder)
@@ -208,17 +215,20 @@ def _ask_all(
         for row in answers:
             if row["id"] in rows:
                 _require_same_text(folder, row, rows[row["id"]])
+        # From the first answer on an earlier result is no longer of these rows.
+        (folder / "result.json").unlink(missing_ok=True)
         for row in answers:
             if row["id"] not in rows:
                 append_jsonl(path, row)
                 rows[row["id"]] = row
+                num_lines += 1
         on_progress(len(rows), len(wanted))
     if len(rows) > done_before or not (folder / "costs.json").exists():
         costs["wall_seconds"] += time.monotonic() - began
         costs["items"] += len(rows) - done_before
         write_json(folder / "costs.json", costs)
     ordered = [rows[name] for name in wanted]
-    if wanted != list(rows):  # damaged rows were asked again
+    if wanted != list(rows) or num_lines != len(rows):  # some were asked again
         write_jsonl(path, ordered)
     return ordered
 

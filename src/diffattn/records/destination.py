@@ -63,7 +63,10 @@ def require_replaceable(
     beginning = begins.encode()
     with path.open("rb") as file:
         if file.read(len(beginning)) != beginning:
-            raise ConfigError(f"{path}: must be a new file or {what}, got another file. {way_out}")
+            raise ConfigError(
+                f"{path}: must be a new file or {what}, got another file, or one that an older "
+                f"version wrote. {way_out}"
+            )
 
 
 def require_outside(path: Path, folders: Iterable[Path]) -> None:

@@ -1,7 +1,7 @@
 """From a data configuration to token files that every run of a comparison shares."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,7 @@ def prepare_data(
     """
     folder = Path(folder)
     with sole_writer(folder):
+        before = set(folder.iterdir())
         marker = _claimed(folder, config)
         source = _pinned(folder, config, marker, on_message)
         finished = marker is not None and _PACKED in marker
@@ -121,7 +122,7 @@ def prepare_data(
             require(data)
         except ConfigError:
             if marker is None:
-                _remove(folder)
+                _remove(set(folder.iterdir()) - before)
             raise
     return data
 
@@ -325,9 +326,9 @@ def _save_tokenizer(tokenizer: Any, folder: Path, config: DataConfig, source: Pi
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _remove(folder: Path) -> None:
-    """Everything in a folder, and last the marker, which says whose it is."""
-    for path in sorted(folder.iterdir(), key=lambda path: path.name == _MARKER):
+def _remove(paths: Iterable[Path]) -> None:
+    """Files and folders, and last the marker, which says whose they are."""
+    for path in sorted(paths, key=lambda path: path.name == _MARKER):
         if path.is_dir():
             shutil.rmtree(path)
         else:

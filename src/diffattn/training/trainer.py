@@ -125,7 +125,11 @@ def train(
         on_progress, on_message = _say_nothing, _say_nothing
 
     def say_unused() -> None:
-        if unused := unused_settings(config.engine, read_launches(folder)):
+        try:
+            launches = read_launches(folder)
+        except CheckpointError:  # damaged: a finished run needs them for nothing else
+            return
+        if launches and (unused := unused_settings(config.engine, launches)):
             on_message(f"run {config.name!r} is finished: {', '.join(unused)} had no effect")
 
     return finish(

@@ -158,6 +158,14 @@ def test_the_studys_own_tests_decide_where_it_has_made_them():
         record["tests"] = [test | {"shown": shown}]
         assert only(BY_ID["loss"], ClaimRecords(text=record)).verdict == verdict
     record["tests"] = [test | {"shown": True}]
+    of_part = loss_difference("diff", "softmax", part="quarter_4")
+    for of in record["variants"].values():
+        values = of["at"]["best"]["validation_loss"]["values"]
+        of["at"]["best"]["parts"] = {"quarter_4": {"values": values}}
+    assert of_part(ClaimRecords(text=record)).uninformative == ""
+    record["tests"] = [test | {"shown": False}]  # of the whole loss: then of no part
+    assert "Softmax × ½" in of_part(ClaimRecords(text=record)).uninformative
+    record["tests"] = [test | {"shown": True}]
     record["variants"]["softmax_half"]["at"]["best"]["validation_loss"]["values"] = [3.3, 3.4, 3.5]
     assert only(BY_ID["loss"], ClaimRecords(text=record)).verdict == "uninformative"  # shown: worse
 
@@ -224,6 +232,10 @@ def test_rows_of_ablations_and_ranks_are_read_from_their_own_records():
     assert only(BY_ID["lambda-init-0.8"], ClaimRecords(ablations=text(losses))).verdict == "agrees"
     wrong = text(losses, informative=False)
     assert only(BY_ID["lambda-init-0.8"], ClaimRecords(ablations=wrong)).verdict == "uninformative"
+    diverged = text({"diff": losses["diff"]}) | {"diverged": {"diff_lambda_08": [1, 3]}}
+    found = only(BY_ID["lambda-init-0.8"], ClaimRecords(ablations=diverged))
+    assert (found.verdict, found.measured.p) == ("uninformative", 1.0)
+    assert found.why == "DIFF V1, λ_init 0.8 diverged in 1 of 3 runs"
 
 
 def test_loss_of_a_part():

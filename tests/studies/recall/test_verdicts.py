@@ -172,6 +172,10 @@ def test_a_lead_that_a_control_explains_is_said_to_be(controls, explained):
             "of DIFF V1 over Transformer (softmax) is not shown for DIFF V1 without head norm: the "
             "norm may be why.",
         ),
+        (  # what explains the lead leaves nothing for the norm to be needed for
+            {"softmax_norm": LATE, "softmax_wide_norm": LATE, "softmax_wide": EARLY},
+            "half the heads: the width of its heads may be why.",
+        ),
         # The norm alone has a lead of its own, though V1's is larger.
         ({"softmax_norm": SOON}, "DIFF V1 sooner than Transformer (softmax)."),
         (

@@ -299,6 +299,10 @@ def test_sensitivity_is_over_all_rates_so_both_models_must_attend_at_all():
     everywhere = attended(BOTH | {("diff_v2", 0.002): 1.5})
     entry = entry_of(everywhere, ("diff_v2", "diff"), metric="sensitivity")
     assert (entry["rates"], entry["why"]) == ([0.002, 2.0], "")
+    never = {("diff", rate): (None, None, None) for rate in (0.002, 2.0)}
+    apart = attended(never | {("diff_v2", rate): 1.5 for rate in (0.002, 2.0)})
+    assert entry_of(apart, ("diff_v2", "diff"))["why"] == ""  # where one diverges they are compared
+    assert "says nothing" in entry_of(apart, ("diff_v2", "diff"), metric="sensitivity")["why"]
 
 
 def test_a_study_that_no_attention_wins_says_nothing_of_attention():

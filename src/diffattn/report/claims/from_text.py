@@ -1,12 +1,13 @@
 """Effects from studies of text: losses. Pure; ``None`` without a record."""
 
 from collections.abc import Mapping, Sequence
+from math import nan
 from statistics import fmean
 from typing import Any
 
 from diffattn.report.claims.measured import NO_CONTROL, Measure, Measured, explained_by, paired
 from diffattn.report.claims.records import ClaimRecords
-from diffattn.report.page.phase import gap
+from diffattn.report.page.phase import gap, lost
 from diffattn.report.page.wording import IMITATIONS, TYPE_NAMES
 from diffattn.stats.intervals import mean_interval
 
@@ -31,6 +32,8 @@ def loss_difference(
     def measure(records: ClaimRecords) -> Measured | None:
         study: Mapping[str, Any] | None = getattr(records, of)
         losses = {} if study is None else _losses(study, part)
+        if why := lost((study or {}).get("diverged") or {}, variant, baseline):
+            return Measured(effect=nan, low=None, high=None, n=0, p=1.0, uninformative=why)
         if study is None or variant not in losses or baseline not in losses:
             return None
         values = _differences(losses, variant, baseline)
@@ -93,15 +96,18 @@ def _why_not(
 
 def _is_lower(text: Mapping[str, Any], a: str, b: str, part: str | None, at: str = "best") -> bool:
     """By the study's own test, if it has made one, so that its sentence says the same; of a part
-    by the interval. Never where the induction phase lies between the two."""
+    also by the interval. Never where the induction phase lies between the two."""
     losses = _losses(text, part, at)
     if a not in losses or b not in losses or gap(text["variants"], a, b, at):
         return False
     values = _differences(losses, a, b)
-    for test in text.get("tests", ()) if part is None else ():
+    for test in text.get("tests", ()):
         pair = (test["variant"], test["baseline"])
         if pair == (a, b) and test["at"] == _rate_of(text, a, b, at):
-            return bool(test["shown"]) and fmean(values) < 0
+            whole = _losses(text, None, at)
+            shown = bool(test["shown"]) and fmean(_differences(whole, a, b)) < 0
+            if part is None or not shown:
+                return shown
     high = mean_interval(values).high
     return high is not None and high < 0
 

@@ -195,7 +195,7 @@ def _sooner(tests: Mapping[str, Any]) -> dict[str, Any]:
     said = [_reservation(pair["first"], pair.get("explained_by", ())) for pair in pairs]
     for pair in pairs:
         if pair["later"] == BASELINE:
-            pair["takes_norm"] = _takes_norm(pair["first"], controls)
+            pair["takes_norm"] = not pair["explained_by"] and _takes_norm(pair["first"], controls)
             if pair["takes_norm"]:
                 alone = " or ".join(map(type_name, _norms_alone("diff", controls)))
                 said.append(

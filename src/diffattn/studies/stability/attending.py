@@ -14,7 +14,7 @@ FLOORS = (FLOOR, WIDER_FLOOR)
 DIVERGED = "a run of one of the two diverged"
 NOT_BOTH = "not both models are shown to attend, nor did one diverge where the other attends"
 AT_NONE = "over all rates, as at none both models are shown to attend: says nothing of attention"
-AT_LOWEST = "both models are shown to attend at the lowest rate alone: says nothing of large rates"
+AT_LOWEST = "they are compared at the lowest rate alone: says nothing of large rates"
 NOT_AT_ALL = (
     "over all rates, but not at all are both models shown to attend: says nothing of attention"
 )

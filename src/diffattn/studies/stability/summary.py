@@ -200,7 +200,10 @@ def _differences(
     ]
     for pair, rates in shared.items():
         sides = (_sensitivity(config, measured, name) for name in pair)
-        everywhere = len(rates) == len(config.learning_rates)
+        # Where a model diverges its loss is a guess's: at all rates, it would look insensitive.
+        everywhere = len(rates) == len(config.learning_rates) and not any(
+            _diverged(config, measured, name, rate) for name in pair for rate in rates
+        )
         why = why_not_over(rates, config.learning_rates) if everywhere else NOT_AT_ALL
         overall.append(
             _difference(pair, "sensitivity", None, *sides)

@@ -68,7 +68,7 @@ def _reason(
         return ""
     if AT_LOWEST in whys:
         return (
-            f"two models that are compared are both shown {_BELOW} at the lowest learning rate "
+            f"models that are shown {_BELOW} are compared at the lowest learning rate "
             f"({min(rates):g}) alone, so nothing is said of large ones"
         )
     return f"at no learning rate are two models that are compared both shown {_BELOW}"
