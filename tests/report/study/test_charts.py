@@ -44,6 +44,25 @@ def test_charts_hold_the_recorded_numbers(make_study):
     assert (first["zmin"], first["zmax"]) == (0, second["zmax"])
 
 
+def test_lines_of_count_models_are_of_the_windows_of_the_curves(make_study):
+    study = make_study(num_steps=10)
+    config, data = (read_record(study / "study.json")[key] for key in ("config", "data"))
+    config["train"]["evaluation_tokens"] = 100
+    change_record(study / "study.json", config=config, data=data | {"validation_tokens": 1_000})
+    said = " ".join(outline_of(build(study)).text)
+    assert "Curves are of 100 validation tokens, spread evenly; tables and dotted lines of " in said
+    counted = read_record(study / "results.json")["count_models"]
+    for entry in counted.values():
+        entry["curve"] = {"loss": entry["loss"] - 0.5}
+    change_record(study / "results.json", count_models=counted)
+    page = build(study)
+    traces = figures(page)["chart-validation_loss"]["data"]
+    losses = [of["curve"]["loss"] for of in counted.values()]
+    assert [t["y"][0] for t in traces[-3:]] == pytest.approx(losses)
+    said = " ".join(outline_of(page).text)
+    assert "Curves and dotted lines are of 100 validation tokens, spread evenly; tables of " in said
+
+
 def test_differences_stand_at_their_means(make_study):
     study = make_study(seeds=(0, 1), num_steps=10)
     results = read_record(study / "results.json")

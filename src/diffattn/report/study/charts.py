@@ -131,9 +131,13 @@ def evaluated_on(study: TextStudy) -> str:
     some, every = train.get("evaluation_tokens"), data.get("validation_tokens")
     if not (isinstance(some, int) and isinstance(every, int) and some < every):
         return ""
+    counts = ((study.results or {}).get("count_models") or {}).values()
+    with_curves, with_tables = "", " and dotted lines"
+    if any(of.get("curve") for of in counts):
+        with_curves, with_tables = with_tables, ""
     return (
-        f" Curves are of {count(some)} validation tokens, spread evenly; tables and dotted lines "
-        f"of all {count(every)}."
+        f" Curves{with_curves} are of {count(some)} validation tokens, spread evenly; "
+        f"tables{with_tables} of all {count(every)}."
     )
 
 
