@@ -180,6 +180,15 @@ def _ask_all(
         path.unlink(missing_ok=True)
         known, rows = [], {}
     num_lines = len(known)
+
+    def add(row: dict[str, Any]) -> None:
+        nonlocal num_lines
+        # From here on an earlier result is no longer of these rows.
+        (folder / "result.json").unlink(missing_ok=True)
+        append_jsonl(path, row)
+        rows[row["id"]] = row
+        num_lines += 1
+
     try:
         every, data = _batches(model, protocol)
     except DiffAttnError:
@@ -199,9 +208,7 @@ def _ask_all(
     assert len(set(wanted)) == len(wanted), f"{protocol.name}: ids must be unique"
     for row in taken:
         if row["id"] in wanted and row["id"] not in rows and not _may_pass(row):
-            append_jsonl(path, row)
-            rows[row["id"]] = row
-            num_lines += 1
+            add(row)
     if not path.exists():  # a share may have no item
         write_jsonl(path, [])
     costs = _earlier_costs(folder)
@@ -215,13 +222,9 @@ def _ask_all(
         for row in answers:
             if row["id"] in rows:
                 _require_same_text(folder, row, rows[row["id"]])
-        # From the first answer on an earlier result is no longer of these rows.
-        (folder / "result.json").unlink(missing_ok=True)
         for row in answers:
             if row["id"] not in rows:
-                append_jsonl(path, row)
-                rows[row["id"]] = row
-                num_lines += 1
+                add(row)
         on_progress(len(rows), len(wanted))
     if len(rows) > done_before or not (folder / "costs.json").exists():
         costs["wall_seconds"] += time.monotonic() - began
