@@ -10,7 +10,7 @@ from diffattn.evaluation.pairing import Answers
 from diffattn.evaluation.primary import Guess, guessing
 from diffattn.records.evaluations import EvalResult
 
-NEITHER = "uninformative: neither is above guessing"
+NEITHER = "uninformative: neither is above guessing where one can guess"
 ASKED = {(1, 1): 1.0, (2, 2): 0.85, (4, 2): 0.62, (6, 2): 0.55}
 """Table 2 of arXiv:2410.05258v2: recall of the Transformer, by numbers hidden and asked for."""
 DIFF = {(1, 1): 1.0, (2, 2): 0.92, (4, 2): 0.84, (6, 2): 0.85}
@@ -123,7 +123,9 @@ def test_models_have_floors_of_their_own():
     for sides, better in (({"a": half, "b": lister}, 1), ({"a": lister, "b": half}, -1)):
         one = whole(sides, "key_values")
         assert (one.p_holm < 0.05, one.difference * better > 0.2) == (True, True)
-        assert one.verdict == "uninformative: the higher one is not above guessing"
+        assert (
+            one.verdict == "uninformative: the higher one is not above guessing where one can guess"
+        )
     assert whole({"a": lister, "b": lister}, "key_values").verdict == NEITHER
 
 
@@ -163,12 +165,16 @@ def test_names_of_a_text_are_copied():
     assert told(alone, "contains", "hidden_needle") == pytest.approx((1 / 12, 1 / 12))
     two = [row | guess_shares(1, 2, i % 2) for i, row in enumerate(alone)]
     assert told(two, "contains", "hidden_needle") == (0.5, 0.25)
-    both = guessing(
-        "hidden_needle",
-        [row | {"scores": {"contains": 1.0}} for row in alone[:3] + two],
-        "contains",
-    )
-    assert len(both.rows) == len(two)
+    some = [row | {"id": str(i)} for i, row in enumerate([*alone * 8, two[1]])]
+
+    def side(right):
+        scores = ({"contains": float(i % 20 < right)} for i in range(len(some)))
+        return [row | {"scores": score} for row, score in zip(some, scores, strict=True)]
+
+    one = whole({"a": side(16), "b": side(19)}, "hidden_needle")  # one text of many names two
+    assert one.floors[0].n == len(some)
+    assert one.guess_ceiling == pytest.approx(1 / 12, abs=0.01)
+    assert one.verdict == "higher"
 
 
 def test_copying_the_lead_is_the_floor_of_support():

@@ -153,7 +153,7 @@ def test_seeds_are_uninformative_if_each_is():
                 answers(f"diff-seed{seed}", rows([1] * (wins and wins + seed) + [0] * 40)[:40])
             )
         (found[wins],) = [one for one in compared(*sides).differences if one.over == "seeds"]
-    assert found[0].verdict == "uninformative: neither is above guessing"
+    assert found[0].verdict == "uninformative: neither is above guessing where one can guess"
     assert found[20].verdict == "higher"
     two = compared(*sides[:4]).differences
     assert [one.verdict for one in two if one.over == "seeds"] == [
@@ -184,7 +184,7 @@ def test_holm_adjusts_the_primary_scores_alone():
         ([0] * 50, [1] * 50, "higher"),  # one of them alone has
         ([1] * 50, [0] * 50, "lower"),
         ([1] * 38 + [0] * 2, [0] * 2 + [1] * 38, "inconclusive"),
-        ([0] * 50, [0] * 49 + [1], "uninformative: neither is above guessing"),
+        ([0] * 50, [0] * 49 + [1], "uninformative: neither is above guessing where one can guess"),
         ([0] * 50, [0] * 25 + [1] * 25, "higher"),
         ([1] * 25 + [0] * 25, [1] * 26 + [0] * 24, "inconclusive"),
     ],
@@ -236,7 +236,7 @@ def test_a_wrapped_protocol_has_its_floor_and_its_weights():
     (whole,) = [one for one in compared(*sides).differences if one.primary]
     assert whole.score == "hellaswag acc_norm, 4 bits"
     assert (whole.chance, whole.guess_ceiling) == (0.25, 0.25)
-    assert whole.verdict == "uninformative: neither is above guessing"
+    assert whole.verdict == "uninformative: neither is above guessing where one can guess"
     assert (whole.baseline_value, whole.value) == pytest.approx((1 / 6, 1 / 3))  # weighed 1 and 2
 
 

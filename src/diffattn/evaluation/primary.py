@@ -155,7 +155,12 @@ def guessing(protocol: str, rows: Sequence[Row], score: str) -> Guess:
         score: The one that is guessed; rows without it are not asked for it.
     """
     asked = [row for row in rows if score in row["scores"]]
-    of = [_told(asked), _closed(protocol, asked)]
+    # Of a text that names the answer alone nothing can be guessed by copying a name; elsewhere a
+    # row that says nothing may come from a task in which to copy is to find, and has no floor.
+    of = [
+        _told(asked, unsaid=0.0 if protocol == "hidden_needle" else None),
+        _closed(protocol, asked),
+    ]
     if protocol == "single_needle":
         of = [_unhidden(asked, rows, f"control_{score}")]
     elif protocol == "hallucination":
@@ -164,13 +169,14 @@ def guessing(protocol: str, rows: Sequence[Row], score: str) -> Guess:
     return max(known, key=lambda guess: (guess.ceiling, len(guess.rows)), default=Guess())
 
 
-def _told(asked: Sequence[Row]) -> Guess:
-    """By what the rows say."""
-    rows = tuple(row for row in asked if isinstance(row.get("guess"), int | float))
-    if not rows:
+def _told(asked: Sequence[Row], unsaid: float | None) -> Guess:
+    """By what the rows say; one that says nothing counts as ``unsaid``, or not at all."""
+    told = [(row, guess) for row in asked if (guess := row.get("guess", unsaid)) is not None]
+    if not told:
         return Guess()
-    chance, own = fmean(float(row["guess"]) for row in rows), any(NAMED in row for row in rows)
-    ceiling = fmean(float(row.get(NAMED, row.get(GUESSES[1], row["guess"]))) for row in rows)
+    rows = tuple(row for row, _ in told)
+    chance, own = fmean(float(guess) for _, guess in told), any(NAMED in row for row in rows)
+    ceiling = fmean(float(row.get(NAMED, row.get(GUESSES[1], guess))) for row, guess in told)
     how = "strings of the context named without regard to the question"
     if own:
         return Guess(chance, ceiling, f"{how}, as many as the model names itself", rows)

@@ -61,7 +61,7 @@ def _verdict(one: PairedDifference, every: Sequence[PairedDifference]) -> str:
     is_higher = one.difference > 0
     floored = [_above(seed) for seed in of if seed.floors]
     if floored and not any(above[0 if is_higher else 1] for above in floored):
-        return "uninformative: the higher one is not above guessing"
+        return "uninformative: the higher one is not above guessing where one can guess"
     return "higher" if is_higher else "lower"
 
 
@@ -78,7 +78,11 @@ def _uninformative(one: PairedDifference) -> str:
     values = [value for value in (one.value, one.baseline_value) if value is not None]
     if is_share(one.score) and values and min(values) >= CEILING:
         return "both have everything right"
-    return "neither is above guessing" if one.floors and not any(_above(one)) else ""
+    return (
+        "neither is above guessing where one can guess"
+        if one.floors and not any(_above(one))
+        else ""
+    )
 
 
 def _above(one: PairedDifference) -> tuple[bool, bool]:
