@@ -166,6 +166,12 @@ MEMBERS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Kind of study to all that it compares, in the order of tables: the matched comparison; Table 6
 with V2's ablations and the other reading of Shared DIFF's norm; Shared DIFF's rank and λ_init."""
+RANKS_ALONE = (
+    BASELINE, "diff", *(f"shared_diff_r{rank}" for rank in _RANKS),
+    *(f"shared_diff_r8{end}" for end in _LAMBDA_INITS), FLOOR,
+)  # fmt: skip
+"""Ranks with the schedule of λ_init, and λ_init at one of them: where runs take long, seeds tell
+more than every rank with every λ_init."""
 SWEPT = (*ATTENTION_TYPES, FLOOR)
 """Variants with a rate of their own; the others use that of what they are compared with."""
 

@@ -125,12 +125,21 @@ def test_ranks_times_lambda_init():
     assert max(sizes) - min(sizes) <= 3 * 128 * 4
 
 
+def test_long_studies_of_ranks_change_one_thing_at_a_time():
+    members = runs(comparison("study", kind="rank"))
+    models = {member.config.name: member.config.model for member in members}
+    assert len(models) == 10 * 5  # V1 at the common rate too
+    shared = [(m.shared_rank, m.lambda_init) for m in models.values() if m.shared_rank]
+    one_by_one = [(2, None), (4, None), (8, None), (16, None), (8, 0.8), (8, 0.5)]
+    assert sorted(shared, key=str) == sorted(one_by_one * 5, key=str)
+
+
 @pytest.mark.parametrize("kind", ["ablations", "rank"])
 def test_a_study_of_rows_has_one_rate_and_as_many_seeds_for_all(kind):
     config = comparison("study", kind=kind, seeds=(4, 7, 1, 2))
     assert not config.learning_rates
     assert all(len(config.seeds_of(name)) == 4 for name in config.variants)
-    assert len(comparison("study", kind=kind).seeds) >= 3
+    assert len(comparison("study", kind=kind).seeds) == 5
     assert config.resolved()["kind"] == kind
     assert "kind" not in comparison("study").resolved()
 

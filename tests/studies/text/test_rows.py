@@ -157,7 +157,7 @@ def test_at_study_scale_types_have_the_rates_that_were_chosen_for_them():
     rates = config.base_rates()
     assert (rates["softmax"], rates["diff"], rates["diff_lambda_08"]) == (2e-3, 1e-3, 1e-3)
     assert (rates["diff_v2"], rates["shared_diff_map_norm"]) == (2e-3, 1e-3)
-    assert comparison("study", kind="rank").base_rates()["shared_diff_r4_lambda_05"] == 1e-3
+    assert comparison("study", kind="rank").base_rates()["shared_diff_r8_lambda_05"] == 1e-3
     faster = comparison("study", kind="rank", settings=["train.learning_rate=0.004"])
     assert faster.base_rates()["diff"] == 2e-3
     runs = {member.config.name: member.config.train for member in config.trials(rates)}

@@ -29,7 +29,7 @@ from diffattn.studies.text.comparison import (
     whole_name,
 )
 from diffattn.studies.text.count_models import count_model_results
-from diffattn.studies.variants import BASELINE, CONTROLS, FLOOR, MEMBERS, SWEPT
+from diffattn.studies.variants import BASELINE, CONTROLS, FLOOR, MEMBERS, RANKS_ALONE, SWEPT
 from diffattn.studies.workers import Member, OnMessage, OnProgress
 from diffattn.training.config import RunConfig
 from diffattn.training.prepare import PreparedData, prepare_data
@@ -58,8 +58,11 @@ _RATE_FACTORS = {"study": {"diff": 0.5, "shared_diff": 0.5}}
 """Of studies of rows: what the matched comparison of the scale chose on its sweep's seed. At the
 base's rate Shared DIFF does not pass the induction phase in time: its rows would say nothing.
 Settings of the model or the rate leave them as they are, and the statement says whose they are."""
-_FEWEST_SEEDS = 3
-"""Of a study of rows, but for smoke: with two, no difference outlives Holm's adjustment."""
+_SEEDS_OF_ROWS = {"smoke": 1, "laptop": 3}
+_SEEDS_OF_LONG_ROWS = 5
+"""Of a study of rows where the scale has no number of its own, that of the committed record. With
+three a difference outlives Holm's adjustment over 14 rows if it is ten times its spread over seeds,
+with five at three times."""
 
 
 def reproduce(
@@ -91,7 +94,7 @@ def reproduce(
             thing of.
         out: Study folder. Default: ``runs/<scale>``, or ``runs/<kind>-<scale>``.
         seeds: Seeds of initial weights and data order. Default: 0, for study 0 to 4; of the other
-            kinds 0 to 2, for smoke 0.
+            kinds 0 to 2, for smoke 0 and at the long scales 0 to 4.
         settings: Changes such as ``"train.num_steps=500"`` or ``"data.source=my_texts"``.
         match: What the models keep equal; see :func:`diffattn.models.twins.twin`.
         reuse: Folders of other studies, whose finished runs with the same settings, seed and
@@ -267,9 +270,11 @@ def comparison(
     check_known("reproduce", "kind", kind, MEMBERS)
     made = _SCALES[scale]
     if kind != "text":
-        each = tuple(range(1 if scale == "smoke" else _FEWEST_SEEDS)) if seeds is None else seeds
+        count = _SEEDS_OF_ROWS.get(scale, _SEEDS_OF_LONG_ROWS)
+        each = tuple(range(count)) if seeds is None else seeds
+        alone = kind == "rank" and scale not in _SEEDS_OF_ROWS
         made = {
-            "variants": MEMBERS[kind],
+            "variants": RANKS_ALONE if alone else MEMBERS[kind],
             "seeds": tuple(each),
             "fewer_seeds": max(1, len(each)),
             "rate_factors": _RATE_FACTORS.get(scale, {}),
