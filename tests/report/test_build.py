@@ -148,24 +148,24 @@ def test_missing_files_are_named(make_study):
 
 
 def test_fewer_seeds_of_an_ablation_are_no_gap(make_study):
-    study = make_study(variants=("softmax", "softmax_half", "diff_v2_gate"))
+    study = make_study(variants=("softmax", "softmax_half", "diff_v2_constant"))
     change_record(study / "study.json", fewer_seeds=1)
-    for name in ("softmax_half", "diff_v2_gate"):
+    for name in ("softmax_half", "diff_v2_constant"):
         for run in (study / "runs").glob(f"{name}-seed[12]"):
             shutil.rmtree(run)
     page = build(study)
-    assert "No run of diff_v2_gate" not in page
+    assert "No run of diff_v2_constant" not in page
     assert "No run of softmax_half with seeds 1 and 2 was found." in page
     change_record(study / "study.json", fewer_seeds=2)
-    assert "No run of diff_v2_gate with seed 1 was found." in build(study)
+    assert "No run of diff_v2_constant with seed 1 was found." in build(study)
 
 
 def test_missing_runs_of_an_unfinished_study_are_named(make_study):
     """Controls have every seed before results say what they are, and rates may be two."""
-    study = make_study(variants=("softmax", "softmax_half", "diff", "diff_v2_gate"), sweep=True)
+    study = make_study(variants=("softmax", "softmax_half", "diff", "diff_v2_constant"), sweep=True)
     change_record(study / "study.json", fewer_seeds=1)
     (study / "results.json").unlink()
-    for name in ("softmax_half-seed2", "diff_v2_gate-seed1", "diff-common-seed1"):
+    for name in ("softmax_half-seed2", "diff_v2_constant-seed1", "diff-common-seed1"):
         shutil.rmtree(study / "runs" / name)
     page = build(study)
     assert "No run of softmax_half with seed 2 was found." in page

@@ -10,9 +10,10 @@ def study() -> RunPlan:
 
     Command: ``diffattn reproduce text --scale study``. Hardware: 2 CPU cores with instructions for
     bfloat16, in which products are taken as in the papers. Duration: about 24 core-hours for five
-    seeds of types and controls, three of the rest, a sweep of learning rates and whole runs at its
-    two best; it continues where it was stopped. Expected: not known before it has run. Eight
-    DIFF heads is the smallest number the papers test, the token budget lies far below theirs.
+    seeds of types, controls and V2 without its difference, three of the rest, a sweep of learning
+    rates and whole runs at its two best; it continues where it was stopped. Expected: not known
+    before it has run. Eight DIFF heads is the smallest number the papers test, the token budget
+    lies far below theirs.
     """
     return RunPlan(
         name="study",

@@ -128,6 +128,20 @@ def test_the_studys_verdict_and_controls_make_it_uninformative():
     assert only(BY_ID["loss"], ClaimRecords(text=worse)).verdict == "agrees"
 
 
+def test_a_lead_of_v2_has_to_stand_over_v2_without_its_difference():
+    base = {"softmax": LEAD["softmax"], "diff_v2": LEAD["diff"]}
+    base |= {"softmax_half": LEAD["softmax_half"]}
+    worse, alike = LEAD["softmax"], LEAD["diff"]
+    for gate, added, why in (
+        (worse, worse, ""), (alike, worse, "DIFF V2, gate only"),
+        (worse, alike, "DIFF V2, maps added"),
+    ):  # fmt: skip
+        record = text(base | {"diff_v2_gate": gate, "diff_v2_added": added})
+        found = only(BY_ID["v2-loss"], ClaimRecords(text=record))
+        assert found.why == (f"not shown to do better than controls: {why}" if why else "")
+        assert found.verdict == ("uninformative" if why else "agrees")
+
+
 def test_a_lead_has_to_stand_at_the_common_rate_and_without_the_norm():
     half = LEAD | {"softmax_half": [3.45, 3.54, 3.66]}
     assert only(BY_ID["loss"], ClaimRecords(text=text(half))).verdict == "agrees"

@@ -43,11 +43,18 @@ def test_runs_come_seed_by_seed_with_one_name_each():
 def test_ablations_and_matches_get_fewer_seeds_than_types_and_controls():
     config = comparison("study")
     names = [member.config.name for member in runs(config)]
-    often = {name for name in MEMBERS["text"] if name in (*SWEPT, *CONTROLS)}
+    own = wording.OWN_IMITATIONS["diff_v2"]
+    often = {name for name in MEMBERS["text"] if name in (*SWEPT, *CONTROLS, *own)}
     assert len(names) == len(set(names)) == 5 * len(often) + 3 * (len(MEMBERS["text"]) - len(often))
     assert "diff_no_norm-seed4" in names
-    assert {"diff_v2_gate-seed2", "diff_v2_gate-seed3"} & set(names) == {"diff_v2_gate-seed2"}
-    groups = (SWEPT, CONTROLS, [name for name in MEMBERS["text"] if name not in often])
+    few = {"diff_v2_norm-seed2", "diff_v2_norm-seed3"} & set(names)
+    assert few == {"diff_v2_norm-seed2"}
+    assert {f"{name}-seed4" for name in own} < set(names)
+    groups = (
+        SWEPT,
+        CONTROLS,
+        [name for name in MEMBERS["text"] if name not in (*SWEPT, *CONTROLS)],
+    )
     places = [max(names.index(f"{name}-seed2") for name in group) for group in groups]
     assert places == sorted(places)
 

@@ -103,9 +103,9 @@ def test_parts_are_compared_with_softmax_and_with_no_attention():
 
 
 def test_fewer_seeds_pair_from_the_first_on():
-    results = study(fewer_seeds=2, losses=LOSSES | {"diff_v2_gate": [3.0, 3.1]})
-    row = difference(results, "diff_v2_gate", "diff_v2")
-    assert row["runs"] == [[f"diff_v2_gate-seed{i}", f"diff_v2-seed{i}"] for i in range(2)]
+    results = study(fewer_seeds=2, losses=LOSSES | {"diff_v2_constant": [3.0, 3.1]})
+    row = difference(results, "diff_v2_constant", "diff_v2")
+    assert row["runs"] == [[f"diff_v2_constant-seed{i}", f"diff_v2-seed{i}"] for i in range(2)]
 
 
 def test_rates_of_the_sweep():
@@ -226,6 +226,24 @@ def test_v1_is_asked_whether_it_needs_its_norm():
         assert "DIFF V1 is 0.303 nats better" in at_common
         assert ("without its head norm" in at_common) is explained
         assert difference(results, "diff_no_norm", "softmax") is not None
+
+
+def test_v2_is_asked_whether_it_needs_its_difference():
+    """Its gate, and its doubled queries added, at the rate that all three have."""
+    leading = {"diff_v2": [2.9, 2.99, 3.1]}
+    worse, alike = [3.0, 3.1, 3.21], [2.9, 3.0, 3.09]
+    for gate, added, but in (
+        (worse, worse, ""), (alike, worse, "V2 without its second map"),
+        (worse, alike, "V2 whose second map is added"),
+    ):  # fmt: skip
+        plain = {"softmax_minus_mean": LOSSES["softmax"], "diff_v2_gate": gate}
+        results = study(losses=LOSSES | leading | plain | {"diff_v2_added": added})
+        _, found = results["verdict"]["sentence"].split("DIFF V2 is 0.103 nats better than")
+        assert ("not shown to be better" in found) is bool(but)
+        assert f"not shown to be better than {but}" in found or not but
+        asked = [one for one in results["tests"] if one["baseline"].startswith("diff_v2_")]
+        assert {one["baseline"] for one in asked} == {"diff_v2_gate", "diff_v2_added"}
+        assert {(one["variant"], one["at"]) for one in asked} == {("diff_v2", "best")}
 
 
 def test_a_phase_that_some_runs_passed_is_counted():

@@ -8,7 +8,7 @@ from typing import Any
 from diffattn.report.claims.measured import NO_CONTROL, Measure, Measured, explained_by, paired
 from diffattn.report.claims.records import ClaimRecords
 from diffattn.report.page.phase import gap, lost
-from diffattn.report.page.wording import IMITATIONS, TYPE_NAMES
+from diffattn.report.page.wording import IMITATIONS, OWN_IMITATIONS, TYPE_NAMES
 from diffattn.stats.intervals import mean_interval
 
 _BARE = "diff_no_norm"
@@ -88,6 +88,8 @@ def _why_not(
         for control in controls
         if not all(_is_lower(text, variant, control, part, at) for at in ("best", "common"))
     ]
+    own = [name for name in OWN_IMITATIONS.get(variant, ()) if name in text["variants"]]
+    explained += [control for control in own if not _is_lower(text, variant, control, part)]
     asks_norm = variant == "diff" and _BARE in text["variants"]
     if asks_norm and not _is_lower(text, _BARE, baseline, part):
         explained.append(_BARE)

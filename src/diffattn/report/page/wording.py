@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Container, Iterable, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from diffattn.stats.intervals import Interval
@@ -20,6 +21,9 @@ BLIND_SECOND = "softmax_minus_mean"
 IMITATIONS = ("softmax_half", BLIND_SECOND)
 """Softmax attention with a side effect of the difference, and without a second map that learns: a
 lead over softmax that one of them has too is no effect of that map."""
+OWN_IMITATIONS = MappingProxyType({"diff_v2": ("diff_v2_gate", "diff_v2_added")})
+"""By type, itself without its difference: a lead of V2 that its gate or its doubled queries have
+alone is none of what it subtracts. They have every seed, too."""
 CONTROLS = (*BLIND, *IMITATIONS, "diff_no_norm")
 """Of a study of text: they decide what a lead means, so they have every seed, as types have."""
 VARIANT_NAMES = {

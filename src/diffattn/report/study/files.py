@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from diffattn.report.page.runs import (
 from diffattn.report.page.wording import (
     CONTROLS,
     NO_ATTENTION,
+    OWN_IMITATIONS,
     TYPE_NAMES,
     brief_names,
     listing,
@@ -217,7 +219,7 @@ def _missing(study: TextStudy) -> list[tuple[str, str, list[int]]]:
     found = []
     for variant in study.variants:
         every: list[int] = study.info["seeds"]
-        has_every = variant in (*TYPE_NAMES, *CONTROLS)
+        has_every = variant in (*TYPE_NAMES, *CONTROLS, *chain(*OWN_IMITATIONS.values()))
         wanted = every if has_every else every[: study.info.get("fewer_seeds", len(every))]
         stems = [variant]
         own = _learning_rate(study, variant)

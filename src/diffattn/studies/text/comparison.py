@@ -3,12 +3,14 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.models.known_names import check_known
 from diffattn.models.twins import MATCHES
+from diffattn.report.page.wording import OWN_IMITATIONS
 from diffattn.studies.variants import BASELINE, SWEPT, VARIANTS, Variant, rate_owner
 from diffattn.studies.workers import Member
 from diffattn.training.config import RunConfig
@@ -31,8 +33,8 @@ class ComparisonConfig:
     seeds: tuple[int, ...] = (0, 1, 2)
     """Of initial weights and data order."""
     fewer_seeds: int = 3
-    """How many of them ablations and other matches get. Controls get all: they decide what a
-    type's lead means."""
+    """How many of them ablations and other matches get. Controls get all, and so do types without
+    their difference: they decide what a type's lead means."""
     match: str = "params"
     """What the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
     learning_rates: tuple[float, ...] = ()
@@ -113,7 +115,8 @@ class ComparisonConfig:
 
     def seeds_of(self, name: str) -> tuple[int, ...]:
         """The seeds of one variant."""
-        every = name in SWEPT or VARIANTS[name].role == "control"
+        decide = {*SWEPT, *chain(*OWN_IMITATIONS.values())}
+        every = name in decide or VARIANTS[name].role == "control"
         return self.seeds if every else self.seeds[: self.fewer_seeds]
 
     def sweep_members(

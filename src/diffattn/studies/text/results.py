@@ -8,7 +8,7 @@ from diffattn.models.accounting import (
     flops_per_token,
     parameter_count,
 )
-from diffattn.report.page.wording import IMITATIONS
+from diffattn.report.page.wording import IMITATIONS, OWN_IMITATIONS
 from diffattn.stats.intervals import Interval, mean_interval
 from diffattn.stats.paired import paired_difference
 from diffattn.studies.text.comparison import (
@@ -170,7 +170,7 @@ def _differences(
             continue
         against = [VARIANTS[name].compared_with, *VARIANTS[name].besides]
         if VARIANTS[name].role == "type":
-            against += SOFTMAX_CONTROLS
+            against += (*SOFTMAX_CONTROLS, *OWN_IMITATIONS.get(name, ()))
         with_parts = {FLOOR}
         if config.kind == "text":
             with_parts.add(VARIANTS[name].compared_with)

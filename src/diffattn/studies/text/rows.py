@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from diffattn.report.page import phase
-from diffattn.report.page.wording import IMITATIONS, listing, type_name
+from diffattn.report.page.wording import IMITATIONS, OWN_IMITATIONS, listing, type_name
 from diffattn.stats.multiple import holm
 from diffattn.stats.paired import paired_t_test
 from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS, WITHOUT_NORM
@@ -54,7 +54,8 @@ def compared_types(
     """What a comparison of types rests on, with Holm's adjusted p-values.
 
     Every type minus softmax attention and minus its imitations, at its chosen rate and at the
-    common one; the imitations and V1 without head norm minus softmax attention.
+    common one; a type minus itself without its difference, at its chosen rate, which both have;
+    the imitations and V1 without head norm minus softmax attention.
 
     Args:
         differences: Of :func:`diffattn.studies.text.results.comparison_results`.
@@ -108,7 +109,8 @@ def _is_of_types(entry: Mapping[str, Any]) -> bool:
     if entry["metric"] != "validation_loss":
         return False
     if VARIANTS[entry["variant"]].role == "type":
-        return entry["baseline"] in (BASELINE, *IMITATIONS)
+        own = OWN_IMITATIONS.get(entry["variant"], ()) if entry["at"] == "best" else ()
+        return entry["baseline"] in (BASELINE, *IMITATIONS, *own)
     return entry["baseline"] == BASELINE and entry["variant"] in (*IMITATIONS, WITHOUT_NORM)
 
 

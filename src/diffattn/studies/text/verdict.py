@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any
 
 from diffattn.report.page import phase
-from diffattn.report.page.wording import IMITATIONS, listing, type_name
+from diffattn.report.page.wording import IMITATIONS, OWN_IMITATIONS, listing, type_name
 from diffattn.studies.limits import MARGIN
 from diffattn.studies.text.rows import LEVEL, rows_said
 from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS, WIDER_FLOOR, WITHOUT_NORM
@@ -162,10 +162,12 @@ def _of_type(results: Mapping[str, Any], row: Mapping[str, Any]) -> str:
         return f"no difference to softmax attention is shown for {label} ({found})"
     if row["mean"] > 0:
         return f"{label} is {size} worse than softmax attention ({found})"
+    asked = [(control, row["at"]) for control in IMITATIONS]
+    asked += [(control, "best") for control in OWN_IMITATIONS.get(name, ())]
     explained = [
         f"than {_control(control)}"
-        for control in IMITATIONS
-        if (against := difference(results, name, control, row["at"])) is not None
+        for control, at in asked
+        if (against := difference(results, name, control, at)) is not None
         and not (against["mean"] < 0 and _is_shown(results, against))
     ]
     if name == "diff":
