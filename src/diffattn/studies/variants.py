@@ -16,10 +16,10 @@ FLOOR = "none"
 """The control without attention: what a model has to beat before anything is said of attention."""
 WIDER_FLOOR = "none_ffn"
 """The same with as many parameters as the others."""
-WIDE, MORE_HEADS = "softmax_wide", "softmax_more_heads"
-NORMS_ALONE = ("softmax_norm", "softmax_wide_norm")
+WIDE, WIDE_NORM, MORE_HEADS = "softmax_wide", "softmax_wide_norm", "softmax_more_heads"
+NORMS_ALONE = ("softmax_norm", WIDE_NORM)
 """Softmax attention with V1's head norm and without its factor 1 − λ_init: over its own heads, and
-over half as many that are as wide as V1's."""
+over half as many that are as wide as V1's: V1 without its second map."""
 WITHOUT_NORM = "diff_no_norm"
 """V1 without what its authors added beside the difference."""
 
@@ -85,11 +85,11 @@ _TEXT = (
     Variant(name=BASELINE, role="baseline", what="the baseline", attention_type="softmax",
             compared_with=BASELINE),
     Variant(name="diff", role="type", what="DIFF Transformer", attention_type="diff",
-            compared_with=BASELINE),
+            compared_with=BASELINE, besides=(WIDE_NORM,)),
     Variant(name="diff_v2", role="type", what="DIFF V2", attention_type="diff_v2",
             compared_with=BASELINE, besides=(MORE_HEADS,)),
     Variant(name="shared_diff", role="type", what="Shared DIFF", attention_type="shared_diff",
-            compared_with=BASELINE),
+            compared_with=BASELINE, besides=(WIDE_NORM,)),
     _control(FLOOR, BASELINE, "no attention: its output is zero", match="heads"),
     _control(WIDER_FLOOR, FLOOR, "no attention, its parameters given to the feed-forward layers",
              attention_type="none", match="params", besides=(BASELINE,)),
@@ -119,7 +119,7 @@ _RECALL = (
 _ABLATIONS = (
     _of(WIDE, "ablation", BASELINE, "softmax with half the heads, twice as wide",
         heads=0.5, width=2),
-    _of("softmax_wide_norm", "ablation", WIDE, "the same with head norm", BASELINE,
+    _of(WIDE_NORM, "ablation", WIDE, "the same with head norm", BASELINE,
         heads=0.5, width=2, head_norm=True),
     _of(MORE_HEADS, "ablation", BASELINE, "softmax with 1.5 times the heads and a narrower FFN: "
         "the V2 note's baseline of equal parameters", heads=1.5),
@@ -157,7 +157,7 @@ VARIANTS = {row.name: row for row in (*_TEXT, *_RECALL, *_ABLATIONS, *_RANKED)}
 MEMBERS: dict[str, tuple[str, ...]] = {
     "text": tuple(row.name for row in _TEXT),
     "ablations": (
-        BASELINE, WIDE, "softmax_wide_norm", MORE_HEADS,
+        BASELINE, WIDE, WIDE_NORM, MORE_HEADS,
         "diff", WITHOUT_NORM, "diff_lambda_08", "diff_lambda_05",
         "diff_v2", "diff_v2_no_lambda", "diff_v2_raw_lambda", "diff_v2_across",
         "shared_diff", "shared_diff_map_norm", FLOOR,
@@ -177,7 +177,7 @@ SWEPT = (*ATTENTION_TYPES, FLOOR)
 
 CONTROLS = tuple(row.name for row in _TEXT if row.role == "control")
 """What has to be compared for a lead to be read as one of the second map."""
-RECALL_CONTROLS = (*CONTROLS, "softmax_norm", WIDE, "softmax_wide_norm")
+RECALL_CONTROLS = (*CONTROLS, "softmax_norm", WIDE, WIDE_NORM)
 """Where a type with head norm led, the norm alone and the width of its heads count too."""
 
 

@@ -55,11 +55,12 @@ def row(made, variant, baseline):
 
 def test_every_row_is_tested_against_what_it_changes(made, ranked):
     pairs = [(one["variant"], one["baseline"]) for one in made["rows"]]
-    assert len(pairs) == len(set(pairs)) == len(MEMBERS["ablations"]) - 2 + 1
+    assert len(pairs) == len(set(pairs)) == len(MEMBERS["ablations"]) - 2 + 3
     assert {variant for variant, _ in pairs} == set(MEMBERS["ablations"]) - {"softmax", "none"}
     expected = {
         ("diff_no_norm", "diff"), ("softmax_wide_norm", "softmax_wide"), ("diff_v2", "softmax"),
         ("diff_v2", "softmax_more_heads"), ("shared_diff_map_norm", "shared_diff"),
+        ("diff", "softmax_wide_norm"), ("shared_diff", "softmax_wide_norm"),
     }  # fmt: skip
     assert expected <= set(pairs)
     ranks = [(one["variant"], one["baseline"]) for one in ranked["rows"]]
@@ -75,7 +76,7 @@ def test_ranks_are_compared_with_v1_and_with_softmax(ranked):
 
 
 def test_p_values_of_three_seeds_by_hand(made):
-    """Student's t with two degrees of freedom: p = 1 − t / √(t² + 2); 14 rows for Holm."""
+    """Student's t with two degrees of freedom: p = 1 − t / √(t² + 2); 16 rows for Holm."""
     values = [0.4, 0.4, 0.4 + 1e-4]  # the noise of both: 0 − 0, 1e-4 − 1e-4, 0 + 1e-4
     mean = sum(values) / 3
     error = (sum((v - mean) ** 2 for v in values) / 2 / 3) ** 0.5
@@ -93,7 +94,7 @@ def test_p_values_of_three_seeds_by_hand(made):
 def test_the_sentence_names_what_is_shown_and_what_is_not(made):
     said = made["verdict"]
     assert said["informative"]
-    assert "14 comparisons, p at most 0.05 after Holm's adjustment" in said["sentence"]
+    assert "16 comparisons, p at most 0.05 after Holm's adjustment" in said["sentence"]
     worse, better, rest = said["sentence"].split("): ")[1].split("; ")
     assert worse.startswith("worse: ")
     assert "DIFF V1 without head norm against DIFF V1 by 0.400" in worse
@@ -108,7 +109,7 @@ def test_one_seed_shows_nothing():
     assert {(one["p"], one["p_holm"], one["shown"]) for one in made["rows"]} == {
         (None, None, False)
     }
-    assert "14 rows with one seed each, so nothing is shown of any." in made["verdict"]["sentence"]
+    assert "16 rows with one seed each, so nothing is shown of any." in made["verdict"]["sentence"]
 
 
 def test_rows_say_nothing_where_attention_does_not_help():
@@ -124,9 +125,9 @@ def test_a_row_is_compared_only_where_both_sides_copy_or_none():
     assert "DIFF V1 against Transformer (softmax) by 0.100" in said["sentence"]
     assert said["sentence"].endswith(
         "; not compared, as one has passed the induction phase and the other has not: DIFF V1 "
-        "without head norm against DIFF V1 and Shared DIFF against Transformer (softmax); not "
-        "compared, as neither has passed the induction phase: Shared DIFF, norm on the map against "
-        "Shared DIFF."
+        "without head norm against DIFF V1, Shared DIFF against Transformer (softmax) and Shared "
+        "DIFF against Softmax, half the heads, head norm; not compared, as neither has passed the "
+        "induction phase: Shared DIFF, norm on the map against Shared DIFF."
     )
     apart, alone = (row(made, "diff_no_norm", "diff") for made in (results(late=late), results()))
     assert (apart["p"], apart["p_holm"], apart["shown"]) == (alone["p"], 1.0, False)
