@@ -32,6 +32,7 @@ COUNTED |= dict.fromkeys(("quarter_1", "quarter_2", "quarter_3", "quarter_4"), 1
 VERDICT = {
     "informative": True,
     "sentence": "Made-up verdict: DIFF V1 is ahead of the Transformer by 0.03 nats per token.",
+    "details": ["Made-up detail: at both rates.", "And <how> it was tested."],
     "reasons": [],
     "margin": 0.1,
 }

@@ -48,6 +48,7 @@ def test_the_verdict_stands_first(make_study):
     first = text.index(VERDICT["sentence"])
     assert text[first - 1] == "Provenance"  # the last chapter: nothing stands between
     assert VERDICT["reasons"] == []
+    assert text[first + 1 : first + 3] == VERDICT["details"]
 
 
 def test_an_uninformative_study_says_why(make_study):

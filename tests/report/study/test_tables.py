@@ -105,8 +105,9 @@ def row_of(of, name):
 
 def test_markdown_table(make_study):
     study = make_study(variants=(*TYPES, "none"), num_steps=25)
-    sentence, types, others = study_markdown(study).rstrip("\n").split("\n\n")
+    sentence, details, types, others = study_markdown(study).rstrip("\n").split("\n\n")
     assert sentence == VERDICT["sentence"]
+    assert details.splitlines() == [f"- {said}" for said in VERDICT["details"]]
     lines = types.splitlines()
     assert len(lines) == 2 + 4
     assert len({line.count("|") for line in lines}) == 1
@@ -123,7 +124,7 @@ def test_markdown_table(make_study):
 def test_markdown_has_a_table_of_the_common_rate(make_study):
     tables = study_markdown(make_study(sweep=True, seeds=(0, 1))).split("\n\n")
     best, common = (
-        next(line for line in part.splitlines() if "DIFF V1" in line) for part in tables[1:]
+        next(line for line in part.splitlines() if "DIFF V1" in line) for part in tables[2:]
     )
     assert "| 0.002 |" in best
     assert "diff-seed0, 1" in best

@@ -129,10 +129,9 @@ def test_rates_of_the_sweep():
     assert difference(results, "diff", "softmax", "common")["mean"] == pytest.approx(
         -0.31 / 3 + 0.5
     )
-    said = results["verdict"]["sentence"]
-    assert "each type at the learning rate chosen for it (" in said
-    at_common = "; at the common learning rate DIFF V1 is 0.397 nats worse than softmax attention ("
-    assert at_common in said
+    assert "each type at the learning rate chosen for it: " in results["verdict"]["sentence"]
+    at_common = "At the common learning rate DIFF V1 is 0.397 nats per token worse than softmax "
+    assert results["verdict"]["details"][1].startswith(at_common)
     assert results["verdict"]["reasons"] == [
         "the chosen learning rate of DIFF V1 lies at the edge of its sweep",
         "the chosen learning rate of No attention lies at the edge of its sweep",
@@ -156,26 +155,31 @@ def test_a_verdict_in_words():
     said = study()["verdict"]
     assert said["informative"]
     assert said["reasons"] == []
-    setting, found = said["sentence"].removesuffix(".").split(": ", maxsplit=1)
-    assert setting == (
-        "At 4.8 million parameters and 4,096,000 tokens, all at one learning rate (nats per token, "
-        "95 % intervals, unadjusted; what is shown stands among 11 comparisons, p at most 0.05 "
-        "after Holm's adjustment)"
+    assert re.sub(r"\+0.303, [^)]*", "+0.303", said["sentence"]) == (
+        "At 4.8 million parameters and 4,096,000 tokens, all at one learning rate: DIFF V1 is "
+        "0.103 nats per token better than softmax attention (−0.103, −0.118 to −0.089, 3 seeds), "
+        "not shown to be better than softmax minus 0.7 times the mean value; Shared DIFF is 0.303 "
+        "nats per token worse than softmax attention (+0.303); no difference to softmax attention "
+        "is shown for DIFF V2; softmax attention is beaten without a second map that learns: "
+        "softmax minus 0.7 times the mean value (−0.100, −0.125 to −0.075, 3 seeds)."
     )
-    better, worse, alike, controls = re.split(r"; (?![^(]*\))", found)
+    better, alike, worse, controls, tested = said["details"]
     assert better == (
-        "DIFF V1 is 0.103 nats better than softmax attention (−0.103, −0.118 to −0.089, 3 seeds; "
-        "on tokens new to the context −0.155, −0.177 to −0.133; phase passed at step 500 against "
-        "500, medians), not shown to be better than softmax minus 0.7 times the mean value"
+        "DIFF V1 is 0.103 nats per token better than softmax attention (−0.103, −0.118 to −0.089, "
+        "3 seeds; on tokens new to the context −0.155, −0.177 to −0.133; phase passed at step 500 "
+        "against 500, medians), not shown to be better than softmax minus 0.7 times the mean value."
     )
-    assert worse.startswith("Shared DIFF is 0.303 nats worse than softmax attention (+0.303, ")
-    assert alike.startswith("no difference to softmax attention is shown for DIFF V2 (")
+    assert alike.startswith("No difference to softmax attention is shown for DIFF V2 (")
     assert alike.endswith(
-        "0.000, −0.025 to +0.025, 3 seeds; phase passed at step 500 against 500, medians)"
+        "0.000, −0.025 to +0.025, 3 seeds; phase passed at step 500 against 500, medians)."
     )
+    assert worse.startswith("Shared DIFF is 0.303 nats per token worse than softmax attention (+0.")
     assert controls.startswith(  # the other one is no better than softmax
-        "better than softmax attention without a second map that learns: softmax minus 0.7 times "
-        "the mean value (−0.100, "
+        "Softmax attention is beaten without a second map that learns: softmax minus 0.7 times "
+    )
+    assert tested == (
+        "Nats per token, 95 % intervals, unadjusted; what is shown stands among 11 comparisons, p "
+        "at most 0.05 after Holm's adjustment."
     )
 
 
@@ -185,8 +189,8 @@ def test_what_stands_alone_and_not_among_all_is_not_shown():
     test = adjusted(results, "diff", "softmax", "best")
     assert test["p"] < 0.05 < test["p_holm"]
     assert difference(results, "diff", "softmax")["high"] < 0
-    said = results["verdict"]["sentence"]
-    assert "no difference to softmax attention is shown for DIFF V1 (−0.110, " in said
+    said = results["verdict"]["details"][0]
+    assert said.startswith("No difference to softmax attention is shown for DIFF V1 (−0.110, ")
 
 
 def common_rates(**losses):
@@ -200,13 +204,32 @@ def common_rates(**losses):
 
 def test_a_control_is_asked_at_the_common_rate_too():
     plain = {"softmax_minus_mean": [3.0, 3.1, 3.21], "softmax_half": [2.9401, 3.04, 3.13]}
-    said = study(at_common=0.05, **common_rates(**plain))["verdict"]["sentence"]
-    best, common, *_ = said.split("; at the common learning rate ")
-    assert "DIFF V1 is 0.103 nats better than softmax attention (" in best
+    said = study(at_common=0.05, **common_rates(**plain))["verdict"]
+    best, common, *_ = said["details"]
+    assert best.startswith("DIFF V1 is 0.103 nats per token better than softmax attention (")
     assert "not shown to be" not in best
-    assert common.startswith("DIFF V1 is 0.053 nats better than softmax attention (")
+    where = "at the common learning rate"
+    assert common.startswith(
+        f"{where.capitalize()} DIFF V1 is 0.053 nats per token better than softmax attention ("
+    )
     assert "), not shown to be better than softmax times ½ and than softmax minus 0.7 " in common
+    assert (
+        f", not shown to be better than softmax times ½ {where} and than softmax minus 0.7 times "
+        f"the mean value {where};"
+    ) in said["sentence"]
     assert "on tokens new to the context" in common
+
+
+def test_a_lead_that_the_common_rate_does_not_have_says_so():
+    losses = common_rates(softmax_minus_mean=LOSSES["softmax"])
+    for at_common in (0.1, 0.3):  # as good as softmax attention there, and worse
+        said = study(at_common=at_common, **losses)["verdict"]
+        first = said["sentence"].split("; ")[0]
+        assert first.endswith(
+            "DIFF V1 is 0.103 nats per token better than softmax attention (−0.103, −0.118 to "
+            "−0.089, 3 seeds), not shown to be better at the common learning rate"
+        )
+        assert ", not shown" not in said["details"][0]
 
 
 def test_v1_is_asked_whether_it_needs_its_norm():
@@ -220,10 +243,8 @@ def test_v1_is_asked_whether_it_needs_its_norm():
         said = results["verdict"]["sentence"]
         assert ("not shown to be better without its head norm" in said) is explained
         both = common_rates(**plain, diff_no_norm=bare, softmax_half=[3.4, 3.5, 3.61])
-        at_common = study(at_common=-0.2, **both)["verdict"]["sentence"].split("; at the common ")[
-            1
-        ]
-        assert "DIFF V1 is 0.303 nats better" in at_common
+        at_common = study(at_common=-0.2, **both)["verdict"]["details"][1]
+        assert "DIFF V1 is 0.303 nats per token better" in at_common
         assert ("without its head norm" in at_common) is explained
         assert difference(results, "diff_no_norm", "softmax") is not None
 
@@ -238,7 +259,7 @@ def test_v2_is_asked_whether_it_needs_its_difference():
     ):  # fmt: skip
         plain = {"softmax_minus_mean": LOSSES["softmax"], "diff_v2_gate": gate}
         results = study(losses=LOSSES | leading | plain | {"diff_v2_added": added})
-        _, found = results["verdict"]["sentence"].split("DIFF V2 is 0.103 nats better than")
+        _, found = results["verdict"]["sentence"].split("DIFF V2 is 0.103 nats per token better")
         assert ("not shown to be better" in found) is bool(but)
         assert f"not shown to be better than {but}" in found or not but
         asked = [one for one in results["tests"] if one["baseline"].startswith("diff_v2_")]
@@ -247,7 +268,7 @@ def test_v2_is_asked_whether_it_needs_its_difference():
 
 
 def test_a_phase_that_some_runs_passed_is_counted():
-    said = study(late=("softmax-seed2",))["verdict"]["sentence"]
+    said = study(late=("softmax-seed2",))["verdict"]["details"][0]
     assert "; phase passed in 3 of 3 runs against 2 of 3), not shown" in said
 
 
@@ -255,8 +276,9 @@ def test_a_type_that_does_not_pass_at_the_common_rate_is_not_compared_there():
     results = study(late=("shared_diff-common",), **common_rates())
     said = results["verdict"]
     assert said["informative"]
-    _, at_common = said["sentence"].split(
-        "at the common learning rate Shared DIFF is not compared with softmax attention, as one "
+    at_common = said["details"][-3]
+    assert at_common.startswith(
+        "At the common learning rate Shared DIFF is not compared with softmax attention, as one "
         "has passed the induction phase and the other has not (+0.8"
     )
     assert "; phase passed in 0 of 3 runs against 3 of 3)" in at_common
@@ -309,8 +331,8 @@ def test_one_seed_is_said_to_be_one_seed():
     said = study(seeds=1, fewer_seeds=1)["verdict"]
     assert said["informative"]
     assert "one seed: this may be chance" in said["sentence"]
-    assert "DIFF V1 ends 0.100 nats below softmax attention" in said["sentence"]
-    assert "Shared DIFF ends 0.300 nats above softmax attention" in said["sentence"]
+    assert "DIFF V1 ends 0.100 nats per token below softmax attention" in said["sentence"]
+    assert "Shared DIFF ends 0.300 nats per token above softmax attention" in said["sentence"]
 
 
 def test_a_control_that_is_worse_than_softmax_is_not_among_the_better():
@@ -371,5 +393,5 @@ def test_what_makes_a_comparison_uninformative(changes, reason):
 def test_a_phase_that_nobody_passed_separates_nobody():
     said = study(late=tuple(LOSSES))["verdict"]
     assert said["informative"]
-    assert "one learning rate, none of them past the induction phase (nats" in said["sentence"]
-    assert "phase passed" not in said["sentence"]
+    assert "one learning rate, none of them past the induction phase: DIFF V1" in said["sentence"]
+    assert "phase passed" not in " ".join(said["details"])

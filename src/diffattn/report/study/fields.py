@@ -132,6 +132,7 @@ class _Phase(TypedDict):
 class _Verdict(TypedDict):
     informative: bool
     sentence: str
+    details: NotRequired[list[str]]
     reasons: NotRequired[list[str]]
 
 

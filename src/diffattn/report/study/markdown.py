@@ -52,8 +52,10 @@ def study_markdown(folder: Path) -> str:
     ]
     if others:
         tables.insert(1, _others(study, others))
-    sentence = (study.results or {}).get("verdict")
-    head = [one_line(sentence["sentence"])] if sentence else []
+    verdict = (study.results or {}).get("verdict")
+    head = [one_line(verdict["sentence"])] if verdict else []
+    if verdict and verdict.get("details"):
+        head.append("\n".join(f"- {one_line(said)}" for said in verdict["details"]))
     return "\n\n".join([*head, *tables]) + "\n"
 
 

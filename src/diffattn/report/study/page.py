@@ -149,14 +149,15 @@ def _verdict(study: TextStudy) -> dict[str, Any]:
     """The sentence that a page starts with, whether it says something, and why not."""
     if study.results is None:
         sentence = "No verdict yet: the study has not finished."
-        return {"sentence": sentence, "informative": False, "reasons": []}
+        return {"sentence": sentence, "informative": False, "details": [], "reasons": []}
     recorded = study.results.get("verdict")
     if not recorded:
         sentence = "No verdict was recorded."
-        return {"sentence": sentence, "informative": False, "reasons": []}
+        return {"sentence": sentence, "informative": False, "details": [], "reasons": []}
     return {
         "sentence": recorded["sentence"],
         "informative": recorded["informative"],
+        "details": recorded.get("details", []),
         "reasons": recorded.get("reasons", []),
     }
 

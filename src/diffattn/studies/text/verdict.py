@@ -1,6 +1,6 @@
 """What a comparison says, in one sentence, or why it says nothing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -21,9 +21,14 @@ def verdict(results: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         results: Of :func:`diffattn.studies.text.results.comparison_results`.
+
+    Returns:
+        ``sentence`` and, of an informative comparison of types, ``details``: every difference that
+        it sums up, and how they were tested.
     """
-    reasons = list(_reasons(results))
-    said = rows_said(results) if "rows" in results else _said(results)
+    reasons, of_rows = list(_reasons(results)), "rows" in results
+    details = [] if reasons or of_rows else [*_said(results), _tested(results)]
+    said = rows_said(results) if of_rows else _lead(results)
     sentence = (
         f"Uninformative about attention types: {reasons[0]}."
         if reasons
@@ -32,6 +37,7 @@ def verdict(results: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "informative": not reasons,
         "sentence": sentence,
+        "details": [f"{said[0].upper()}{said[1:]}." for said in details],
         "reasons": reasons + list(_warnings(results)),
         "margin": MARGIN,
     }
@@ -121,23 +127,45 @@ def _mean_loss(group: Mapping[str, Any]) -> float:
     return float(group["validation_loss"]["mean"])
 
 
-def _said(results: Mapping[str, Any]) -> Iterator[str]:
-    """What is said of the types, then of the controls that beat softmax attention."""
-    alike = []
+def _lead(results: Mapping[str, Any]) -> Iterator[str]:
+    """Of every type what its chosen rate shows, with what explains a lead: controls, or the rate;
+    then the controls that beat softmax attention."""
+    alike: list[str] = []
+    apart: dict[str, list[str]] = {}
     for name in _types(results):
-        row = difference(results, name, BASELINE)
-        assert row is not None, "every type is compared with the baseline"
-        common = "common" in results["variants"][name]["at"]
-        if not common and _is_alike(results, row):
-            alike.append(f"{type_name(name)} ({_found(results, row)})")
-        else:
+        row, label = _to_baseline(results, name), type_name(name)
+        if why := phase.gap(results["variants"], name, BASELINE):
+            apart.setdefault(why, []).append(label)
+        elif _is_alike(results, row):
+            alike.append(label)
+        elif row["low"] is None:
             yield _of_type(results, row)
-        if common:
-            at_common = difference(results, name, BASELINE, "common")
-            assert at_common is not None, "also at the common rate"
-            yield f"at the common learning rate {_of_type(results, at_common)}"
+        else:
+            yield f"{_by(row)} ({_interval(row)}){_but(_explained_at_all(results, row))}"
     if alike:
         yield f"no difference to softmax attention is shown for {listing(alike)}"
+    for why, names in apart.items():
+        yield f"not compared with softmax attention, as {why}: {listing(names)}"
+    yield from _leading_controls(results)
+
+
+def _said(results: Mapping[str, Any]) -> Iterator[str]:
+    """The same in full, at both rates."""
+    for name in _types(results):
+        yield _of_type(results, _to_baseline(results, name))
+        if "common" in results["variants"][name]["at"]:
+            at_common = _of_type(results, _to_baseline(results, name, "common"))
+            yield f"at the common learning rate {at_common}"
+    yield from _leading_controls(results)
+
+
+def _to_baseline(results: Mapping[str, Any], name: str, at: str = "best") -> Mapping[str, Any]:
+    row = difference(results, name, BASELINE, at)
+    assert row is not None, "every type is compared with the baseline, at every rate that it has"
+    return row
+
+
+def _leading_controls(results: Mapping[str, Any]) -> Iterator[str]:
     leading = [
         f"{_control(name)} ({_interval(row)})"
         for name in IMITATIONS
@@ -146,22 +174,52 @@ def _said(results: Mapping[str, Any]) -> Iterator[str]:
         and _is_shown(results, row)
     ]
     if leading:
-        yield f"better than softmax attention without a second map that learns: {listing(leading)}"
+        yield f"softmax attention is beaten without a second map that learns: {listing(leading)}"
 
 
 def _of_type(results: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     """A type beside softmax attention, at one rate."""
-    name, size = row["variant"], f"{abs(row['mean']):.3f} nats"
-    label, found = type_name(name), _found(results, row)
-    if why := phase.gap(results["variants"], name, BASELINE, row["at"]):
+    label, found = type_name(row["variant"]), _found(results, row)
+    if why := phase.gap(results["variants"], row["variant"], BASELINE, row["at"]):
         return f"{label} is not compared with softmax attention, as {why} ({found})"
     if row["low"] is None:
         side = "below" if row["mean"] < 0 else "above"
+        size = f"{abs(row['mean']):.3f} nats per token"
         return f"{label} ends {size} {side} softmax attention (one seed: this may be chance)"
     if _is_alike(results, row):
         return f"no difference to softmax attention is shown for {label} ({found})"
+    return f"{_by(row)} ({found}){_but(_explained(results, row))}"
+
+
+def _by(row: Mapping[str, Any]) -> str:
+    """A type, and by how much it differs."""
+    side = "worse" if row["mean"] > 0 else "better"
+    size = f"{abs(row['mean']):.3f} nats per token"
+    return f"{type_name(row['variant'])} is {size} {side} than softmax attention"
+
+
+def _but(explained: Sequence[str]) -> str:
+    return f", not shown to be better {listing(explained)}" if explained else ""
+
+
+def _explained_at_all(results: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
+    """What explains a lead at the chosen rate, and what at the common one; or that rate itself."""
+    explained = _explained(results, row)
+    at_common = difference(results, row["variant"], BASELINE, "common")
+    if at_common is None or row["mean"] > 0:
+        return explained
+    where = "at the common learning rate"
+    if not (at_common["mean"] < 0 and _is_shown(results, at_common)):
+        return [*explained, where]
+    there = _explained(results, at_common)
+    return explained + [f"{what} {where}" for what in there if what not in explained]
+
+
+def _explained(results: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
+    """Than which controls a type's lead at one rate is not shown to be better, and without what."""
     if row["mean"] > 0:
-        return f"{label} is {size} worse than softmax attention ({found})"
+        return []
+    name = row["variant"]
     asked = [(control, row["at"]) for control in IMITATIONS]
     asked += [(control, "best") for control in OWN_IMITATIONS.get(name, ())]
     explained = [
@@ -174,8 +232,7 @@ def _of_type(results: Mapping[str, Any], row: Mapping[str, Any]) -> str:
         bare = difference(results, WITHOUT_NORM, BASELINE)
         if bare is not None and not (bare["mean"] < 0 and _is_shown(results, bare)):
             explained.append("without its head norm")
-    but = f", not shown to be better {listing(explained)}" if explained else ""
-    return f"{label} is {size} better than softmax attention ({found}){but}"
+    return explained
 
 
 def _found(results: Mapping[str, Any], row: Mapping[str, Any]) -> str:
@@ -233,21 +290,30 @@ def _ends(row: Mapping[str, Any], *, flip: bool = False) -> str:
 
 
 def _setting(results: Mapping[str, Any]) -> str:
-    """Where the result holds, and what stands in brackets."""
+    """Where the result holds."""
     base, swept = results["variants"][BASELINE], results["rates"]["variants"]
     used = {entry["at"]["best"]["learning_rate"] for entry in results["variants"].values()}
     one = not swept and len(used) == 1
     rates = "all at one learning rate" if one else "each type at the learning rate chosen for it"
-    level = 100 * results["differences"][0]["level"]
-    tests = results["rows"] if "rows" in results else results["tests"]
-    tested = f"{len(tests)} comparisons, p at most {LEVEL:g} after Holm's adjustment"
-    if "rows" not in results:
-        tested = f"{level:.0f} % intervals, unadjusted; what is shown stands among {tested}"
     where = "" if _passed(results) else ", none of them past the induction phase"
+    tested = f" (nats per token, {_counted(results['rows'])})" if "rows" in results else ""
     return (
         f"At {base['parameters'] / 1e6:.1f} million parameters and {results['tokens']:,} tokens, "
-        f"{rates}{where} (nats per token, {tested})"
+        f"{rates}{where}{tested}"
     )
+
+
+def _tested(results: Mapping[str, Any]) -> str:
+    """What stands in brackets, and what "shown" means."""
+    level = 100 * results["differences"][0]["level"]
+    return (
+        f"nats per token, {level:.0f} % intervals, unadjusted; what is shown stands among "
+        f"{_counted(results['tests'])}"
+    )
+
+
+def _counted(tests: Sequence[Any]) -> str:
+    return f"{len(tests)} comparisons, p at most {LEVEL:g} after Holm's adjustment"
 
 
 def _passed(results: Mapping[str, Any]) -> bool:
