@@ -177,6 +177,20 @@ def test_names_of_a_text_are_copied():
     assert one.verdict == "higher"
 
 
+def test_copying_a_name_of_each_text_is_not_above_guessing():
+    """Half of the texts name the answer alone, where the copy is right."""
+    texts = [{"id": str(i), "expected": str(i % 12)} for i in range(96)]
+    told = [row | (guess_shares(1, 3, 1) if i % 2 else {}) for i, row in enumerate(texts)]
+    copier = [
+        row | {"scores": {"contains": float(i % 2 == 0 or i % 6 == 1)}}
+        for i, row in enumerate(told)
+    ]
+    mute = [row | {"scores": {"contains": 0.0}} for row in told]
+    one = whole({"a": mute, "b": copier}, "hidden_needle")
+    assert one.value > 0.6
+    assert one.verdict == NEITHER
+
+
 def test_copying_the_lead_is_the_floor_of_support():
     rows = [
         {"id": str(i), "scores": {"entities_found": float(i % 4 > 0)}, "lead": lead}

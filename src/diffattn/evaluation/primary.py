@@ -15,6 +15,8 @@ PARTS: tuple[tuple[str, ...], ...] = (
 """Fields of a row by which the differences of its scores are told apart, one after another."""
 KINDS: tuple[tuple[str, ...], ...] = (("task",), ("needles", "asked"))
 """Those of them whose values are other tasks, with floors of their own."""
+_FEWEST_TOLD = 20
+"""Of hidden sentences: one text with two names must not decide the floor of all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,12 +144,13 @@ def guessing(protocol: str, rows: Sequence[Row], score: str) -> Guess:
 
     A row may say itself what guessing scores: ``guess``, and beside it ``guess_of_all_that_fit``,
     or what this model's own output would be worth as a guess (``guess_of_all_named``). A row of
-    such a protocol that says nothing has no floor. Of a hidden sentence it is what the model
+    such a protocol that says nothing has no floor; fewer than 20 questions about hidden sentences
+    whose texts hold other names decide nothing. Of a hidden sentence it is what the model
     says where it is not hidden, of support in a document what copying its beginning has. Else, of
     classifications and closed questions, chance is one of the labels that there are (``labels`` of
     a row; without it, one of the different right answers, of which few items show few) and the
     ceiling always giving the most frequent one, task by task; of multiple choice it is one of the
-    choices and always the same position. Where rows have both, the ceiling is the greater.
+    choices and always the same position. Where rows have both, the greater ceiling counts.
 
     Args:
         protocol: Its name.
@@ -155,12 +158,10 @@ def guessing(protocol: str, rows: Sequence[Row], score: str) -> Guess:
         score: The one that is guessed; rows without it are not asked for it.
     """
     asked = [row for row in rows if score in row["scores"]]
-    # Of a text that names the answer alone nothing can be guessed by copying a name; elsewhere a
-    # row that says nothing may come from a task in which to copy is to find, and has no floor.
-    of = [
-        _told(asked, unsaid=0.0 if protocol == "hidden_needle" else None),
-        _closed(protocol, asked),
-    ]
+    told = _told(asked)
+    if protocol == "hidden_needle" and len(told.rows) < _FEWEST_TOLD:
+        told = Guess()
+    of = [told, _closed(protocol, asked)]
     if protocol == "single_needle":
         of = [_unhidden(asked, rows, f"control_{score}")]
     elif protocol == "hallucination":
@@ -169,14 +170,13 @@ def guessing(protocol: str, rows: Sequence[Row], score: str) -> Guess:
     return max(known, key=lambda guess: (guess.ceiling, len(guess.rows)), default=Guess())
 
 
-def _told(asked: Sequence[Row], unsaid: float | None) -> Guess:
-    """By what the rows say; one that says nothing counts as ``unsaid``, or not at all."""
-    told = [(row, guess) for row in asked if (guess := row.get("guess", unsaid)) is not None]
-    if not told:
+def _told(asked: Sequence[Row]) -> Guess:
+    """By what the rows say."""
+    rows = tuple(row for row in asked if isinstance(row.get("guess"), int | float))
+    if not rows:
         return Guess()
-    rows = tuple(row for row, _ in told)
-    chance, own = fmean(float(guess) for _, guess in told), any(NAMED in row for row in rows)
-    ceiling = fmean(float(row.get(NAMED, row.get(GUESSES[1], guess))) for row, guess in told)
+    chance, own = fmean(float(row["guess"]) for row in rows), any(NAMED in row for row in rows)
+    ceiling = fmean(float(row.get(NAMED, row.get(GUESSES[1], row["guess"]))) for row in rows)
     how = "strings of the context named without regard to the question"
     if own:
         return Guess(chance, ceiling, f"{how}, as many as the model names itself", rows)

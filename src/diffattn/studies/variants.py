@@ -19,7 +19,7 @@ WIDER_FLOOR = "none_ffn"
 WIDE, WIDE_NORM, MORE_HEADS = "softmax_wide", "softmax_wide_norm", "softmax_more_heads"
 NORMS_ALONE = ("softmax_norm", WIDE_NORM)
 """Softmax attention with V1's head norm and without its factor 1 − λ_init: over its own heads, and
-over half as many that are as wide as V1's: V1 without its second map."""
+over half as many whose values are as wide as V1's: one map with its norm, at softmax's rate."""
 WITHOUT_NORM = "diff_no_norm"
 """V1 without what its authors added beside the difference."""
 

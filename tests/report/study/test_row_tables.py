@@ -142,3 +142,16 @@ def test_a_row_of_an_unknown_model_is_shown_without_numbers(folder):
     row = {**ROWS[0], "variant": "new", "baseline": "newer"}
     change_record(folder / "results.json", rows=[row])
     assert cells(rows_table(read_study(folder)), 0)[0] == "new"
+
+
+def test_a_test_of_the_turned_pair_is_the_same_test(make_study):
+    """V2 is tested against its gate alone; the table of ablations holds the gate against V2."""
+    folder = make_study(variants=("softmax", "diff_v2", "diff_v2_gate"), num_steps=25)
+    test = {"variant": "diff_v2", "baseline": "diff_v2_gate", "at": "best", "p": 0.01}
+    change_record(folder / "results.json", tests=[test | {"p_holm": 0.08, "shown": False}])
+    (row,) = (line for line in markdown_results(folder).splitlines() if "gate only" in line)
+    assert "| no difference shown after Holm |" in row
+    change_record(folder / "results.json", tests=[test | {"p_holm": 0.02, "shown": True}])
+    (row,) = (line for line in markdown_results(folder).splitlines() if "gate only" in line)
+    assert "not among the tests" not in row
+    assert "er by 0." in row

@@ -30,7 +30,7 @@ def test_statement_in_range():
     words = statement(comparison("study", settings=settings))
     assert "below" not in words
     assert words.startswith("Heads and tokens lie in the range the papers test.")
-    assert "5 seeds of initial weights and data order. Other ablations and matches have 3." in words
+    assert "5 seeds of initial weights and data order. Ablations and matches have 3 where" in words
     assert (
         "from 4 rates or more, on another seed, in runs of 25 % of the steps and the best 2"
         in words

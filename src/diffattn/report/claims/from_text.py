@@ -72,8 +72,9 @@ def _why_not(
     text: Mapping[str, Any], variant: str, baseline: str, part: str | None, values: Sequence[float]
 ) -> str:
     """Why a difference says nothing: the study's verdict, one side that copies from the context
-    where the other does not yet, a control that gains as much at the rates that were chosen or at
-    the common one, where all have the same, or a norm without which V1 gains nothing."""
+    where the other does not yet, a lead that the common rate does not have, a control that gains as
+    much at the rates that were chosen or at the common one, where all have the same, V2 that gains
+    as much without its difference, or a norm without which V1 gains nothing."""
     if not text["verdict"]["informative"]:
         return str(text["verdict"]["sentence"]).removeprefix(_UNINFORMATIVE)
     if why := gap(text["variants"], variant, baseline):
@@ -83,29 +84,39 @@ def _why_not(
     controls = [control for control in IMITATIONS if control in text["variants"]]
     if not controls:
         return NO_CONTROL
+    if not _is_lower(text, variant, baseline, part, "common") and _is_lower(
+        text, variant, baseline, part
+    ):
+        return "the lead is not shown at the common learning rate"
     explained = [
         control
         for control in controls
         if not all(_is_lower(text, variant, control, part, at) for at in ("best", "common"))
     ]
-    own = [name for name in OWN_IMITATIONS.get(variant, ()) if name in text["variants"]]
-    explained += [control for control in own if not _is_lower(text, variant, control, part)]
+    own = OWN_IMITATIONS.get(variant, ())
+    explained += [
+        control
+        for control in own
+        if control in text["variants"] and not _is_lower(text, variant, control, part)
+    ]
     asks_norm = variant == "diff" and _BARE in text["variants"]
     if asks_norm and not _is_lower(text, _BARE, baseline, part):
         explained.append(_BARE)
+    if not explained and not set(own) <= text["variants"].keys():
+        return NO_CONTROL
     return explained_by(explained)
 
 
 def _is_lower(text: Mapping[str, Any], a: str, b: str, part: str | None, at: str = "best") -> bool:
     """By the study's own test, if it has made one, so that its sentence says the same; of a part
     also by the interval. Never where the induction phase lies between the two."""
-    losses = _losses(text, part, at)
-    if a not in losses or b not in losses or gap(text["variants"], a, b, at):
+    losses, rate = _losses(text, part, at), _rate_of(text, a, b, at)
+    if a not in losses or b not in losses or gap(text["variants"], a, b, rate):
         return False
     values = _differences(losses, a, b)
     for test in text.get("tests", ()):
         pair = (test["variant"], test["baseline"])
-        if pair == (a, b) and test["at"] == _rate_of(text, a, b, at):
+        if pair == (a, b) and test["at"] == rate:
             whole = _losses(text, None, at)
             shown = bool(test["shown"]) and fmean(_differences(whole, a, b)) < 0
             if part is None or not shown:

@@ -166,7 +166,8 @@ def in_words(study: TextStudy, entry: Difference) -> str:
     """
     pair = (entry.variant, entry.baseline)
     for test in tests_of(study) if entry.metric == LOSS else ():
-        if (test["variant"], test["baseline"], test["at"]) == (*pair, entry.at):
+        # A test of the turned pair is the same test.
+        if {test["variant"], test["baseline"]} == set(pair) and test["at"] == entry.at:
             if why := gap((study.results or {})["variants"], *pair, entry.at):
                 return f"not compared: {why}"
             if test["p_holm"] is not None and not test["shown"]:

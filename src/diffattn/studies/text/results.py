@@ -161,7 +161,8 @@ def _differences(
 ) -> Iterator[dict[str, Any]]:
     """Every variant minus what it is compared with, and every type minus the controls.
 
-    At the common rate too where one side has runs of their own at it, and the other side's are.
+    At the common rate too where one side has runs of their own at it, and the other side's are: not
+    of a type and itself without its difference, which has runs at the type's chosen rate alone.
     Of a part of the tokens to softmax attention, and at the chosen rates to no attention and what a
     comparison of types compares with.
     """
@@ -177,9 +178,11 @@ def _differences(
         for baseline in against:
             if baseline not in variants:
                 continue
-            ats = list(variants[name]["at"])
+            own = baseline in OWN_IMITATIONS.get(name, ())
+            ats = ["best"] if own else list(variants[name]["at"])
             if (
-                variants[name]["at"]["best"]["learning_rate"] == common
+                not own
+                and variants[name]["at"]["best"]["learning_rate"] == common
                 and "common" in variants[baseline]["at"]
             ):
                 ats.append("common")

@@ -109,7 +109,7 @@ def _is_of_types(entry: Mapping[str, Any]) -> bool:
     if entry["metric"] != "validation_loss":
         return False
     if VARIANTS[entry["variant"]].role == "type":
-        own = OWN_IMITATIONS.get(entry["variant"], ()) if entry["at"] == "best" else ()
+        own = OWN_IMITATIONS.get(entry["variant"], ())
         return entry["baseline"] in (BASELINE, *IMITATIONS, *own)
     return entry["baseline"] == BASELINE and entry["variant"] in (*IMITATIONS, WITHOUT_NORM)
 

@@ -146,7 +146,11 @@ def statement(config: ComparisonConfig) -> str:
         else _rates_of_another(config)
     )
     fewer = min(len(config.seeds_of(name)) for name in config.variants)
-    rest = f" Other ablations and matches have {fewer}." if fewer < len(config.seeds) else ""
+    rest = (
+        f" Ablations and matches have {fewer} where their table says so."
+        if fewer < len(config.seeds)
+        else ""
+    )
     return f"{limits} {shows} {spread(len(config.seeds))}{rest} {rates}"
 
 
