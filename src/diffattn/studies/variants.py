@@ -135,6 +135,8 @@ _ABLATIONS = (
              "Shared DIFF with its norm on the map, not on the head's output", role="ablation"),
 )  # fmt: skip
 _RANKS = (2, 4, 8, 16)
+RANK = "shared_diff_r8"
+"""Of the comparison on text at study scale: other ranks are compared with it."""
 _LAMBDA_INITS = {"_lambda_08": 0.8, "_lambda_05": 0.5}
 
 
@@ -142,7 +144,8 @@ def _of_rank(rank: int) -> tuple[Variant, ...]:
     name, kind = f"shared_diff_r{rank}", "shared_diff"
     what = f"Shared DIFF with updates of rank {rank}"
     return (
-        _of(name, "rank", "diff", what, kind, shared_rank=rank, besides=(BASELINE,)),
+        _of(name, "rank", "diff", what, kind, shared_rank=rank,
+            besides=(BASELINE, *([] if name == RANK else [RANK]))),
         *(
             _of(f"{name}{end}", "rank", name, f"the same with λ_init = {value} in every layer",
                 kind, shared_rank=rank, lambda_init=value, besides=("diff", BASELINE))
@@ -168,7 +171,7 @@ MEMBERS: dict[str, tuple[str, ...]] = {
 with V2's ablations and the other reading of Shared DIFF's norm; Shared DIFF's rank and λ_init."""
 RANKS_ALONE = (
     BASELINE, "diff", *(f"shared_diff_r{rank}" for rank in _RANKS),
-    *(f"shared_diff_r8{end}" for end in _LAMBDA_INITS), FLOOR,
+    *(f"{RANK}{end}" for end in _LAMBDA_INITS), FLOOR,
 )  # fmt: skip
 """Ranks with the schedule of λ_init, and λ_init at one of them: where runs take long, seeds tell
 more than every rank with every λ_init."""

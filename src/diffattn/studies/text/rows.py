@@ -7,7 +7,7 @@ from diffattn.report.page import phase
 from diffattn.report.page.wording import IMITATIONS, OWN_IMITATIONS, listing, type_name
 from diffattn.stats.multiple import holm
 from diffattn.stats.paired import paired_t_test
-from diffattn.studies.variants import BASELINE, FLOOR, VARIANTS, WITHOUT_NORM
+from diffattn.studies.variants import BASELINE, FLOOR, RANK, VARIANTS, WITHOUT_NORM
 
 LEVEL = 0.05
 """Adjusted p-values up to it count."""
@@ -21,7 +21,8 @@ def compared_rows(
     """The comparisons that a study of ablations is made for, with Holm's adjusted p-values.
 
     Every type and every ablation minus what it is compared with, and V2 minus softmax with as many
-    heads as its parameters pay for. Differences to the controls are for reading, not tested.
+    heads as its parameters pay for. Of ranks each minus rank 8, that minus V1, and λ_init minus the
+    schedule: types are tested elsewhere. Other differences are for reading.
 
     Args:
         differences: Of :func:`diffattn.studies.text.results.comparison_results`.
@@ -34,11 +35,11 @@ def compared_rows(
         has not passed the induction phase where others have, is not compared: it stays in the
         family, with 1 for its p-value, so that it makes nothing else easier to show.
     """
-    found = [entry for entry in differences if _is_row(entry)]
+    found = [entry for entry in differences if _is_row(entry, {*variants, *diverged})]
     without = [
         {"variant": name, "baseline": other, "p": None, "p_holm": 1.0, "shown": False}
         for name in (*variants, *diverged)
-        for other in _compared_with(name)
+        for other in _compared_with(name, {*variants, *diverged})
         if {name, other} & set(diverged) and (other in variants or other in diverged)
     ]
     tested = _tested(found, variants, others=len(without))
@@ -91,17 +92,22 @@ def _tested(
         yield {"p": p, "p_holm": p_holm, "shown": p_holm is not None and p_holm <= LEVEL}
 
 
-def _is_row(entry: Mapping[str, Any]) -> bool:
+def _is_row(entry: Mapping[str, Any], members: Collection[str]) -> bool:
     if (entry["at"], entry["metric"]) != ("best", "validation_loss"):
         return False
-    return entry["baseline"] in _compared_with(entry["variant"])
+    return entry["baseline"] in _compared_with(entry["variant"], members)
 
 
-def _compared_with(name: str) -> tuple[str, ...]:
+def _compared_with(name: str, members: Collection[str]) -> tuple[str, ...]:
     """What a row of a study of ablations holds a variant against."""
     variant = VARIANTS[name]
     if name in (BASELINE, FLOOR):
         return ()
+    if RANK in members:
+        if variant.role == "type":
+            return ()
+        is_rank = variant.compared_with == "diff" and name != RANK
+        return (RANK,) if is_rank else (variant.compared_with,)
     return (variant.compared_with, *(variant.besides if variant.role == "type" else ()))
 
 
