@@ -144,8 +144,8 @@ def _of_rank(rank: int) -> tuple[Variant, ...]:
     name, kind = f"shared_diff_r{rank}", "shared_diff"
     what = f"Shared DIFF with updates of rank {rank}"
     return (
-        _of(name, "rank", "diff", what, kind, shared_rank=rank,
-            besides=(BASELINE, *([] if name == RANK else [RANK]))),
+        _of(name, "rank", "diff" if name == RANK else RANK, what, kind, shared_rank=rank,
+            besides=(BASELINE,) if name == RANK else ("diff", BASELINE)),
         *(
             _of(f"{name}{end}", "rank", name, f"the same with λ_init = {value} in every layer",
                 kind, shared_rank=rank, lambda_init=value, besides=("diff", BASELINE))

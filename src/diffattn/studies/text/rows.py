@@ -103,11 +103,8 @@ def _compared_with(name: str, members: Collection[str]) -> tuple[str, ...]:
     variant = VARIANTS[name]
     if name in (BASELINE, FLOOR):
         return ()
-    if RANK in members:
-        if variant.role == "type":
-            return ()
-        is_rank = variant.compared_with == "diff" and name != RANK
-        return (RANK,) if is_rank else (variant.compared_with,)
+    if RANK in members and variant.role == "type":
+        return ()
     return (variant.compared_with, *(variant.besides if variant.role == "type" else ()))
 
 
