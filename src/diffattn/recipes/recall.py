@@ -54,12 +54,13 @@ def laptop() -> dict[str, Any]:
 
 
 def study() -> dict[str, Any]:
-    """Every member that attends: a sweep of four rates or more and 12 seeds; 8 DIFF heads.
+    """Every member that attends: four rates or more on three seeds, and 12 seeds; 8 DIFF heads.
 
     Command: ``diffattn reproduce recall --scale study``. Hardware: 2 CPU cores. Duration: about
-    five hours of one core, by the costs of the committed runs. Expected: of types the committed
-    runs, bit for bit with the same versions on the same processor; the committed record is of the
-    protocol before this one, with a sweep of types alone and 6 seeds of controls. Sizes, steps and
+    eight hours of one core, by the costs of the committed runs. Expected: of types at the committed
+    rates the committed runs, bit for bit with the same versions on the same processor; the
+    committed record is of the protocol before this one, with a sweep of types alone on one seed and
+    6 seeds of controls. Sizes, steps and
     starting scale were set by pilots on another seed, so that types learn within minutes
     (docs/log.md). After that study's first runs two things were changed: softmax with head norm was
     added when the others had been seen, and with it, before its own runs were complete, the rule by
@@ -68,6 +69,7 @@ def study() -> dict[str, Any]:
     return {
         "tasks": (_noisy_recall(num_steps=3_000),),
         "learning_rates": (1e-3, 2e-3, 4e-3, 8e-3),
+        "sweep_seeds": (100, 101, 102),
         "seeds": tuple(range(12)),
         "control_seeds": 6,
     }

@@ -189,15 +189,15 @@ def test_controls_are_what_they_say():
 
 
 def test_the_repetition_holds_what_was_settled():
-    """Ten members that attend, four rates and twelve seeds each; two that do not, six seeds."""
+    """Ten that attend: four rates on three seeds, and twelve seeds; two that do not: six."""
     config = recall_study("study", seeds=range(12, 24))
     assert config.swept == (*ATTENTION_TYPES, *(n for n in RECALL_CONTROLS if n not in BLIND))
     assert len(config.swept) == 10
-    assert config.num_runs() == 10 * (4 + 12) + 2 * 6 == 172
+    assert config.num_runs() == 10 * (4 * 3 + 12) + 2 * 6 == 252
     former = replace(config, protocol=2)
     assert former.swept == config.types
     assert former.like("softmax_norm") == "diff"
-    assert former.num_runs() == 4 * (4 + 12) + 8 * 6
+    assert former.num_runs() == 4 * (4 * 3 + 12) + 8 * 6
 
 
 def test_what_is_counted(two_rates):

@@ -151,14 +151,21 @@ def test_a_lead_that_a_control_explains_is_said_to_be(controls, explained):
     assert ("But the lead of DIFF V1" in found["sooner"]["sentence"]) == bool(explained)
 
 
+NAMES = {
+    "softmax_norm": "Softmax with head norm",
+    "softmax_wide": "Softmax, half the heads",
+    "softmax_wide_norm": "Softmax, half the heads, head norm",
+}
+
+
 @pytest.mark.parametrize(
     ("norm_alone", "end"),
     [
         ({}, "for DIFF V1 without head norm: the norm may be why."),
         (
             {"softmax_norm": LATE},
-            " DIFF V1 without head norm is not shown to have such a lead, nor is Softmax with head "
-            "norm: by this record it takes both.",
+            " DIFF V1 without head norm is not shown to have this lead over softmax attention, nor "
+            "is Softmax with head norm: by this record it takes both.",
         ),
         (
             {"softmax_norm": LATE, "softmax_wide_norm": LATE},
@@ -187,7 +194,34 @@ def test_a_lead_that_a_control_explains_is_said_to_be(controls, explained):
 def test_a_lead_that_takes_the_norm(norm_alone, end):
     controls = {"diff_no_norm": LATE, **norm_alone}
     found, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls)
-    assert found["sooner"]["sentence"].endswith(end)
+    said, beaten, by = found["sooner"]["sentence"].partition(" Sooner than Transformer (softmax) ")
+    assert said.endswith(end)
+    ahead = [name for name in NAMES if norm_alone.get(name) in (EARLY, SOON)]
+    expected = [f"without a second map that learns: {NAMES[name]}." for name in ahead]
+    assert [by] * bool(beaten) == expected
+
+
+def test_a_lag_behind_softmax_that_an_imitation_shares_is_said_to_be():
+    types = {"softmax": EARLY, "diff_v2": LATE}
+    for half, shared in ((EARLY, []), (LATE, ["softmax_half"])):
+        found, _ = verdicts(types, {"softmax_half": half, "softmax_minus_mean": EARLY})
+        (pair,) = found["sooner"]["pairs"]
+        assert (pair["first"], pair["shared_by"]) == ("softmax", shared)
+        but = (
+            " But the lead of Transformer (softmax) over DIFF V2 is not shown for Softmax × ½: the "
+            "second map may not be why."
+        )
+        assert found["sooner"]["sentence"] == "Transformer (softmax) sooner than DIFF V2." + (
+            but if shared else ""
+        )
+
+
+def test_controls_that_beat_softmax_are_named_whatever_types_do():
+    found, _ = verdicts({"softmax": LATE, "diff": LATE}, {"softmax_minus_mean": EARLY})
+    assert found["sooner"]["sentence"] == (
+        "No type is shown to learn it sooner than another. Sooner than Transformer (softmax) "
+        "without a second map that learns: Softmax − 0.7 mean value."
+    )
 
 
 def test_more_often_is_held_against_controls_too():
@@ -197,9 +231,10 @@ def test_more_often_is_held_against_controls_too():
     found, tests = verdicts(types, {"softmax_half": LATEST, "softmax_norm": rarely})
     pairs = {(pair["more"], pair["less"]): pair for pair in found["can"]["pairs"]}
     assert pairs["diff", "softmax"]["explained_by"] == ["softmax_half"]
-    assert "explained_by" not in pairs["diff", "diff_v2"]
-    end = "over Softmax × ½: its second map may not be why."
-    assert found["can"]["sentence"].endswith(end)
+    assert pairs["diff", "diff_v2"]["explained_by"] == ["softmax_half"]
+    said, _, by = found["can"]["sentence"].partition(" More often than Transformer (softmax) ")
+    assert said.endswith("over Softmax × ½: its second map may not be why.")
+    assert by == "without a second map that learns: Softmax × ½."
     assert tests["control_tests"][2]["more"] == "softmax_half"
     clear, _ = verdicts(types, {"softmax_half": NEVER})
     assert clear["can"]["pairs"][0]["explained_by"] == []

@@ -111,7 +111,8 @@ def _recall_why_not(entry: Mapping[str, Any], claim: str, variant: str, leads: b
         return str(said["sentence"])
     for pair in said.get("pairs", ()):
         explained = pair.get("explained_by")
-        if leads and explained and pair.get("first", pair.get("more")) == variant:
+        sides = (pair.get("first", pair.get("more")), pair.get("later", pair.get("less")))
+        if leads and explained and sides == (variant, BASELINE):
             return explained_by(explained)
     return ""
 

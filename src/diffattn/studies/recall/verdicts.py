@@ -172,7 +172,7 @@ def _can(types: Groups, tests: Mapping[str, Any]) -> dict[str, Any]:
         shown = "; ".join(
             f"{type_name(pair['more'])} more often than {type_name(pair['less'])}" for pair in pairs
         )
-        said = "".join(_reservation(pair["more"], pair.get("explained_by", ())) for pair in pairs)
+        said = "".join(_reservation(pair, pair["more"], pair["less"]) for pair in pairs)
         verdict, sentence = (
             "differs",
             f"Shares solved in the steps given: {shares}. Shown: {shown}.{said}",
@@ -180,52 +180,75 @@ def _can(types: Groups, tests: Mapping[str, Any]) -> dict[str, Any]:
     else:
         verdict = "inconclusive"
         sentence = f"Shares solved in the steps given: {shares}; no difference is shown."
+    sentence += _beaten(tests, "fisher_exact", "More often")
     return {"verdict": verdict, "pairs": pairs, "sentence": sentence}
 
 
 def _sooner(tests: Mapping[str, Any]) -> dict[str, Any]:
     pairs = _pairs(tests, "log_rank", ("first", "later"))
+    beaten = _beaten(tests, "log_rank", "Sooner")
     if not pairs:
-        sentence = "No type is shown to learn it sooner than another."
+        sentence = f"No type is shown to learn it sooner than another.{beaten}"
         return {"verdict": "inconclusive", "pairs": [], "sentence": sentence}
     controls = tests["control_tests"]
     shown = "; ".join(
         f"{type_name(pair['first'])} sooner than {type_name(pair['later'])}" for pair in pairs
     )
-    said = [_reservation(pair["first"], pair.get("explained_by", ())) for pair in pairs]
+    said = []
     for pair in pairs:
+        said.append(_reservation(pair, pair["first"], pair["later"]))
         if pair["later"] == BASELINE:
             pair["takes_norm"] = not pair["explained_by"] and _takes_norm(pair["first"], controls)
             if pair["takes_norm"]:
                 alone = " or ".join(map(type_name, _norms_alone("diff", controls)))
                 said.append(
-                    f" {type_name(WITHOUT_NORM)} is not shown to have such a lead, nor is {alone}: "
+                    f" {type_name(WITHOUT_NORM)} is not shown to have this lead over softmax "
+                    f"attention, nor is {alone}: "
                     "by this record it takes both."
                 )
-    return {"verdict": "differs", "pairs": pairs, "sentence": f"{shown}.{''.join(said)}"}
+    return {"verdict": "differs", "pairs": pairs, "sentence": f"{shown}.{''.join(said)}{beaten}"}
 
 
 def _pairs(
     tests: Mapping[str, Any], by: str, ahead_and_behind: tuple[str, str]
 ) -> list[dict[str, Any]]:
-    """The differences that a test shows between types; of a lead over softmax what explains it."""
-    pairs = []
+    """The differences that a test shows between types, and what may explain a type's lead, or its
+    lag behind softmax."""
+    pairs, controls = [], tests["control_tests"]
     for test in tests["tests"]:
         ahead = test[_LEADERS[by]]
         if test[f"{by}_holm"] < LEVEL and ahead:
             behind = next(name for name in test["types"] if name != ahead)
             pair = dict(zip(ahead_and_behind, (ahead, behind), strict=True))
             pair["p_holm"] = test[f"{by}_holm"]
-            if behind == BASELINE:
-                pair["explained_by"] = _explained(ahead, by, tests["control_tests"])
+            if ahead == BASELINE:
+                pair["shared_by"] = _shared(behind, by, controls)
+            else:
+                pair["explained_by"] = _explained(ahead, behind, by, controls)
             pairs.append(pair)
     return pairs
 
 
-def _reservation(name: str, explained_by: Sequence[str]) -> str:
-    """Why a lead over softmax may come from something else than the second map."""
-    lead = f"the lead of {type_name(name)} over {type_name(BASELINE)}"
+def _beaten(tests: Mapping[str, Any], by: str, how: str) -> str:
+    """Controls with softmax attention's single map, or a second that learns nothing, that are shown
+    to be ahead of softmax attention."""
+    ahead = [
+        type_name(control)
+        for control in (*IMITATIONS, *_IN_NORMED)
+        if _shown(control, BASELINE, by, tests["control_tests"])
+    ]
+    if not ahead:
+        return ""
+    return f" {how} than {type_name(BASELINE)} without a second map that learns: {listing(ahead)}."
+
+
+def _reservation(pair: Mapping[str, Any], ahead: str, behind: str) -> str:
+    """Why a lead may come from something else than the second map, or a lag."""
+    explained_by: Sequence[str] = pair.get("explained_by", ())
+    lead = f"the lead of {type_name(ahead)} over {type_name(behind)}"
     text = ""
+    if shared := [type_name(control) for control in pair.get("shared_by", ())]:
+        text += f" But {lead} is not shown for {listing(shared)}: the second map may not be why."
     for why in dict.fromkeys(_WHY.values()):
         alike = [type_name(control) for control in explained_by if _WHY.get(control) == why]
         if alike:
@@ -235,19 +258,34 @@ def _reservation(name: str, explained_by: Sequence[str]) -> str:
     return text
 
 
-def _explained(name: str, by: str, control_tests: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The controls by which a lead over softmax may be explained.
+def _shared(name: str, by: str, control_tests: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The imitations not shown to be ahead of a type that is behind softmax: they may lag alike."""
+    return [
+        control
+        for control in IMITATIONS
+        if _test_of(control, name, control_tests) and not _shown(control, name, by, control_tests)
+    ]
+
+
+def _explained(
+    name: str, behind: str, by: str, control_tests: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """The controls by which a lead over softmax or another type may be explained.
 
     An imitation, or for types with head norm the norm alone or their width of heads, explains it
     unless the type is shown to be ahead. Where the norm alone was not tried, V1 without it explains
-    V1's lead unless it is itself shown to be ahead of softmax.
+    V1's lead over softmax unless it is itself shown to be ahead of that.
     """
     found = [
         control
         for control in (*IMITATIONS, *(_IN_NORMED if name in _NORMED else ()))
         if _test_of(control, name, control_tests) and not _shown(name, control, by, control_tests)
     ]
-    if not _norms_alone(name, control_tests) and _lacks_lead(name, by, control_tests):
+    if (
+        behind == BASELINE
+        and not _norms_alone(name, control_tests)
+        and _lacks_lead(name, by, control_tests)
+    ):
         found.append(WITHOUT_NORM)
     return found
 
