@@ -5,6 +5,8 @@ import json
 import pytest
 
 from diffattn.errors import CheckpointError
+from diffattn.records.io import append_jsonl
+from diffattn.records.launches import LAUNCHES
 from diffattn.report.build import build_report
 from diffattn.report.page.run_tables import cost_table, models_table
 from diffattn.report.page.wording import number
@@ -41,6 +43,20 @@ def test_every_commit_and_processor_of_a_mixed_study_is_named(make_study):
     write_record(path, read_record(path) | {"commit": None})
     text = "at commits c0ffeec0ffee, decadedecade and not recorded."
     assert text in build(study, published=published)
+
+
+def test_a_run_that_went_on_at_another_commit_names_both(make_study, tmp_path):
+    published = make_study("published", variants=("softmax", "diff"), seeds=(0, 1), num_steps=10)
+    record = read_record(published / "runs" / "diff-seed0" / "run.json")
+    for commit in (record["commit"], "be" * 20):
+        append_jsonl(published / "runs" / "diff-seed0" / LAUNCHES, {"commit": commit})
+    assert f", continued at {'be' * 20} (diff-seed0)" in build(published)
+    path = tmp_path / "summary.json"
+    write_record(path, study_summary(published))
+    said = "at commits c0ffeec0ffee and bebebebebebe."
+    study = make_study()
+    for other in (published, path):
+        assert said in build(study, published=other)
 
 
 def test_a_summary_shows_its_numbers_and_no_gaps(make_study, tmp_path):

@@ -5,7 +5,7 @@ from typing import Any
 
 from diffattn.report.page.runs import Study, StudyRun
 from diffattn.report.page.tables import Table, head_cell, table, word_cell
-from diffattn.report.page.wording import count
+from diffattn.report.page.wording import count, listing
 
 _NOT_RECORDED = "not recorded"
 
@@ -101,7 +101,8 @@ def _commit(run: StudyRun) -> str:
     if run.record.commit is None:
         return "not recorded: the package did not run from a checkout"
     changed = {"yes": " with uncommitted changes", "no": ", source unchanged", "unknown": ""}
-    return run.record.commit + changed[_dirty(run)]
+    later = f", continued at {listing(run.continued)}" if run.continued else ""
+    return run.record.commit + changed[_dirty(run)] + later
 
 
 def _dirty(run: StudyRun) -> str:

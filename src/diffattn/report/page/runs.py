@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 
 from diffattn.records.fields import checked
 from diffattn.records.io import read_json, read_jsonl
+from diffattn.records.launches import read_launches
 from diffattn.records.run import SCHEMA_VERSION, RunRecord, require_schema
 
 BASELINE = "softmax"
@@ -64,6 +65,8 @@ class StudyRun:
     results: dict[str, Any] | None
     """``results.json``, or ``None`` while the run is unfinished."""
     costs: dict[str, Any] | None
+    continued: tuple[str, ...] = ()
+    """Other commits at which it went on; the record has that of its first start."""
 
     @property
     def attention_type(self) -> str:
@@ -142,7 +145,12 @@ def _read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
         metrics = [dict(checked(_MetricsRow, row, f"{path}:{line}")) for line, row in rows]
     if (folder / "costs.json").exists():
         costs = read_checked(folder / "costs.json", _RunCosts)
-    return StudyRun(name=folder.name, record=record, metrics=metrics, results=results, costs=costs)
+    commits = [row.get("commit") or "a commit not recorded" for row in read_launches(folder)]
+    later = (commit for commit in commits if commit != record.commit)
+    return StudyRun(
+        name=folder.name, record=record, metrics=metrics, results=results, costs=costs,
+        continued=tuple(dict.fromkeys(later)),
+    )  # fmt: skip
 
 
 def read_run_record(folder: Path) -> RunRecord:

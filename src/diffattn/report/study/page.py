@@ -126,7 +126,11 @@ def published_study(study: TextStudy, published: TextStudy) -> dict[str, Any]:
     """
     records = [run.record for run in published.all_runs]
     machines = [record.hardware.get("processor") or "an unrecorded machine" for record in records]
-    commits = [(record.commit or "not recorded")[:12] for record in records]
+    commits = [
+        (commit or "not recorded")[:12]
+        for run in published.all_runs
+        for commit in (run.record.commit, *run.continued)
+    ]
     where = listing(dict.fromkeys(machines)) or "an unrecorded machine"
     at = listing(dict.fromkeys(commits)) or "not recorded"
     word = "commits" if len(set(commits)) > 1 else "commit"
