@@ -60,11 +60,10 @@ def study() -> dict[str, Any]:
     eight hours of one core, by the costs of the committed runs. Expected: of types at the committed
     rates the committed runs, bit for bit with the same versions on the same processor; the
     committed record is of the protocol before this one, with a sweep of types alone on one seed and
-    6 seeds of controls. Sizes, steps and
-    starting scale were set by pilots on another seed, so that types learn within minutes
-    (docs/log.md). After that study's first runs two things were changed: softmax with head norm was
-    added when the others had been seen, and with it, before its own runs were complete, the rule by
-    which a control explains a lead.
+    6 seeds of controls. Sizes, steps and starting scale were set by pilots on another seed, so that
+    types learn within minutes (docs/log.md). After that study's first runs two things were changed:
+    softmax with head norm was added when the others had been seen, and with it, before its own runs
+    were complete, the rule by which a control explains a lead.
     """
     return {
         "tasks": (_noisy_recall(num_steps=3_000),),

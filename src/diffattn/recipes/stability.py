@@ -46,7 +46,7 @@ def laptop() -> StabilityPlan:
 
 
 def study() -> StabilityPlan:
-    """500 steps at ½, 1, 2 and 4 times the usual rate, 5 seeds, 8 softmax heads (4 DIFF heads).
+    """500 steps at 1, 1.4, 2 and 4 times the usual rate, 5 seeds, 8 softmax heads (4 DIFF heads).
 
     In the study before, of 200 steps, no model gained from its context, and models without head
     norm ended above no attention from 4 times the usual rate on, without diverging. Where attention
@@ -58,7 +58,7 @@ def study() -> StabilityPlan:
     are of models of 7B parameters.
     """
     run = _run("stability-study", num_steps=500)
-    rates = (1.5e-3, 3e-3, 6e-3, 1.2e-2)
+    rates = (3e-3, 4.2e-3, 6e-3, 1.2e-2)
     return StabilityPlan(run=run, learning_rates=rates, seeds=(0, 1, 2, 3, 4))
 
 

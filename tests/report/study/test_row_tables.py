@@ -14,10 +14,13 @@ from report.page_reader import build, figures, outline_of
 
 VARIANTS = ("softmax", "diff", "diff_no_norm", "shared_diff", "none")
 ROWS = [
-    {"variant": "diff", "baseline": "softmax", "p": 0.0004, "p_holm": 0.0012, "shown": True},
-    {"variant": "diff_no_norm", "baseline": "diff", "p": 0.03, "p_holm": 0.06, "shown": False},
-    {"variant": "shared_diff", "baseline": "softmax", "p": None, "p_holm": None, "shown": False},
-]
+    {"variant": variant, "baseline": baseline, "at": "best", "p": p, "p_holm": p_holm,
+     "shown": p_holm == 0.0012}
+    for variant, baseline, p, p_holm in (
+        ("diff", "softmax", 0.0004, 0.0012), ("diff_no_norm", "diff", 0.03, 0.06),
+        ("shared_diff", "softmax", None, None),
+    )
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -81,7 +84,7 @@ def test_a_comparison_shows_every_test_that_its_verdict_rests_on(make_study):
     for name, step in (("softmax", 20), ("diff", 20), ("shared_diff", None)):
         for group in variants[name]["at"].values():
             group["phase_steps"] = [step] * len(group["runs"])
-    tests = [{**row, "at": "best"} for row in ROWS]
+    tests = [dict(row) for row in ROWS]
     tests[2] |= {"p": 0.002, "p_holm": 1.0}
     change_record(study / "results.json", tests=tests, variants=variants)
     table = adjusted_table(read_study(study))
@@ -149,9 +152,10 @@ def test_a_test_of_the_turned_pair_is_the_same_test(make_study):
     folder = make_study(variants=("softmax", "diff_v2", "diff_v2_gate"), num_steps=25)
     test = {"variant": "diff_v2", "baseline": "diff_v2_gate", "at": "best", "p": 0.01}
     change_record(folder / "results.json", tests=[test | {"p_holm": 0.08, "shown": False}])
-    (row,) = (line for line in markdown_results(folder).splitlines() if "gate only" in line)
+    row, tested = (line for line in markdown_results(folder).splitlines() if "gate only" in line)
     assert "| no difference shown after Holm |" in row
+    assert "| 0.010 | 0.080 |" in tested
     change_record(folder / "results.json", tests=[test | {"p_holm": 0.02, "shown": True}])
-    (row,) = (line for line in markdown_results(folder).splitlines() if "gate only" in line)
+    row, _ = (line for line in markdown_results(folder).splitlines() if "gate only" in line)
     assert "not among the tests" not in row
     assert "er by 0." in row

@@ -92,6 +92,23 @@ def test_p_values_of_three_seeds_by_hand(made):
     assert noisy["p_holm"] > noisy["p"]
 
 
+def test_one_map_with_a_types_norm_is_compared_at_one_rate():
+    """V1 and Shared DIFF have a rate of their own; one map with their norm has softmax's."""
+    config = comparison("study", kind="ablations", seeds=SEEDS)
+    runs = {}
+    for member in config.trials(config.base_rates()):
+        lower = 0.5 if "-common" in member.config.name else 0.0
+        noise = SPREAD[member.config.train.seed] * (1 + lower)
+        loss = LOSSES["none"] if member.config.name.startswith("none") else 3.0 - lower
+        runs[member.config.name] = {"validation_loss": loss + noise, "validation_parts": {}}
+    made = comparison_results(config, {}, runs, dict.fromkeys(runs, 500))
+    for name in ("diff", "shared_diff"):
+        assert row(made, name, "softmax_wide_norm")["at"] == "common"
+        assert row(made, name, "softmax")["at"] == "best"
+    said = verdict(made)["sentence"]
+    assert "DIFF V1 against Softmax, half the heads, head norm at the common learning rate" in said
+
+
 def test_the_sentence_names_what_is_shown_and_what_is_not(made):
     said = made["verdict"]
     assert said["informative"]

@@ -65,7 +65,7 @@ class StudyRun:
     results: dict[str, Any] | None
     """``results.json``, or ``None`` while the run is unfinished."""
     costs: dict[str, Any] | None
-    continued: tuple[str, ...] = ()
+    continued: Sequence[str] = ()
     """Other commits at which it went on; the record has that of its first start."""
 
     @property
@@ -149,7 +149,7 @@ def _read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
     later = (commit for commit in commits if commit != record.commit)
     return StudyRun(
         name=folder.name, record=record, metrics=metrics, results=results, costs=costs,
-        continued=tuple(dict.fromkeys(later)),
+        continued=list(dict.fromkeys(later)),
     )  # fmt: skip
 
 

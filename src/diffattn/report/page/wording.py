@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Container, Iterable, Sequence
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -23,9 +24,11 @@ IMITATIONS = ("softmax_half", BLIND_SECOND)
 lead over softmax that one of them has too is no effect of that map."""
 OWN_IMITATIONS = MappingProxyType({"diff_v2": ("diff_v2_gate", "diff_v2_added")})
 """By type, itself without its difference: a lead of V2 that its gate or its doubled queries have
-alone is none of what it subtracts. They have every seed, too."""
+alone is none of what it subtracts."""
 CONTROLS = (*BLIND, *IMITATIONS, "diff_no_norm")
-"""Of a study of text: they decide what a lead means, so they have every seed, as types have."""
+"""Of a study of text."""
+WITH_EVERY_SEED = (*TYPE_NAMES, *CONTROLS, *chain(*OWN_IMITATIONS.values()))
+"""Types, and what decides what a lead of theirs means; others may have fewer seeds."""
 VARIANT_NAMES = {
     NO_ATTENTION: "No attention",
     "none_ffn": "No attention, wider FFN",

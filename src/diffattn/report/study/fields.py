@@ -69,19 +69,9 @@ class _Difference(_Summary):
     runs: list[list[str]]
 
 
-class Row(TypedDict):
-    """A comparison that a study of ablations is made for; tested together with the others."""
-
-    variant: str
-    baseline: str
-    p: Probability | None
-    p_holm: Probability | None
-    shown: bool
-    """Whether the adjusted p-value counts."""
-
-
 class Test(TypedDict):
-    """A difference that the verdict of a comparison of types rests on; all are tested together."""
+    """A difference that a study's verdict rests on, a row of ablations for example; all are tested
+    together."""
 
     variant: str
     baseline: str
@@ -89,6 +79,7 @@ class Test(TypedDict):
     p: Probability | None
     p_holm: Probability | None
     shown: bool
+    """Whether the adjusted p-value counts."""
 
 
 class _Try(TypedDict):
@@ -141,7 +132,7 @@ class StudyResults(TypedDict):
 
     variants: dict[str, _Variant]
     differences: list[_Difference]
-    rows: NotRequired[list[Row]]
+    rows: NotRequired[list[Test]]
     tests: NotRequired[list[Test]]
     diverged: NotRequired[dict[str, list[int]]]
     """Of a study of rows: variants that are left out, with how many of how many runs diverged."""

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,9 @@ from diffattn.report.page.runs import (
     run_gaps,
 )
 from diffattn.report.page.wording import (
-    CONTROLS,
     NO_ATTENTION,
-    OWN_IMITATIONS,
     TYPE_NAMES,
+    WITH_EVERY_SEED,
     brief_names,
     listing,
     plural,
@@ -219,8 +217,11 @@ def _missing(study: TextStudy) -> list[tuple[str, str, list[int]]]:
     found = []
     for variant in study.variants:
         every: list[int] = study.info["seeds"]
-        has_every = variant in (*TYPE_NAMES, *CONTROLS, *chain(*OWN_IMITATIONS.values()))
-        wanted = every if has_every else every[: study.info.get("fewer_seeds", len(every))]
+        wanted = (
+            every
+            if variant in WITH_EVERY_SEED
+            else every[: study.info.get("fewer_seeds", len(every))]
+        )
         stems = [variant]
         own = _learning_rate(study, variant)
         if variant in (*TYPE_NAMES, NO_ATTENTION) and None not in (own, common) and own != common:

@@ -11,8 +11,10 @@ from diffattn.report.page.wording import (
     markdown_table,
     number,
     one_line,
+    p_value,
     type_name,
 )
+from diffattn.report.study.fields import Test
 from diffattn.report.study.files import TextStudy, read_study
 from diffattn.report.study.names import AT, rate_name
 from diffattn.report.study.summary import (
@@ -24,6 +26,7 @@ from diffattn.report.study.summary import (
     difference,
     group_at,
     in_words,
+    tests_of,
     variants_of,
 )
 from diffattn.report.study.tables import level_of, rates_shown
@@ -37,7 +40,8 @@ def study_markdown(folder: Path) -> str:
 
     Returns:
         One row per model, the types first, then controls and the rest, and the types again at the
-        common learning rate where it is not the best of all. Ends in a newline.
+        common learning rate where it is not the best of all; last, every difference that is tested,
+        where there are seeds enough. Ends in a newline.
 
     Raises:
         CheckpointError: A file of the study is damaged or foreign.
@@ -52,6 +56,9 @@ def study_markdown(folder: Path) -> str:
     ]
     if others:
         tables.insert(1, _others(study, others))
+    tests = tests_of(study)
+    if any(test["p_holm"] is not None for test in tests):  # of one seed there is no test
+        tables.append(_tests(study, tests))
     verdict = (study.results or {}).get("verdict")
     head = [one_line(verdict["sentence"])] if verdict else []
     if verdict and verdict.get("details"):
@@ -93,6 +100,22 @@ def _others(study: TextStudy, shown: list[Variant]) -> str:
             cells += [_verdict(study, variant.name, baseline, "best"), _runs(variant.best)]
             rows.append(cells)
     return markdown_table(headers, rows, numeric=(1, 2, 3, 5, 6))
+
+
+def _tests(study: TextStudy, tests: list[Test]) -> str:
+    """The differences that the verdict rests on, adjusted together."""
+    headers = ["Tested", "Rate", "Difference", f"{level_of(study)} interval", "p", "p after Holm"]
+    rows = [
+        [
+            f"{type_name(test['variant'])} − {type_name(test['baseline'])}",
+            AT[test["at"]],
+            *_change(study, test["variant"], test["baseline"], test["at"]),
+            p_value(test["p"]),
+            p_value(test["p_holm"]),
+        ]
+        for test in tests
+    ]
+    return markdown_table(headers, rows, numeric=(2, 3, 4, 5))
 
 
 def _beside(study: TextStudy, variant: Variant) -> list[str | None]:

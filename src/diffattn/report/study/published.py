@@ -5,7 +5,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 from diffattn.errors import CheckpointError
 from diffattn.records.io import write_json
@@ -29,7 +29,7 @@ class _PublishedRun(TypedDict):
     record: RunRecord
     results: dict[str, Any]
     costs: dict[str, Any]
-    continued: NotRequired[list[str]]
+    continued: list[str]
 
 
 class _Published(TypedDict):
@@ -68,8 +68,8 @@ def study_summary(folder: Path) -> dict[str, Any]:
                     "record": record | {"config": {"model": shape}},
                     "results": {key: run.result(key) for key in _RESULTS},
                     "costs": {key: (run.costs or {}).get(key) for key in _COSTS},
+                    "continued": run.continued,
                 }
-                | ({"continued": run.continued} if run.continued else {})
             )
     return {
         "schema": SCHEMA_VERSION,
@@ -93,10 +93,7 @@ def read_published(path: Path) -> TextStudy:
         return read_study(path)
     value = read_checked(path, _Published)
     results = checked_results(value["results"], path)
-    runs = [
-        StudyRun(**entry | {"continued": tuple(entry.get("continued", ()))})
-        for entry in value["runs"]
-    ]
+    runs = [StudyRun(**entry) for entry in value["runs"]]
     for run in runs:
         require_attention_type(run.record, path)
     return assembled(value["study"], runs, results, path, all_records=value["all_records"])

@@ -13,11 +13,13 @@ from diffattn.report.page.tables import (
 from diffattn.report.page.wording import MISSING, count, number, p_value, ratio, type_name
 from diffattn.report.paper import table_6
 from diffattn.report.study.charts import difference_bars
+from diffattn.report.study.fields import Test
 from diffattn.report.study.files import TextStudy
 from diffattn.report.study.names import AT
 from diffattn.report.study.summary import (
     Variant,
     difference,
+    group_at,
     in_words,
     rows_of,
     tests_of,
@@ -39,15 +41,15 @@ def rows_table(study: TextStudy) -> Table | None:
     cells = []
     for row in rows:
         variant = every.get(row["variant"]) or Variant(row["variant"], "ablation")
-        entry = difference(study, variant.name, row["baseline"])
+        entry = difference(study, variant.name, row["baseline"], row["at"])
         made = [
             type_cell(variant.name),
             word_cell(variant.what or MISSING),
             size_cell(variant, every),
             _attention_cell(variant, every.get(_V1)),
-            loss_cell(variant.best),
-            word_cell(type_name(row["baseline"])),
-            difference_cell(study, variant, row["baseline"], "best"),
+            loss_cell(group_at(variant, row["at"])),
+            word_cell(_against(row)),
+            difference_cell(study, variant, row["baseline"], row["at"]),
             number_cell(p_value(row["p_holm"]), note=f"{p_value(row['p'])} alone"),
         ]
         if printed:
@@ -101,15 +103,24 @@ def adjusted_table(study: TextStudy) -> Table | None:
 
 def rows_chart(study: TextStudy, element_id: str) -> Chart | None:
     """The differences of the table around zero; ``None`` if there are none."""
-    entries = [difference(study, row["variant"], row["baseline"]) for row in rows_of(study)]
-    shown = [entry for entry in entries if entry is not None]
+    found = [
+        (entry, f"{type_name(entry.variant)} − {_against(row)}")
+        for row in rows_of(study)
+        if (entry := difference(study, row["variant"], row["baseline"], row["at"])) is not None
+    ]
     return difference_bars(
-        shown,
-        [f"{type_name(entry.variant)} − {type_name(entry.baseline)}" for entry in shown],
+        [entry for entry, _ in found],
+        [label for _, label in found],
         "Validation loss minus that of what a row changes. Diamond and bar: mean and interval. "
         "Circles: single pairs.",
         element_id,
     )
+
+
+def _against(row: Test) -> str:
+    """What a row is compared with, and at which rate where that is not the chosen one."""
+    where = f", {AT['common']} rate" if row["at"] == "common" else ""
+    return f"{type_name(row['baseline'])}{where}"
 
 
 def _printed(variant: str, baseline: str) -> float | None:

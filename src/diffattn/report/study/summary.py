@@ -7,7 +7,7 @@ from typing import Any
 from diffattn.report.page.phase import gap
 from diffattn.report.page.runs import BASELINE, StudyRun, is_number
 from diffattn.report.page.wording import CONTROLS, NO_ATTENTION, number, verdict
-from diffattn.report.study.fields import Row, Test
+from diffattn.report.study.fields import Test
 from diffattn.report.study.files import TextStudy, has_loss
 from diffattn.stats.intervals import Interval, mean_interval
 from diffattn.stats.paired import paired_difference
@@ -146,15 +146,14 @@ def baseline_of(study: TextStudy, variant: str) -> str | None:
     return next(named, None)
 
 
-def rows_of(study: TextStudy) -> list[Row]:
+def rows_of(study: TextStudy) -> list[Test]:
     """The comparisons that are tested together; none but in a study of ablations."""
     return (study.results or {}).get("rows") or []
 
 
 def tests_of(study: TextStudy) -> list[Test]:
     """Every difference with an adjusted p-value: the rows, or what a comparison's verdict takes."""
-    rows: list[Test] = [{**row, "at": "best"} for row in rows_of(study)]
-    return rows or (study.results or {}).get("tests") or []
+    return rows_of(study) or (study.results or {}).get("tests") or []
 
 
 def in_words(study: TextStudy, entry: Difference) -> str:

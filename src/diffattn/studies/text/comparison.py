@@ -3,14 +3,13 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.models.known_names import check_known
 from diffattn.models.twins import MATCHES
-from diffattn.report.page.wording import OWN_IMITATIONS
+from diffattn.report.page.wording import WITH_EVERY_SEED
 from diffattn.studies.variants import BASELINE, SWEPT, VARIANTS, Variant, rate_owner
 from diffattn.studies.workers import Member
 from diffattn.training.config import RunConfig
@@ -115,9 +114,7 @@ class ComparisonConfig:
 
     def seeds_of(self, name: str) -> tuple[int, ...]:
         """The seeds of one variant."""
-        decide = {*SWEPT, *chain(*OWN_IMITATIONS.values())}
-        every = name in decide or VARIANTS[name].role == "control"
-        return self.seeds if every else self.seeds[: self.fewer_seeds]
+        return self.seeds if name in WITH_EVERY_SEED else self.seeds[: self.fewer_seeds]
 
     def sweep_members(
         self, rates: Sequence[float], names: Sequence[str] | None = None

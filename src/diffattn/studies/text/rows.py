@@ -7,7 +7,7 @@ from diffattn.report.page import phase
 from diffattn.report.page.wording import IMITATIONS, OWN_IMITATIONS, listing, type_name
 from diffattn.stats.multiple import holm
 from diffattn.stats.paired import paired_t_test
-from diffattn.studies.variants import BASELINE, FLOOR, RANK, VARIANTS, WITHOUT_NORM
+from diffattn.studies.variants import BASELINE, FLOOR, RANK, VARIANTS, WIDE_NORM, WITHOUT_NORM
 
 LEVEL = 0.05
 """Adjusted p-values up to it count."""
@@ -20,9 +20,10 @@ def compared_rows(
 ) -> list[dict[str, Any]]:
     """The comparisons that a study of ablations is made for, with Holm's adjusted p-values.
 
-    Every type and every ablation minus what it is compared with, and V2 minus softmax with as many
-    heads as its parameters pay for. Of ranks each minus rank 8, that minus V1, and λ_init minus the
-    schedule: types are tested elsewhere. Other differences are for reading.
+    Every type and every ablation minus what it is compared with, V2 minus softmax with as many
+    heads as its parameters pay for, and V1 and Shared DIFF minus one map with their norm, at one
+    rate. Of ranks each minus rank 8, that minus V1, and λ_init minus the schedule: types are tested
+    elsewhere. Other differences are for reading.
 
     Args:
         differences: Of :func:`diffattn.studies.text.results.comparison_results`.
@@ -30,23 +31,21 @@ def compared_rows(
         diverged: Variants of which a run diverged; they are in neither.
 
     Returns:
-        By row ``variant``, ``baseline``, ``p`` and ``p_holm`` (``None`` with one seed), and
-        ``shown``: whether ``p_holm`` is at most :data:`LEVEL`. A row of which one side diverged, or
-        has not passed the induction phase where others have, is not compared: it stays in the
-        family, with 1 for its p-value, so that it makes nothing else easier to show.
+        By row ``variant``, ``baseline``, ``at`` (which rates), ``p`` and ``p_holm`` (``None`` with
+        one seed), and ``shown``: whether ``p_holm`` is at most :data:`LEVEL`. A row of which one
+        side diverged, or has not passed the induction phase where others have, is not compared: it
+        stays in the family, with 1 for its p-value, so that it makes nothing else easier to show.
     """
-    found = [entry for entry in differences if _is_row(entry, {*variants, *diverged})]
+    members = {*variants, *diverged}
+    found = [entry for entry in differences if _is_row(entry, variants, members)]
+    untested = {"at": "best", "p": None, "p_holm": 1.0, "shown": False}
     without = [
-        {"variant": name, "baseline": other, "p": None, "p_holm": 1.0, "shown": False}
+        {"variant": name, "baseline": other, **untested}
         for name in (*variants, *diverged)
-        for other in _compared_with(name, {*variants, *diverged})
-        if {name, other} & set(diverged) and (other in variants or other in diverged)
+        for other in _compared_with(name, members)
+        if {name, other} & set(diverged) and other in members
     ]
-    tested = _tested(found, variants, others=len(without))
-    return [
-        {"variant": entry["variant"], "baseline": entry["baseline"], **test}
-        for entry, test in zip(found, tested, strict=True)
-    ] + without
+    return [*_tested(found, variants, others=len(without)), *without]
 
 
 def compared_types(
@@ -63,19 +62,15 @@ def compared_types(
         variants: Of the same.
 
     Returns:
-        As :func:`compared_rows`, and by ``at`` the rate.
+        As :func:`compared_rows`.
     """
-    found = [entry for entry in differences if _is_of_types(entry)]
-    return [
-        {name: entry[name] for name in ("variant", "baseline", "at")} | test
-        for entry, test in zip(found, _tested(found, variants), strict=True)
-    ]
+    return list(_tested([entry for entry in differences if _is_of_types(entry)], variants))
 
 
 def _tested(
     entries: Sequence[Mapping[str, Any]], variants: Mapping[str, Any], others: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """``p``, ``p_holm`` and ``shown`` of each, all adjusted together, with others of p = 1."""
+    """The tests of entries, all adjusted together, with others of p = 1."""
     p_values = [paired_t_test(entry["values"]) for entry in entries]
     adjusted = iter(
         holm(
@@ -87,15 +82,22 @@ def _tested(
             + [1.0] * others
         )
     )
-    for p in p_values:
+    for entry, p in zip(entries, p_values, strict=True):
         p_holm = None if p is None else next(adjusted)
-        yield {"p": p, "p_holm": p_holm, "shown": p_holm is not None and p_holm <= LEVEL}
+        names = {name: entry[name] for name in ("variant", "baseline", "at")}
+        shown = p_holm is not None and p_holm <= LEVEL
+        yield names | {"p": p, "p_holm": p_holm, "shown": shown}
 
 
-def _is_row(entry: Mapping[str, Any], members: Collection[str]) -> bool:
-    if (entry["at"], entry["metric"]) != ("best", "validation_loss"):
+def _is_row(
+    entry: Mapping[str, Any], variants: Mapping[str, Any], members: Collection[str]
+) -> bool:
+    name, other = entry["variant"], entry["baseline"]
+    if other not in _compared_with(name, members) or entry["metric"] != "validation_loss":
         return False
-    return entry["baseline"] in _compared_with(entry["variant"], members)
+    # One map with a type's norm stands at softmax attention's rate: there the type does, too.
+    is_common = other == WIDE_NORM and "common" in variants[name]["at"]
+    return bool(entry["at"] == ("common" if is_common else "best"))
 
 
 def _compared_with(name: str, members: Collection[str]) -> tuple[str, ...]:
@@ -128,9 +130,9 @@ def rows_said(results: Mapping[str, Any]) -> Iterator[str]:
     """
     diverged = results.get("diverged") or {}
     means = {
-        (entry["variant"], entry["baseline"]): entry["mean"]
+        (entry["variant"], entry["baseline"], entry["at"]): entry["mean"]
         for entry in results["differences"]
-        if (entry["at"], entry["metric"]) == ("best", "validation_loss")
+        if entry["metric"] == "validation_loss"
     }
     rows = results["rows"]
     if all(row["p"] is None for row in rows):
@@ -140,11 +142,11 @@ def rows_said(results: Mapping[str, Any]) -> Iterator[str]:
     compared = []
     for row in rows:
         pair = (row["variant"], row["baseline"])
-        why = phase.lost(diverged, *pair) or phase.gap(results["variants"], *pair)
+        why = phase.lost(diverged, *pair) or phase.gap(results["variants"], *pair, row["at"])
         if why:
             apart.setdefault(why, []).append(_named(row))
         else:
-            compared.append((row, means[pair]))
+            compared.append((row, means[*pair, row["at"]]))
     for side, sign in (("worse", 1), ("better", -1)):
         there = [
             f"{_named(row)} by {abs(mean):.3f}"
@@ -161,4 +163,5 @@ def rows_said(results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _named(row: Mapping[str, Any]) -> str:
-    return f"{type_name(row['variant'])} against {type_name(row['baseline'])}"
+    where = " at the common learning rate" if row["at"] == "common" else ""
+    return f"{type_name(row['variant'])} against {type_name(row['baseline'])}{where}"

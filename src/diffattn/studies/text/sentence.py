@@ -44,7 +44,11 @@ def difference(
 
 
 def setting(results: Mapping[str, Any]) -> str:
-    """Where the result holds."""
+    """Where the result holds.
+
+    Args:
+        results: Of :func:`diffattn.studies.text.results.comparison_results`.
+    """
     base, swept = results["variants"][BASELINE], results["rates"]["variants"]
     used = {entry["at"]["best"]["learning_rate"] for entry in results["variants"].values()}
     one = not swept and len(used) == 1
@@ -59,7 +63,11 @@ def setting(results: Mapping[str, Any]) -> str:
 
 def lead(results: Mapping[str, Any]) -> Iterator[str]:
     """Of every type what its chosen rate shows, what explains a lead, and where the common rate
-    shows something else; then the controls that beat softmax attention."""
+    shows something else; then the controls that beat softmax attention.
+
+    Args:
+        results: Of :func:`diffattn.studies.text.results.comparison_results`, of types.
+    """
     alike: list[str] = []
     apart: dict[str, list[str]] = {}
     for name in types_of(results):
@@ -85,7 +93,11 @@ def lead(results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def details(results: Mapping[str, Any]) -> list[str]:
-    """The same in full, at both rates, and how it was tested."""
+    """The same in full, at both rates, and how it was tested.
+
+    Args:
+        results: Of :func:`diffattn.studies.text.results.comparison_results`, of types.
+    """
     said = []
     for name in types_of(results):
         said.append(_of_type(results, _to_baseline(results, name)))
