@@ -7,6 +7,7 @@ import pytest
 from diffattn.benchmark import memory
 from diffattn.benchmark.config import Case
 from diffattn.benchmark.contenders import operator_contenders
+from diffattn.records import memory as resident_memory
 
 CASE = Case(
     suite="ops", device="cpu", dtype="float32", mode="forward_backward",
@@ -37,7 +38,7 @@ def test_a_process_that_dies_gives_no_number():
 
 
 def test_without_the_mark_that_can_be_set_back(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "_CLEAR", tmp_path / "none" / "clear_refs")
+    monkeypatch.setattr(resident_memory, "_CLEAR", tmp_path / "none" / "clear_refs")
     peak = memory._cpu_peak(CASE, "sdpa", "T")
     assert peak.held_bytes is None
     assert peak.peak_bytes >= 0

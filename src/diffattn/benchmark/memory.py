@@ -6,11 +6,9 @@ shape also compiles matrix products, which the library keeps once for all. On a 
 own count of allocated bytes.
 """
 
-import ctypes
 import gc
 import json
 import os
-import resource
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -20,9 +18,8 @@ import torch
 
 from diffattn.benchmark.config import Case
 from diffattn.benchmark.contenders import Contender
+from diffattn.records.memory import give_back, highest, reset_highest, resident
 
-_STATUS = Path("/proc/self/status")
-_CLEAR = Path("/proc/self/clear_refs")
 # Freed blocks go back to the system immediately; else the resident set shows them as held.
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
@@ -87,44 +84,15 @@ def _cpu_peak(case: Case, name: str, role: str) -> Peak:
     contender = next(c for c in contenders(case) if (c.name, c.role) == (name, role))
     contender.backward(contender.forward())
     release_memory()
-    _give_back()
-    can_reset = _reset_high_water()
-    before = _resident("VmRSS") if can_reset else _highest()
+    give_back()
+    can_reset = reset_highest()
+    before = resident("VmRSS") if can_reset else highest()
     out = contender.forward()
-    _give_back()
-    held = _resident("VmRSS") - before if can_reset else None
+    give_back()
+    held = resident("VmRSS") - before if can_reset else None
     contender.backward(out)
-    peak = (_resident("VmHWM") if can_reset else _highest()) - before
+    peak = highest() - before
     return Peak(peak_bytes=max(0, peak), held_bytes=held if held is None else max(0, held))
-
-
-def _give_back() -> None:
-    """Return freed memory to the system, where the C library can."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-def _reset_high_water() -> bool:
-    try:
-        _CLEAR.write_text("5", encoding="ascii")
-    except OSError:
-        return False
-    return _STATUS.exists()
-
-
-def _resident(key: str) -> int:
-    for line in _STATUS.read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{key}:"):
-            return 1024 * int(line.split()[1])
-    raise AssertionError(f"{_STATUS} must name {key}")
-
-
-def _highest() -> int:
-    """The process's high-water mark, which nothing sets back: too small if set-up was larger."""
-    value = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return value if sys.platform == "darwin" else 1024 * value
 
 
 if __name__ == "__main__":

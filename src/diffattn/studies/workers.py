@@ -93,8 +93,8 @@ def run_members(
 ) -> None:
     """Train the members, ``workers`` at a time.
 
-    A process per run keeps peak memory and CPU time its own. If one fails the others finish
-    what they started, and the next call continues from their checkpoints.
+    If one fails the others finish what they started, and the next call continues from their
+    checkpoints.
 
     Args:
         members: The runs.
@@ -102,8 +102,8 @@ def run_members(
         folder: Where the run directories lie, one per member.
         workers: Processes at a time, each with one thread.
         on_progress: Given the name of a run and each of its events.
-        short: A process makes one run after another, because to start one takes longer than a run;
-            peak memory is then that of the process so far.
+        short: A process makes one run after another, because to start one takes long beside a run;
+            outside Linux peak memory is then that of the process so far. Else each has its own.
 
     Raises:
         DiffAttnError: A run failed; its process's log is ``<folder>/<name>.log``.

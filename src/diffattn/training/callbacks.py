@@ -1,9 +1,7 @@
 """What a run records while it trains: losses, λ, costs, progress."""
 
 import math
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,8 +11,10 @@ import torch
 from transformers import TrainerCallback
 
 from diffattn.errors import DiffAttnError
+from diffattn.ops.diff_attention.chunk_layout import release_memory
 from diffattn.probes.lambdas import layer_lambdas
 from diffattn.records.io import append_jsonl, read_json, read_jsonl, write_json, write_jsonl
+from diffattn.records.memory import give_back, highest, reset_highest
 from diffattn.training.config import TrainConfig
 from diffattn.training.distributed import is_first
 
@@ -162,6 +162,7 @@ class CostCallback(TrainerCallback):
         self.earlier_step = earlier.get("step_seconds")
         self.earlier_cpu = earlier.get("cpu_seconds", 0.0)
         self.earlier_peak = earlier.get("peak_bytes", 0)
+        _forget_earlier_peak()
         self.start_wall, self.start_cpu = time.perf_counter(), time.process_time()
         self.steps: list[float] = []
         self.began = 0.0
@@ -201,8 +202,16 @@ def peak_bytes() -> int:
     """Most memory held at once: of the GPU if there is one, else of this process."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return highest()
+
+
+def _forget_earlier_peak() -> None:
+    """So that :func:`peak_bytes` is of what follows: another run may have been made here before."""
+    release_memory()
+    give_back()
+    reset_highest()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
 
 
 def _step_clock() -> float:

@@ -54,6 +54,8 @@ _SCALES: dict[str, dict[str, Any]] = {
     },
 }
 """What each scale compares besides its recipe."""
+_SHORT = ("smoke", "laptop")
+"""Scales whose runs share processes: to start one can take a fifth of such a run's time."""
 _RATE_FACTORS = {"study": {"diff": 0.5, "shared_diff": 0.5}}
 """Of studies of rows: what the matched comparison of the scale chose on its sweep's seed. At the
 base's rate Shared DIFF does not pass the induction phase in time: its rows would say nothing.
@@ -152,8 +154,9 @@ def reproduce(
             if waiting:
                 on_message(f"{what}: training {len(waiting)} of {len(members)} models")
             run_members(
-                waiting, data.folder, folder / "runs", workers=workers, on_progress=on_progress
-            )
+                waiting, data.folder, folder / "runs", workers=workers, on_progress=on_progress,
+                short=scale in _SHORT,
+            )  # fmt: skip
             names = [member.config.name for member in members]
             return {n: read_json(folder / "runs" / n / RESULTS)["validation_loss"] for n in names}
 
