@@ -101,7 +101,7 @@ def trained(small, tmp_path_factory):
 def here(monkeypatch):
     """Runs of a study are trained in this process instead of one process each."""
 
-    def run_members(members, data, folder, *, workers, on_progress):
+    def run_members(members, data, folder, *, workers, on_progress, short):
         from diffattn.training.prepare import open_data
         from diffattn.training.trainer import train
 

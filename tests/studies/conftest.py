@@ -39,7 +39,7 @@ def heard():
     return {"lines": [], "events": []}
 
 
-def run_in_this_process(members, data, folder, *, workers, on_progress):
+def run_in_this_process(members, data, folder, *, workers, on_progress, short):
     """What worker processes do, without the start-up of one per run."""
     folder.mkdir(parents=True, exist_ok=True)
     here = partial(train, data=open_data(data))

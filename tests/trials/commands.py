@@ -239,7 +239,7 @@ def reproduce_command(home: Path) -> Command:
 
 
 def in_this_process(
-    members: Sequence, data: Path, folder: Path, *, workers: int, on_progress: Callable
+    members: Sequence, data: Path, folder: Path, *, workers: int, on_progress: Callable, short: bool
 ) -> None:
     """In place of ``run_members``: the points of a worker count with those of its parent."""
     from diffattn.training.prepare import open_data

@@ -22,7 +22,7 @@ from record_files import read_record, write_record
 FAR_TOO_HIGH = 1e30
 
 
-def by_jobs(members, data, folder, *, workers, on_progress):
+def by_jobs(members, data, folder, *, workers, on_progress, short):
     """What worker processes do, job by job in this one."""
     folder.mkdir(parents=True, exist_ok=True)
     for member in members:
