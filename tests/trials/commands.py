@@ -234,7 +234,7 @@ def report_command(home: Path, evaluate: Command) -> Command:
 def reproduce_command(home: Path) -> Command:
     """A study of four models of four steps, made in this process: see :func:`in_this_process`."""
     out, text = home / "reproduce", corpus(home / "reproduce-text")
-    arguments = ["reproduce", "--scale", "smoke", "--workers", "1", "--out", out]
+    arguments = ["reproduce", "text", "--scale", "smoke", "--workers", "1", "--out", out]
     return Command("reproduce", [*arguments, *settings(text, 2)], out)
 
 

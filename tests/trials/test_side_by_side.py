@@ -129,7 +129,7 @@ def test_studies_runs_and_packings(side_by_side, tmp_path):
     other = [part.replace("num_steps=2", "num_steps=4") for part in small]
     kinds = {
         "train": ["train", "smoke", "--attention", "diff"],
-        "reproduce": ["reproduce", "--scale", "smoke", "--workers", "1"],
+        "reproduce": ["reproduce", "text", "--scale", "smoke", "--workers", "1"],
     }
     cases = {
         f"{name}, {what}": ([*start, *small], [*start, *second])

@@ -223,7 +223,7 @@ BEYOND_MEMORY: tuple[dict[str, str], ...] = (
 
 def _reproduce() -> list[Call]:
     wrong = []
-    small = ("reproduce", "--scale", "smoke", "--out", "out", *changed(SMALL))
+    small = ("reproduce", "text", "--scale", "smoke", "--out", "out", *changed(SMALL))
     for key, values in RUN.items():
         names = "" if key in ("data.source", "data.tokenizer") else key.partition(".")[2]
         wrong += _each(values[::7], *small, "--set", f"{key}=@", names=names)
@@ -240,7 +240,7 @@ def _reproduce() -> list[Call]:
             wrong += _each(values, *call, names=option[2:].rstrip("s"))
     wrong += _each(("", "txt", "\udcff", "TEXT"), "reproduce", "@", "--out", "out", names="study")
     wrong.append(Call(("reproduce", "recall", "--set", "train.seed=1", "--out", "out"), "--set"))
-    small = ("reproduce", "--scale", "smoke", *changed(SMALL), "--out", "@")
+    small = ("reproduce", "text", "--scale", "smoke", *changed(SMALL), "--out", "@")
     wrong += _each(("{files}/corpus.txt", "a\0b"), *small)
     return wrong + _each(("{files}/folder",), *small, status=1)
 
