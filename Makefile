@@ -14,6 +14,9 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-v
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE ?= 1
+# As nothing is compiled at installation, what is imported must be kept: many containers set this,
+# and every process would compile PyTorch and transformers again, for ten seconds.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install reproduce smoke lint docs test fast-variant test-variants test-scheduled trials resolve wheel-smoke clean
 
