@@ -21,8 +21,8 @@ def folder(kind):
 
 def config_of(kind):
     study = read_json(folder(kind) / "study.json")
-    # The recipe had more steps when the records of laptop scale were made.
-    as_then = {"laptop": ["train.num_steps=500"]}.get(study["scale"], [])
+    # Evaluations during training read more when the records of laptop scale were made.
+    as_then = {"laptop": ["train.evaluation_tokens=16384"]}.get(study["scale"], [])
     config = comparison(study["scale"], kind=kind, seeds=study["seeds"], settings=as_then)
     return as_it_was_run(config, folder(kind))
 

@@ -1,4 +1,4 @@
-"""The committed study: whole, clean, and its summary follows from its runs."""
+"""The committed studies of types: whole, clean, and their summaries follow from their runs."""
 
 from pathlib import Path
 
@@ -14,25 +14,28 @@ from diffattn.studies.text.reproduce import comparison
 from diffattn.studies.text.summary import study_results
 from studies.published_study import as_it_was_run, assert_records_only
 
-STUDY = Path(__file__).parents[3] / "published" / "text"
+ROOT = Path(__file__).parents[3]
+AS_THEN = {"text": [], "laptop": ["train.evaluation_tokens=16384"]}
+"""Folder to what its recipe has changed since: evaluations during training, no loss of a table."""
+
+
+@pytest.fixture(scope="module", params=AS_THEN)
+def folder(request):
+    return ROOT / "published" / request.param
 
 
 @pytest.fixture(scope="module")
-def study():
-    return read_json(STUDY / "study.json")
+def config(folder):
+    study = read_json(folder / "study.json")
+    settings = AS_THEN[folder.name]
+    return as_it_was_run(
+        comparison(study["scale"], seeds=study["seeds"], settings=settings), folder
+    )
 
 
 @pytest.fixture(scope="module")
-def config(study):
-    # The recipe had more steps when the records of laptop scale were made.
-    as_then = {"laptop": ["train.num_steps=500"]}.get(study["scale"], [])
-    config = comparison(study["scale"], seeds=study["seeds"], settings=as_then)
-    return as_it_was_run(config, STUDY)
-
-
-@pytest.fixture(scope="module")
-def sweeps():
-    variants = read_json(STUDY / "results.json")["rates"]["variants"]
+def sweeps(folder):
+    variants = read_json(folder / "results.json")["rates"]["variants"]
     return {
         name: Sweep(
             **{
@@ -45,20 +48,19 @@ def sweeps():
 
 
 @pytest.fixture(scope="module")
-def recomputed(config, sweeps):
-    return study_results(config, sweeps, read_json(STUDY / "counts.json")["models"], STUDY)
+def recomputed(config, sweeps, folder):
+    return study_results(config, sweeps, read_json(folder / "counts.json")["models"], folder)
 
 
-def test_results_follow_from_the_runs(recomputed, assert_same_statistics):
-    committed = read_json(STUDY / "results.json")
+def test_results_follow_from_the_runs(recomputed, folder, assert_same_statistics):
+    committed = read_json(folder / "results.json")
     intervals = len(committed["differences"])
     assert assert_same_statistics(recomputed, committed) > 2 * intervals > 0
 
 
 def test_the_printed_intervals_follow_from_the_runs(recomputed):
     """Those of the table, which stands in the README or a page of ``docs``."""
-    root = STUDY.parents[1]
-    pages = [root / "README.md", *sorted((root / "docs").glob("**/*.md"))]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
     printed = "".join(page.read_text(encoding="utf-8") for page in pages).replace("−", "-")
     assert recomputed["verdict"]["sentence"].replace("−", "-") in " ".join(printed.split())
     for row in recomputed["differences"]:
@@ -68,38 +70,38 @@ def test_the_printed_intervals_follow_from_the_runs(recomputed):
             assert cells in printed, row["variant"]
 
 
-def test_every_run_is_whole_and_from_a_clean_commit(config, sweeps):
+def test_every_run_is_whole_and_from_a_clean_commit(config, sweeps, folder):
     for member in config.trials(best_rates(config, sweeps)):
-        record = RunRecord.read(STUDY / "runs" / member.config.name)
+        record = RunRecord.read(folder / "runs" / member.config.name)
         assert record.commit
         assert record.dirty is False
         assert record.config["model"] == member.config.model.settings()
-        rows = read_jsonl(STUDY / "runs" / member.config.name / "metrics.jsonl")
+        rows = read_jsonl(folder / "runs" / member.config.name / "metrics.jsonl")
         steps = [row["step"] for row in rows if "validation_loss" in row]
         assert steps[0] == 0
         assert steps[-1] == member.config.train.num_steps
 
 
-def test_members_share_their_data(config, sweeps):
+def test_members_share_their_data(config, sweeps, folder):
     facts = [
-        RunRecord.read(STUDY / "runs" / member.config.name).config["data"]
+        RunRecord.read(folder / "runs" / member.config.name).config["data"]
         for member in config.trials(best_rates(config, sweeps))
     ]
     assert all(data == facts[0] for data in facts)
 
 
-def test_records_only():
+def test_records_only(folder):
     """Weights and tokens stay out: the repository carries these files."""
-    assert_records_only(STUDY, 5_000_000)
+    assert_records_only(folder, 5_000_000)
 
 
 def test_the_package_carries_its_summary():
     """After a new study: ``python -m diffattn.report.study.published published/text``."""
-    whole = read_study(STUDY)
+    study = ROOT / ALL_RECORDS
+    whole = read_study(study)
     carried = read_published(PUBLISHED)
-    assert (Path(__file__).parents[3] / ALL_RECORDS).samefile(STUDY)
     assert carried is not None
-    assert read_json(PUBLISHED) == study_summary(STUDY)
+    assert read_json(PUBLISHED) == study_summary(study)
     assert PUBLISHED.stat().st_size < 150_000
     assert differences(whole) == differences(carried)
     for name, variant in variants_of(whole).items():

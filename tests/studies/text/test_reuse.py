@@ -68,7 +68,7 @@ def cut_off_copy(study):
 
 def test_a_copy_goes_by_its_name_here(study, copied, settings, tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "_Worker", None)  # no process is started
-    here, there, out = "diff-seed0", "diff-common-seed0", tmp_path / "out"
+    here, there, out = "diff-seed0", "diff-common-seed77", tmp_path / "out"
     source = (copied / "runs" / here).rename(copied / "runs" / there)
     change_record(source / "run.json", name=there)
     for name in ("results.json", "costs.json"):

@@ -115,6 +115,19 @@ def test_v2_is_asked_whether_it_needs_its_difference():
         assert {(one["variant"], one["at"]) for one in asked} == {("diff_v2", "best")}
 
 
+def test_how_much_of_a_lead_of_v2_is_its_difference_is_said():
+    """Of those that it beats the closest in the sentence, all of them below it."""
+    losses = LOSSES | {"diff_v2": [2.9, 2.99, 3.1], "softmax_minus_mean": LOSSES["softmax"]}
+    losses |= {"diff_v2_gate": [3.0, 3.1, 3.21], "diff_v2_added": [2.95, 3.04, 3.16]}
+    said = study(losses=losses)["verdict"]
+    added = ", 0.053 better than V2 whose second map is added (−0.053, −0.068 to −0.039, 3 seeds)"
+    gate = ", 0.107 better than V2 without its second map (−0.107, −0.121 to −0.092, 3 seeds)"
+    (line,) = (line for line in said["details"] if line.startswith("DIFF V2"))
+    assert added + ";" in said["sentence"]
+    assert "without its second map" not in said["sentence"]
+    assert line.endswith(added + gate + ".")
+
+
 def test_a_phase_that_some_runs_passed_is_counted():
     said = study(late=("softmax-seed2",))["verdict"]["details"][0]
     assert "; phase passed in 3 of 3 runs against 2 of 3), not shown" in said

@@ -84,7 +84,8 @@ def lead(results: Mapping[str, Any]) -> Iterator[str]:
         else:
             explained = _explained_at_all(results, row) if shown == _BETTER else []
             but = _but(explained) + (f", {aside}" if aside else "")
-            yield f"{_by(row)} ({interval_in_words(row)}){but}"
+            closest = _over_own(results, row)[:1] if shown == _BETTER else []
+            yield f"{_by(row)} ({interval_in_words(row)}){''.join(closest)}{but}"
     if alike:
         yield f"no difference to softmax attention is shown for {listing(alike)}"
     for why, names in apart.items():
@@ -173,8 +174,10 @@ def _of_type(results: Mapping[str, Any], row: Mapping[str, Any]) -> str:
         return f"{label} ends {size} {side} softmax attention (one seed: this may be chance)"
     if shown == _ALIKE:
         return f"no difference to softmax attention is shown for {label} ({found})"
-    but = _but(_explained(results, row)) if shown == _BETTER else ""
-    return f"{_by(row)} ({found}){but}"
+    if shown == _WORSE:
+        return f"{_by(row)} ({found})"
+    beyond = "".join(_over_own(results, row))
+    return f"{_by(row)} ({found}){beyond}{_but(_explained(results, row))}"
 
 
 def _by(row: Mapping[str, Any]) -> str:
@@ -217,6 +220,20 @@ def _explained(results: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
         if bare is not None and not (bare["mean"] < 0 and _is_shown(results, bare)):
             explained.append("without its head norm")
     return explained
+
+
+def _over_own(results: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
+    """By how much a leading type is better than models that share most of what it is, the closest
+    first: only so much of its lead can be its difference."""
+    name = row["variant"]
+    own = OWN_IMITATIONS.get(name, ()) if row["at"] == "best" else ()
+    ahead = [against for of in own if (against := difference(results, name, of)) is not None]
+    return [
+        f", {-against['mean']:.3f} better than {control_name(against['baseline'])} "
+        f"({interval_in_words(against)})"
+        for against in sorted(ahead, key=lambda against: -against["mean"])
+        if against["mean"] < 0 and _is_shown(results, against)
+    ]
 
 
 def _found(results: Mapping[str, Any], row: Mapping[str, Any]) -> str:
