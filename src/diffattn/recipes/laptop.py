@@ -8,7 +8,7 @@ from diffattn.training.config import DataConfig, TrainConfig
 def laptop() -> RunPlan:
     """Softmax model of 0.9M parameters with 8 heads (4 DIFF heads), about 0.5M tokens.
 
-    Command: ``diffattn reproduce text``. Hardware: 2 CPU cores. Duration: 9 minutes for four
+    Command: ``diffattn reproduce text``. Hardware: 2 CPU cores. Duration: 7 to 10 minutes for four
     types and their controls, one seed each. Expected: losses near 4.1, no attention clearly
     behind; far below the papers' range.
     """
