@@ -4,8 +4,8 @@
 ``CASES`` for two steps, each in fresh processes, and writes the record; what it holds already is
 kept and only estimated again. Runs with shards are of two processes. Two measurements:
 
-- allocated: the highest sum of what PyTorch's allocator gave and took back, by its profiler. It
-  sees what operators take for themselves; this is what the estimate has to meet.
+- allocated: the most that PyTorch's allocator had given out at once, by its profiler. It sees what
+  operators take for themselves; this is what the estimate has to meet.
 - resident: growth of the process's largest resident memory over that before the run, after a tiny
   run has loaded every library. It also holds what the C library keeps of freed blocks, and pages
   of the data files.
@@ -142,12 +142,34 @@ def _trained(case, how, folder, data):
         return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         train(run_config(case), data, folder / "run")
-    events = [
-        event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"
-    ]
+    return most_given_out(_allocations(profiler.profiler.kineto_results.experimental_event_tree()))
+
+
+def _allocations(events):
+    """When, where and how many bytes were taken (above 0) or given back (below 0)."""
+    from torch._C._profiler import _EventType
+
+    for event in events:
+        if event.tag == _EventType.Allocation:
+            fields = event.extra_fields
+            yield event.start_time_ns, fields.ptr, fields.alloc_size
+        yield from _allocations(event.children)
+
+
+def most_given_out(allocations):
+    """The most bytes held at once.
+
+    The profiler does not see what gloo's own threads give back. Of such a block only that its
+    address is taken again tells, so blocks are told apart by address: a sum over all events would
+    count it for ever.
+    """
+    held = {}
     now = most = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        now += event.nbytes()
+    for _, address, size in sorted(allocations):
+        now -= held.pop(address, 0)
+        if size > 0:
+            held[address] = size
+            now += size
         most = max(most, now)
     return most
 
