@@ -1,7 +1,6 @@
 """The committed recall study: whole, clean, and its summary follows from its runs."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from diffattn.training.recall import solved_step
 from studies.published_study import as_it_was_run, assert_records_only
 
 STUDY = Path(__file__).parents[3] / "published" / "recall"
-LATER = ("softmax_wide", "softmax_wide_norm")
+SEEDS = range(12, 24)
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +26,7 @@ def results():
 
 @pytest.fixture(scope="module")
 def config():
-    """By the former protocol, which had two controls fewer and a sweep on one seed."""
-    former = recall_study("study")
-    controls = tuple(name for name in former.controls if name not in LATER)
-    former = replace(former, protocol=2, controls=controls, sweep_seeds=(100,))
-    return as_it_was_run(former, STUDY)
+    return as_it_was_run(recall_study("study", seeds=SEEDS), STUDY)
 
 
 @pytest.fixture(scope="module")
@@ -86,4 +81,4 @@ def test_models_without_attention_stay_at_a_guess(config):
 
 def test_records_only():
     """Weights stay out: the repository carries these files."""
-    assert_records_only(STUDY, 6_000_000)
+    assert_records_only(STUDY, 11_000_000)
