@@ -76,6 +76,18 @@ def test_added_maps_are_v2_with_the_other_sign(x):
     torch.testing.assert_close(added(x) + v2(x), 2 * first(x), rtol=0, atol=1e-12)
 
 
+def test_added_maps_are_v1_with_the_other_sign(x):
+    """Its queries, keys, head norm and factor are V1's; of heads without norm the sum is 2 A1 V."""
+    added, v1 = pair(controls.AddedMapsV1, DiffAttention)
+    assert not torch.allclose(added(x), v1(x))
+    expected = v1(x, attend=lambda q, k, v, lam: v1.operator(q, k, v, -lam))
+    torch.testing.assert_close(added(x), expected, rtol=0, atol=1e-12)
+    assert added.lam() == v1.lam()
+    added, v1 = pair(controls.AddedMapsV1, DiffAttention, head_norm=False)
+    first = v1(x, attend=lambda q, k, v, lam: v1.operator(q, k, v, 0 * lam))
+    torch.testing.assert_close(added(x) + v1(x), 2 * first, rtol=0, atol=1e-12)
+
+
 def test_a_lambda_per_token_is_v1_where_it_equals_v1s(x):
     token, v1 = pair(controls.TokenLambdaAttention, DiffAttention)
     token.lambda_proj.weight.data.zero_()

@@ -25,6 +25,7 @@ MODELS = {
     "softmax_minus_mean": "d33bb8170081e97f",
     "diff_v2_gate": "6e723ab32ed6bd3a",
     "diff_v2_constant": "fd1a439289ab01a9",
+    "diff_added": "e2aed3a01adc5bbc",
     "diff_v2_added": "4a6d94d44c313855",
     "diff_token_lambda": "b6cc7715e6159155",
     "diff_v2_no_lambda": "fd1a439289ab01a9",

@@ -213,6 +213,17 @@ class AddedMapsAttention(DiffAttentionV2):
         return (-super().lambdas(x)[0],)
 
 
+class AddedMapsV1(DiffAttention):
+    r"""V1 whose second map is added: its queries, keys, λ and head norm, and nothing subtracted.
+
+    .. math:: \mathrm{head} = (1 - \lambda_\mathrm{init})\,\mathrm{LN}((A_1 + \lambda A_2) V)
+    """
+
+    def lambdas(self, x: Tensor) -> tuple[Tensor]:
+        """λ of the layer with the other sign."""
+        return (-super().lambdas(x)[0],)
+
+
 class TokenLambdaAttention(AttentionLayer):
     r"""V1 with V2's λ: one per token and head, :math:`\sigma(X W_\lambda)`.
 

@@ -135,6 +135,11 @@ _ROWS = (
         value_width=1, attention_units=4, head_norm=False, lambda_projection=True,
     ),
     AttentionType(
+        name="diff_added", layer=(_CONTROLS, "AddedMapsV1"),
+        control="V1 whose second map is added", source="ours", query_maps=2, key_maps=2,
+        value_width=2, attention_units=4, head_norm=True, lambda_vectors=True,
+    ),
+    AttentionType(
         name="diff_token_lambda", layer=(_CONTROLS, "TokenLambdaAttention"),
         control="V1 with V2's λ per token and head", source="ours", query_maps=2, key_maps=2,
         value_width=2, attention_units=4, head_norm=True, lambda_projection=True,

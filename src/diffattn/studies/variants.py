@@ -22,6 +22,8 @@ NORMS_ALONE = ("softmax_norm", WIDE_NORM)
 over half as many whose values are as wide as V1's: one map with its norm, at softmax's rate."""
 WITHOUT_NORM = "diff_no_norm"
 """V1 without what its authors added beside the difference."""
+ADDED = "diff_added"
+"""V1 without its difference: all that it has, the second map added."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,6 +125,8 @@ _ABLATIONS = (
         heads=0.5, width=2, head_norm=True),
     _of(MORE_HEADS, "ablation", BASELINE, "softmax with 1.5 times the heads and a narrower FFN: "
         "the V2 note's baseline of equal parameters", heads=1.5),
+    _control(ADDED, "diff", "V1 whose second map is added: nothing is subtracted",
+             role="ablation", besides=(BASELINE,)),
     _of("diff_lambda_08", "ablation", "diff", "V1 with λ_init = 0.8 in every layer",
         lambda_init=0.8),
     _of("diff_lambda_05", "ablation", "diff", "V1 with λ_init = 0.5 in every layer",
@@ -161,7 +165,7 @@ MEMBERS: dict[str, tuple[str, ...]] = {
     "text": tuple(row.name for row in _TEXT),
     "ablations": (
         BASELINE, WIDE, WIDE_NORM, MORE_HEADS,
-        "diff", WITHOUT_NORM, "diff_lambda_08", "diff_lambda_05",
+        "diff", WITHOUT_NORM, ADDED, "diff_lambda_08", "diff_lambda_05",
         "diff_v2", "diff_v2_no_lambda", "diff_v2_raw_lambda", "diff_v2_across",
         "shared_diff", "shared_diff_map_norm", FLOOR,
     ),
@@ -180,8 +184,9 @@ SWEPT = (*ATTENTION_TYPES, FLOOR)
 
 CONTROLS = tuple(row.name for row in _TEXT if row.role == "control")
 """What has to be compared for a lead to be read as one of the second map."""
-RECALL_CONTROLS = (*CONTROLS, "softmax_norm", WIDE, WIDE_NORM)
-"""Where a type with head norm led, the norm alone and the width of its heads count too."""
+RECALL_CONTROLS = (*CONTROLS, "softmax_norm", WIDE, WIDE_NORM, ADDED)
+"""Where a type with head norm led, the norm alone and the width of its heads count too, and where
+V1 did, its maps without their difference."""
 
 
 def rate_owner(name: str, swept: Collection[str] = SWEPT) -> str:

@@ -16,7 +16,6 @@ from diffattn.training.recall import solved_step
 from studies.published_study import as_it_was_run, assert_records_only
 
 STUDY = Path(__file__).parents[3] / "published" / "recall"
-SEEDS = range(12, 24)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +25,7 @@ def results():
 
 @pytest.fixture(scope="module")
 def config():
-    return as_it_was_run(recall_study("study", seeds=SEEDS), STUDY)
+    return as_it_was_run(recall_study("study"), STUDY)
 
 
 @pytest.fixture(scope="module")

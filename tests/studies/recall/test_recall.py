@@ -125,12 +125,12 @@ def test_members_are_matched_and_paired(scale):
         assert train.seed == train.data_seed
         assert train.final_learning_rate == pytest.approx(train.learning_rate / 10)
     assert {m.config.train.seed for m in swept}.isdisjoint(config.seeds)
-    kinds = [*config.types, *config.controls]
+    kinds, first = [*config.types, *config.controls], config.seeds[0]
     groups = [trials[i : i + len(kinds)] for i in range(0, len(kinds) * len(config.tasks),
                                                         len(kinds))]  # fmt: skip
     for group in groups:  # of the first seed
         task = group[0].config.task_name
-        assert [m.config.name for m in group] == [f"{task}-{kind}-seed0" for kind in kinds]
+        assert [m.config.name for m in group] == [f"{task}-{kind}-seed{first}" for kind in kinds]
         assert len({m.config.train.data_seed for m in group}) == 1
 
 
@@ -138,7 +138,10 @@ def test_the_study_is_the_size_that_was_asked_for():
     config = recall_study("study")
     rates = {(t.task_name, name): 1e-3 for t in config.tasks for name in config.swept}
     models = {m.config.name: m.config.model for m in config.trials(rates)}
-    heads = {kind: models[f"noisy_recall-{kind}-seed0"].num_heads for kind in config.types}
+    heads = {
+        kind: models[f"noisy_recall-{kind}-seed{config.seeds[0]}"].num_heads
+        for kind in config.types
+    }
     assert heads == {"softmax": 16, "diff": 8, "diff_v2": 16, "shared_diff": 8}
     assert len(config.seeds) >= 8
     assert len(config.learning_rates) >= 4
@@ -188,16 +191,13 @@ def test_controls_are_what_they_say():
     assert groups["noisy_recall", "diff"][0].config.model.head_norm is not False
 
 
-def test_the_repetition_holds_what_was_settled():
-    """Ten that attend: four rates on three seeds, and twelve seeds; two that do not: six."""
-    config = recall_study("study", seeds=range(12, 24))
+def test_the_study_holds_what_was_settled():
+    """Eleven that attend: four rates on three seeds, and twelve seeds; two that do not: six."""
+    config = recall_study("study")
+    assert config.seeds == tuple(range(12, 24))
     assert config.swept == (*ATTENTION_TYPES, *(n for n in RECALL_CONTROLS if n not in BLIND))
-    assert len(config.swept) == 10
-    assert config.num_runs() == 10 * (4 * 3 + 12) + 2 * 6 == 252
-    former = replace(config, protocol=2)
-    assert former.swept == config.types
-    assert former.like("softmax_norm") == "diff"
-    assert former.num_runs() == 4 * (4 * 3 + 12) + 8 * 6
+    assert len(config.swept) == 11
+    assert config.num_runs() == 11 * (4 * 3 + 12) + 2 * 6 == 276
 
 
 def test_what_is_counted(two_rates):
@@ -250,7 +250,6 @@ def test_what_is_counted(two_rates):
         ({"controls": ("nonee",)}, "control must be in"),
         ({"seeds": (0, 100)}, r"seeds must not be those of the sweep, got \[100\]"),
         ({"match": "size"}, "match must be in"),
-        ({"protocol": 1}, "protocol must be 2 or 3, got 1"),
     ],
 )
 def test_contradicting_studies(changes, message):

@@ -97,8 +97,6 @@ def test_a_control_that_attends_is_swept_by_the_same_rule(config):
     groups = config.groups({group: choice.rate for group, choice in found.items()})
     rates = {name: of[0].config.train.learning_rate for (_, name), of in groups.items()}
     assert rates == {"softmax": 2e-3, "diff": 2e-3, "none": 2e-3, "softmax_norm": 8e-3}
-    former = replace(config, protocol=2)
-    assert {name for _, name in choices(former, results)} == {"softmax", "diff"}
 
 
 def test_a_single_rate_is_no_choice(config):

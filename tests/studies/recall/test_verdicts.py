@@ -142,6 +142,9 @@ def test_blind_controls_are_in_no_test():
         ({"softmax_norm": LATE, "softmax_wide_norm": EARLY}, ["softmax_wide_norm"]),
         ({"softmax_wide": EARLY, "softmax_wide_norm": LATE}, ["softmax_wide"]),
         ({"softmax_wide_norm": LATE, "diff_no_norm": LATE}, []),
+        ({"diff_added": LATE}, []),
+        ({"diff_added": SOON}, []),
+        ({"diff_added": EARLY}, ["diff_added"]),
     ],
 )
 def test_a_lead_that_a_control_explains_is_said_to_be(controls, explained):
@@ -199,6 +202,24 @@ def test_a_lead_that_takes_the_norm(norm_alone, end):
     ahead = [name for name in NAMES if norm_alone.get(name) in (EARLY, SOON)]
     expected = [f"without a second map that learns: {NAMES[name]}." for name in ahead]
     assert [by] * bool(beaten) == expected
+
+
+def test_a_lead_is_held_against_the_maps_without_their_difference():
+    """If the sum of V1's maps is as soon, the difference is not why; if it is sooner than softmax
+    but later than V1, part of the lead is none of the difference, and it is not said to take it."""
+    controls = {"diff_no_norm": LATE, "softmax_norm": LATE}
+    for added, ends in (
+        (LATE, "nor is Softmax with head norm: by this record it takes both."),
+        (EARLY, "is not shown over DIFF V1, maps added: its difference may not be why. Sooner than "
+         "Transformer (softmax) without a difference: DIFF V1, maps added."),
+        (SOON, "DIFF V1 sooner than Transformer (softmax). Sooner than Transformer (softmax) "
+         "without a difference: DIFF V1, maps added."),
+    ):  # fmt: skip
+        found, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls | {"diff_added": added})
+        assert found["sooner"]["sentence"].endswith(ends)
+        assert found["sooner"]["pairs"][0]["takes_norm"] == (added is LATE)
+    found, _ = verdicts({"softmax": LATE, "diff_v2": EARLY}, {"diff_added": EARLY})
+    assert found["sooner"]["pairs"][0]["explained_by"] == []
 
 
 def test_a_lag_behind_softmax_that_an_imitation_shares_is_said_to_be():

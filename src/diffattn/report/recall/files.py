@@ -9,9 +9,9 @@ from diffattn.errors import CheckpointError
 from diffattn.records.fields import AtLeast, Probability
 from diffattn.report.page.runs import Study, StudyRun, read_checked, runs_by_name, study_of_runs
 
-VERSIONS = (2, 3)
+VERSION = 4
 """Of the protocol ``recall_study`` whose records are shown. A control that names itself as the one
-whose rate it uses has a sweep and all seeds: since version 3 every one that attends."""
+whose rate it uses has a sweep and all seeds: every one that attends."""
 _PER_TRIAL = ("runs", "solved_steps", "steps", "test_accuracy")
 
 
@@ -223,10 +223,9 @@ def part(study: Study, names: list[str]) -> Study:
 def _require_version(path: Path) -> None:
     """Two versions of a protocol must not stand in one table."""
     recorded = read_checked(path, _Head)["protocol"].get("version")
-    if recorded not in VERSIONS:
+    if recorded != VERSION:
         raise CheckpointError(
-            f"{path}: the protocol's version must be {' or '.join(map(str, VERSIONS))}, "
-            f"got {recorded!r:.60}. "
+            f"{path}: the protocol's version must be {VERSION}, got {recorded!r:.60}. "
             "Run the study again in another folder."
         )
 

@@ -18,10 +18,8 @@ Group = tuple[str, str]
 """A task, and an attention type or a control."""
 Rates = Mapping[Group, float]
 """The learning rate chosen for every task and member that is swept."""
-PROTOCOL = 3
-"""Version of the protocol: every member that attends has a sweep and all seeds."""
-FORMER_PROTOCOL = 2
-"""Types alone had: controls took the rate of what they are compared with, and ``control_seeds``."""
+PROTOCOL = 4
+"""Version of the protocol: V1's lead is held against V1 whose second map is added, too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,18 +42,11 @@ class RecallStudyConfig:
     controls: tuple[str, ...] = RECALL_CONTROLS
     control_seeds: int = 1
     """Seeds of the members that are not swept: so many of the trials', from the first."""
-    protocol: int = PROTOCOL
-    """Or the one before it, by which committed records were made and can be followed."""
     match: str = "params"
     """What the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
 
     def __post_init__(self) -> None:
         check_known("RecallStudyConfig", "match", self.match, MATCHES)
-        if self.protocol not in (FORMER_PROTOCOL, PROTOCOL):
-            raise ConfigError(
-                f"RecallStudyConfig: protocol must be {FORMER_PROTOCOL} or {PROTOCOL}, "
-                f"got {self.protocol}."
-            )
         for name in self.controls:
             check_known("RecallStudyConfig", "control", name, RECALL_CONTROLS)
         for name in ("tasks", "learning_rates", "sweep_seeds", "seeds", "types"):
@@ -91,8 +82,6 @@ class RecallStudyConfig:
     @property
     def swept(self) -> tuple[str, ...]:
         """Members with a learning rate of their own and all seeds; the same rule for each."""
-        if self.protocol == FORMER_PROTOCOL:
-            return self.types
         return (*self.types, *(name for name in self.controls if name not in BLIND))
 
     def sweep(self, tried: Mapping[Group, Sequence[float]]) -> list[RecallMember]:

@@ -9,7 +9,7 @@ from diffattn.report.page.wording import plural
 from diffattn.report.recall.tables import task_name
 from diffattn.stats.proportions import wilson_interval
 from diffattn.studies.limits import heads_below
-from diffattn.studies.recall.config import RecallMember, RecallStudyConfig
+from diffattn.studies.recall.config import PROTOCOL, RecallMember, RecallStudyConfig
 from diffattn.studies.recall.sweep import Choice, Results, choices
 from diffattn.studies.recall.verdicts import claims, leak, pair_tests
 
@@ -65,7 +65,7 @@ def recall_results(config: RecallStudyConfig, results: Results) -> dict[str, Any
     return {
         "schema": 1,
         "kind": "recall",
-        "protocol": {"name": "recall_study", "version": config.protocol},
+        "protocol": {"name": "recall_study", "version": PROTOCOL},
         "scale": config.scale,
         "tasks": tasks,
         "statement": statement(config, tasks),

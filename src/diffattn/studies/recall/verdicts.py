@@ -12,7 +12,7 @@ from diffattn.report.page.wording import BLIND, IMITATIONS, listing, type_name
 from diffattn.stats.multiple import holm
 from diffattn.stats.proportions import fisher_exact
 from diffattn.stats.survival import log_rank
-from diffattn.studies.variants import BASELINE, NORMS_ALONE, WIDE, WITHOUT_NORM
+from diffattn.studies.variants import ADDED, BASELINE, NORMS_ALONE, WIDE, WITHOUT_NORM
 
 LEVEL = 0.05
 """Adjusted p-values below it count as shown."""
@@ -26,6 +26,7 @@ _WHY = {
     **dict.fromkeys(IMITATIONS, "its second map may not be"),
     **dict.fromkeys(NORMS_ALONE, "the norm may be"),
     WIDE: "the width of its heads may be",
+    ADDED: "its difference may not be",
 }
 """Control to what may be why, or may not, where a lead is not shown over it."""
 _IN_NORMED = (*NORMS_ALONE, WIDE)
@@ -230,16 +231,20 @@ def _pairs(
 
 
 def _beaten(tests: Mapping[str, Any], by: str, how: str) -> str:
-    """Controls with softmax attention's single map, or a second that learns nothing, that are shown
-    to be ahead of softmax attention."""
+    """Controls with softmax attention's single map, a second that learns nothing, or one that is
+    added, that are shown to be ahead of softmax attention."""
     ahead = [
         type_name(control)
         for control in (*IMITATIONS, *_IN_NORMED)
         if _shown(control, BASELINE, by, tests["control_tests"])
     ]
-    if not ahead:
-        return ""
-    return f" {how} than {type_name(BASELINE)} without a second map that learns: {listing(ahead)}."
+    said = ""
+    if ahead:
+        said = f" {how} than {type_name(BASELINE)} without a second map that learns: "
+        said += f"{listing(ahead)}."
+    if _shown(ADDED, BASELINE, by, tests["control_tests"]):
+        said += f" {how} than {type_name(BASELINE)} without a difference: {type_name(ADDED)}."
+    return said
 
 
 def _reservation(pair: Mapping[str, Any], ahead: str, behind: str) -> str:
@@ -272,13 +277,18 @@ def _explained(
 ) -> list[str]:
     """The controls by which a lead over softmax or another type may be explained.
 
-    An imitation, or for types with head norm the norm alone or their width of heads, explains it
-    unless the type is shown to be ahead. Where the norm alone was not tried, V1 without it explains
-    V1's lead over softmax unless it is itself shown to be ahead of that.
+    An imitation, for types with head norm the norm alone or their width of heads, or for V1 itself
+    with its second map added, explains it unless the type is shown to be ahead. Where the norm
+    alone was not tried, V1 without it explains V1's lead over softmax unless it is itself shown to
+    be ahead of that.
     """
     found = [
         control
-        for control in (*IMITATIONS, *(_IN_NORMED if name in _NORMED else ()))
+        for control in (
+            *IMITATIONS,
+            *(_IN_NORMED if name in _NORMED else ()),
+            *((ADDED,) if name == "diff" else ()),
+        )
         if _test_of(control, name, control_tests) and not _shown(name, control, by, control_tests)
     ]
     if (
@@ -291,13 +301,14 @@ def _explained(
 
 
 def _takes_norm(name: str, control_tests: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether V1's lead is shown over the norm alone, and for neither that nor V1 without it."""
+    """Whether V1's lead is shown over the norm alone, and for neither that nor V1 without it, nor
+    for V1 with its second map added."""
     norms = _norms_alone(name, control_tests)
     return (
         bool(norms)
         and _lacks_lead(name, "log_rank", control_tests)
         and all(_shown(name, norm, "log_rank", control_tests) for norm in norms)
-        and not any(_shown(norm, BASELINE, "log_rank", control_tests) for norm in norms)
+        and not any(_shown(part, BASELINE, "log_rank", control_tests) for part in (*norms, ADDED))
     )
 
 
