@@ -219,8 +219,8 @@ def _plan(
 
         config = recall.recall_study(scale, seeds=seeds, match=match)
         run = partial(recall.reproduce_recall, scale, seeds=seeds, match=match)
-        # A run that solves its task ends early, so the time left is an upper bound.
-        steps = max(task.train.num_steps for task in config.tasks)
+        # An upper bound, and so is the time left.
+        steps = config.most_steps
         return _Plan(config, run, folder, config.num_runs() * steps, lambda name: steps)
     if study == "scaling":
         from diffattn.studies.scaling import reproduce as scaling

@@ -122,8 +122,13 @@ def test_reproduce_runs_wave_by_wave_and_then_the_trials(config, tmp_path, monke
     monkeypatch.setattr(reproduce, "run_here", train)
     monkeypatch.setattr(reproduce, "recall_study", lambda *args, **options: config)
     monkeypatch.setattr(reproduce, "build_report", lambda folder: folder)
-    lines = []
-    reproduce.reproduce_recall("smoke", out=tmp_path, workers=1, on_message=lines.append)
+    lines, totals = [], []
+    reproduce.reproduce_recall(
+        "smoke", out=tmp_path, workers=1, on_message=lines.append,
+        on_progress=lambda name, event: totals.append(event["total"]),
+    )  # fmt: skip
+    steps = config.tasks[0].train.num_steps
+    assert totals == [steps * (runs + 3) for runs in (12, 14, 16, 18)]
     assert lines == [
         "learning rates: training 12 of 12 models",
         *["learning rates: training 2 of 2 models"] * 3,

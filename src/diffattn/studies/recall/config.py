@@ -120,11 +120,22 @@ class RecallStudyConfig:
             for name in (*self.types, *self.controls)
         }
 
-    def num_runs(self) -> int:
-        """Runs of sweep, trials and controls together, if no sweep is extended."""
-        tries = len(self.learning_rates) * len(self.sweep_seeds) * (len(self.learning_rates) > 1)
+    def num_runs(self, sweep: int | None = None) -> int:
+        """Runs of sweep, trials and controls together.
+
+        Args:
+            sweep: Runs of the sweep. Default: as many as there are if none is extended.
+        """
+        if sweep is None:
+            tries = len(self.learning_rates) * (len(self.learning_rates) > 1)
+            sweep = len(self.tasks) * len(self.swept) * len(self.sweep_seeds) * tries
         trials = sum(len(self.seeds_of(name)) for name in (*self.types, *self.controls))
-        return len(self.tasks) * (len(self.swept) * tries + trials)
+        return sweep + len(self.tasks) * trials
+
+    @property
+    def most_steps(self) -> int:
+        """Of a run: one that solves its task ends early."""
+        return max(task.train.num_steps for task in self.tasks)
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""

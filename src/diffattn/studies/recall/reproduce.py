@@ -45,7 +45,8 @@ def reproduce_recall(
         workers: One-thread processes side by side; with 1 the runs are made in this process, which
             saves the start-up of one per run. Default: CPU cores, at most 2; 1 on a GPU.
         on_message: Given one line per stage.
-        on_progress: Given progress of each run: its name, and ``step`` and ``loss``.
+        on_progress: Given progress of each run: its name, and ``step`` and ``loss``; and ``total``,
+            the most steps of all runs, where a sweep goes on.
 
     Returns:
         The path of ``report.html``; beside it lie ``study.json``, ``results.json``,
@@ -92,6 +93,8 @@ def _run_study(
 
     results: dict[str, Any] = {}
     while wanted := wanted_runs(config, results):
+        runs = config.num_runs(len(results) + len(wanted))
+        on_progress(wanted[0].config.name, {"total": runs * config.most_steps})
         results |= train(wanted, "learning rates")
     rates = {group: choice.rate for group, choice in choices(config, results).items()}
     results |= train(config.trials(rates), "trials")
