@@ -52,6 +52,7 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
         device="cuda" if on_gpu else "cpu",
         checkpointing=config.engine.activation_checkpointing,
         loss_chunk_tokens=config.engine.loss_chunk_tokens,
+        apart=config.windows.apart,
     )
     phases = device_phases(
         step,
@@ -86,10 +87,11 @@ def _least(config: RunConfig) -> dict[str, int]:
 
 def _maps(config: RunConfig) -> int:
     """What wide layers and attention maps would add, were they all held."""
-    model, train = config.model, config.train
+    model, micro = config.model, micro_batch(config.train)
     heads = model.num_heads * model.attention.query_maps
-    widths = model.intermediate_size + heads * (train.seq_len + model.head_dim)
-    return 4 * train.seq_len * micro_batch(config.train) * widths * model.num_hidden_layers
+    keys = config.train.seq_len * (micro if config.windows.apart else 1)
+    widths = model.intermediate_size + heads * (keys + model.head_dim)
+    return 4 * config.train.seq_len * micro * widths * model.num_hidden_layers
 
 
 def _times(parts: dict[str, int], count: int) -> dict[str, int]:

@@ -12,6 +12,7 @@ from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops import kernel_support
+from diffattn.ops.packed_rows import window_inputs
 from diffattn.training.config import TrainConfig
 from diffattn.training.planning.live_bytes import LiveBytes
 from diffattn.training.planning.step_memory import OPTIMIZER, step_memory
@@ -28,16 +29,17 @@ def config(attention_type="diff", **changes):
     return softmax.twin(attention_type, match="heads").config
 
 
-def really_alive(model_config, sequences):
+def really_alive(model_config, sequences, positions=None):
     """The most bytes alive in two real steps; the first gives the optimizer its state."""
     live = LiveBytes(lambda func, args, tensor: "all")
     with live:
         model = DiffTransformerForCausalLM(model_config).train()
         optimizer, _ = optimizer_and_scheduler(model, TRAIN)
         ids = torch.zeros(sequences, TRAIN.seq_len, dtype=torch.int64)
+        rows = window_inputs(ids, positions)
         for _ in range(2):
             live.enter("step")
-            model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+            model(**rows, labels=rows["input_ids"], use_cache=False).loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
     return sum(live.peaks["step"].values())
@@ -57,6 +59,19 @@ def test_estimate_is_what_a_real_step_holds(options):
     parameters = sum(p.numel() for p in DiffTransformerForCausalLM(model).parameters())
     assert step.phases[OPTIMIZER]["optimizer"] == pytest.approx(8 * parameters, rel=1e-2)
     assert step.root_parameters + 3 * step.block_parameters == parameters
+
+
+def test_documents_kept_apart_are_one_row():
+    """Its maps are of the whole row, four times those of four windows side by side.
+    How many documents there are makes no difference."""
+    model = config(attention_backend="reference")
+    step, side_by_side = (
+        step_memory(model, TRAIN, sequences=4, accumulates=False, device="cpu", apart=apart)
+        for apart in (True, False)
+    )
+    positions = torch.arange(TRAIN.seq_len // 2).repeat(2).expand(4, -1)
+    assert sum(step.peak.values()) == pytest.approx(really_alive(model, 4, positions), rel=1e-3)
+    assert sum(step.peak.values()) > 2 * sum(side_by_side.peak.values())
 
 
 def most_allocated(model_config, sequences, chunk):

@@ -232,6 +232,7 @@ class _Memory:
                 device="cpu" if on_cpu else "cuda",
                 checkpointing=self._config.engine.activation_checkpointing,
                 loss_chunk_tokens=self._config.engine.loss_chunk_tokens,
+                apart=self._config.windows.apart,
                 elsewhere=not on_cpu,
                 tested=self._device.capability is not None,
             )

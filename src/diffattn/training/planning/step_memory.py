@@ -13,6 +13,7 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.diff_attention import custom_op
 from diffattn.ops.diff_attention.chunk_layout import GROUP_BYTES
+from diffattn.ops.packed_rows import window_inputs
 from diffattn.training.config import TrainConfig
 from diffattn.training.planning.live_bytes import LiveBytes
 
@@ -65,6 +66,7 @@ def step_memory(
     device: str,
     checkpointing: bool = False,
     loss_chunk_tokens: int | None = None,
+    apart: bool = False,
     elsewhere: bool = False,
     tested: bool = True,
     whole: bool = False,
@@ -82,6 +84,8 @@ def step_memory(
         device: ``"cpu"`` or ``"cuda"``, whose backends and optimizer are meant.
         checkpointing: Whether activations of a block are computed again.
         loss_chunk_tokens: Tokens whose logits exist at once. Default: all of a forward pass.
+        apart: Whether documents are kept apart: the sequences are one packed row, and a backend
+            that holds masks or maps has those of the whole row.
         elsewhere: Whether another machine is meant, with every backend of that device.
         tested: See :func:`diffattn.models.cached_attention.chosen_backend`.
         whole: Run all layers, which takes longer and gives the same.
@@ -91,17 +95,20 @@ def step_memory(
     """
     dtype = torch.bfloat16 if train.precision == "bfloat16" else torch.float32
     choose = partial(
-        chosen_backend, config, device=device, dtype=dtype, batch=sequences,
-        num_tokens=train.seq_len, elsewhere=elsewhere,
+        chosen_backend, config, device=device, dtype=dtype, batch=1 if apart else sequences,
+        num_tokens=train.seq_len * (sequences if apart else 1), elsewhere=elsewhere,
     )  # fmt: skip
     backend = choose(tested=tested)
     is_auto = elsewhere and config.attention_backend == "auto"
     layers = config.num_hidden_layers
     ran = layers if whole else min(layers, _COUNTED_LAYERS)
     step = _Step(config, backend, ran, on_gpu=device != "cpu")
+    ids = torch.zeros(sequences, train.seq_len, dtype=torch.int64)
+    positions = torch.arange(train.seq_len).expand(sequences, -1) if apart else None
+    rows = window_inputs(ids, positions)  # before: where documents begin are values
     with FakeTensorMode(allow_non_fake_inputs=True), step.live:
         step.run(
-            train, sequences, accumulates=accumulates, checkpointing=checkpointing,
+            train, rows, accumulates=accumulates, checkpointing=checkpointing,
             chunk=loss_chunk_tokens, dtype=dtype,
         )  # fmt: skip
     block = sum(p.numel() for p in step.model.model.layers[0].parameters())
@@ -138,11 +145,11 @@ class _Step:
         self._around_last_block: list[dict[str, int]] = []
 
     def run(
-        self, train: TrainConfig, sequences: int, *, accumulates: bool, checkpointing: bool,
-        chunk: int | None, dtype: torch.dtype,
+        self, train: TrainConfig, rows: dict[str, Tensor], *, accumulates: bool,
+        checkpointing: bool, chunk: int | None, dtype: torch.dtype,
     ) -> None:  # fmt: skip
         """Build the model, give the optimizer its state, and run one pass and its step."""
-        tokens = sequences * train.seq_len
+        tokens = rows["input_ids"].numel()
         self._logits = min(tokens, chunk or tokens)
         self.model = DiffTransformerForCausalLM(self.config).train()
         self.model.loss_chunk_tokens = chunk
@@ -152,7 +159,6 @@ class _Step:
             # Without dropout there is no random state to be kept.
             enable({"use_reentrant": False, "preserve_rng_state": False})
         optimizer = self._optimizer_with_state()
-        ids = torch.zeros(sequences, train.seq_len, dtype=torch.int64)
         if accumulates:
             self._give_gradients()
         self._watch()
@@ -161,7 +167,7 @@ class _Step:
         bfloat16 = dtype == torch.bfloat16
         # Of a block that is computed again the trainer's autocast keeps no bfloat16 copies either.
         with torch.autocast("cpu", torch.bfloat16, bfloat16, cache_enabled=not checkpointing):
-            out = self.model(input_ids=ids, labels=ids, use_cache=False)
+            out = self.model(**rows, labels=rows["input_ids"], use_cache=False)
         if bfloat16 and out.logits is not None:
             out.logits = out.logits.float()  # as accelerate hands them out
         loss = out.loss
