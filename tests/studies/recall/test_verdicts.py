@@ -209,7 +209,8 @@ def test_a_lead_is_held_against_the_maps_without_their_difference():
     but later than V1, part of the lead is none of the difference, and it is not said to take it."""
     controls = {"diff_no_norm": LATE, "softmax_norm": LATE}
     for added, ends in (
-        (LATE, "nor is Softmax with head norm: by this record it takes both."),
+        (LATE, "nor is Softmax with head norm or DIFF V1, maps added: by this record it takes "
+         "both."),
         (EARLY, "is not shown over DIFF V1, maps added: its difference may not be why. Sooner than "
          "Transformer (softmax) without a difference: DIFF V1, maps added."),
         (SOON, "DIFF V1 sooner than Transformer (softmax). Sooner than Transformer (softmax) "

@@ -201,7 +201,9 @@ def _sooner(tests: Mapping[str, Any]) -> dict[str, Any]:
         if pair["later"] == BASELINE:
             pair["takes_norm"] = not pair["explained_by"] and _takes_norm(pair["first"], controls)
             if pair["takes_norm"]:
-                alone = " or ".join(map(type_name, _norms_alone("diff", controls)))
+                parts = _norms_alone("diff", controls)
+                parts += [ADDED] if _test_of(ADDED, BASELINE, controls) else []
+                alone = " or ".join(map(type_name, parts))
                 said.append(
                     f" {type_name(WITHOUT_NORM)} is not shown to have this lead over softmax "
                     f"attention, nor is {alone}: "
