@@ -167,13 +167,13 @@ NAMES = {
         ({}, "for DIFF V1 without head norm: the norm may be why."),
         (
             {"softmax_norm": LATE},
-            " DIFF V1 without head norm is not shown to have this lead over softmax attention, nor "
-            "is Softmax with head norm: by this record it takes both.",
+            " No part alone is shown to be sooner than softmax attention (DIFF V1 without head "
+            "norm; Softmax with head norm): by this record it takes the difference and the norm.",
         ),
         (
             {"softmax_norm": LATE, "softmax_wide_norm": LATE},
-            "nor is Softmax with head norm or Softmax, half the heads, head norm: by this record "
-            "it takes both.",
+            "norm; Softmax with head norm; Softmax, half the heads, head norm): by this record it "
+            "takes the difference and the norm.",
         ),
         ({"softmax_norm": EARLY}, "over Softmax with head norm: the norm may be why."),
         (
@@ -209,8 +209,8 @@ def test_a_lead_is_held_against_the_maps_without_their_difference():
     but later than V1, part of the lead is none of the difference, and it is not said to take it."""
     controls = {"diff_no_norm": LATE, "softmax_norm": LATE}
     for added, ends in (
-        (LATE, "nor is Softmax with head norm or DIFF V1, maps added: by this record it takes "
-         "both."),
+        (LATE, "; Softmax with head norm; DIFF V1, maps added): by this record it takes the "
+         "difference and the norm."),
         (EARLY, "is not shown over DIFF V1, maps added: its difference may not be why. Sooner than "
          "Transformer (softmax) without a difference: DIFF V1, maps added."),
         (SOON, "DIFF V1 sooner than Transformer (softmax). Sooner than Transformer (softmax) "

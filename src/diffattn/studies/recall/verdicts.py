@@ -203,11 +203,10 @@ def _sooner(tests: Mapping[str, Any]) -> dict[str, Any]:
             if pair["takes_norm"]:
                 parts = _norms_alone("diff", controls)
                 parts += [ADDED] if _test_of(ADDED, BASELINE, controls) else []
-                alone = " or ".join(map(type_name, parts))
+                alone = "; ".join(map(type_name, [WITHOUT_NORM, *parts]))
                 said.append(
-                    f" {type_name(WITHOUT_NORM)} is not shown to have this lead over softmax "
-                    f"attention, nor is {alone}: "
-                    "by this record it takes both."
+                    f" No part alone is shown to be sooner than softmax attention ({alone}): by "
+                    "this record it takes the difference and the norm."
                 )
     return {"verdict": "differs", "pairs": pairs, "sentence": f"{shown}.{''.join(said)}{beaten}"}
 
