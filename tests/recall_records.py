@@ -60,7 +60,7 @@ def write_recall_study(folder):
     }
     write_record(folder / "study.json", info)
     results = {"schema": 1, "kind": "recall", "scale": "study", "complete": True}
-    results |= {"protocol": {"name": "recall_study", "version": 4}}
+    results |= {"protocol": {"name": "recall_study", "version": 5}}
     results |= {"statement": "Made-up <i>statement</i>.", "tasks": {}}
     for task in tasks:
         types = {}

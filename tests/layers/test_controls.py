@@ -76,16 +76,34 @@ def test_added_maps_are_v2_with_the_other_sign(x):
     torch.testing.assert_close(added(x) + v2(x), 2 * first(x), rtol=0, atol=1e-12)
 
 
-def test_added_maps_are_v1_with_the_other_sign(x):
-    """Its queries, keys, head norm and factor are V1's; of heads without norm the sum is 2 A1 V."""
-    added, v1 = pair(controls.AddedMapsV1, DiffAttention)
-    assert not torch.allclose(added(x), v1(x))
-    expected = v1(x, attend=lambda q, k, v, lam: v1.operator(q, k, v, -lam))
+@pytest.mark.parametrize("lambda_init", [0.8, -0.8])
+def test_added_maps_are_v1_with_the_other_sign(x, lambda_init):
+    """Its queries, keys, head norm and factor are V1's; it never subtracts, whatever λ becomes."""
+    added, v1 = pair(controls.AddedMapsV1, DiffAttention, lambda_init=lambda_init)
+    expected = v1(x, attend=lambda q, k, v, lam: v1.operator(q, k, v, -lam.abs()))
     torch.testing.assert_close(added(x), expected, rtol=0, atol=1e-12)
+    assert torch.allclose(added(x), v1(x)) == (lambda_init < 0)
     assert added.lam() == v1.lam()
-    added, v1 = pair(controls.AddedMapsV1, DiffAttention, head_norm=False)
-    first = v1(x, attend=lambda q, k, v, lam: v1.operator(q, k, v, 0 * lam))
-    torch.testing.assert_close(added(x) + v1(x), 2 * first, rtol=0, atol=1e-12)
+
+
+def test_a_uniform_second_map_is_v1_whose_second_queries_are_zero(x):
+    uniform, v1 = pair(controls.UniformSecondMap, DiffAttention)
+    for name in ("q_proj", "k_proj"):
+        maps = v1.get_parameter(f"{name}.weight").data.view(HEADS, 2, DIM, WIDTH)
+        if name == "q_proj":
+            maps[:, 1] = 0
+        uniform.get_parameter(f"{name}.weight").data.copy_(maps[:, 0].reshape(-1, WIDTH))
+    torch.testing.assert_close(uniform(x), v1(x), rtol=0, atol=1e-12)
+    v = v1.v_proj(x).unflatten(-1, (HEADS, 2 * DIM))
+    seen = torch.arange(1, 8, dtype=torch.float64)[:, None, None]
+    first = v1.operator(*uniform_inputs(uniform, x, v), torch.tensor(0.0))
+    expected = v1.head_norm(first - v1.lam() * v.cumsum(1) / seen)
+    torch.testing.assert_close(uniform(x), v1.o_proj(expected.flatten(2)), rtol=0, atol=1e-7)
+
+
+def uniform_inputs(layer, x, v):
+    """Queries of both maps, keys and values."""
+    return *layer.queries_keys(x), v
 
 
 def test_a_lambda_per_token_is_v1_where_it_equals_v1s(x):

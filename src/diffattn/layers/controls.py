@@ -216,12 +216,34 @@ class AddedMapsAttention(DiffAttentionV2):
 class AddedMapsV1(DiffAttention):
     r"""V1 whose second map is added: its queries, keys, λ and head norm, and nothing subtracted.
 
-    .. math:: \mathrm{head} = (1 - \lambda_\mathrm{init})\,\mathrm{LN}((A_1 + \lambda A_2) V)
+    .. math:: \mathrm{head} = (1 - \lambda_\mathrm{init})\,
+              \mathrm{LN}((A_1 + |\lambda| A_2) V)
+
+    V1's λ has no bounds: without the absolute value some models learn a negative one, and subtract.
     """
 
     def lambdas(self, x: Tensor) -> tuple[Tensor]:
-        """λ of the layer with the other sign."""
-        return (-super().lambdas(x)[0],)
+        """λ of the layer, never positive, as what is subtracted."""
+        return (-super().lambdas(x)[0].abs(),)
+
+
+class UniformSecondMap(DiffAttention):
+    r"""V1 whose second map sees nothing: it is uniform over the tokens that a token sees.
+
+    .. math:: \mathrm{head} = (1 - \lambda_\mathrm{init})\,
+              \mathrm{LN}(A_1 V - \lambda\,\mathrm{mean}(V))
+
+    λ, head norm and its factor, heads and values are V1's. One map needs half of V1's queries and
+    keys.
+    """
+
+    query_maps = 1
+    key_maps = 1
+
+    def queries_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries ``[B, T, H, 2, D]``, those of the second map zero; keys ``[B, T, Hkv, D]``."""
+        q, k = super().queries_keys(x)
+        return torch.stack([q, torch.zeros_like(q)], dim=3), k
 
 
 class TokenLambdaAttention(AttentionLayer):

@@ -62,7 +62,7 @@ class AttentionType:
         """Whether its projections are as large as softmax's; λ's vectors and norms aside."""
         if self.low_rank_maps or self.lambda_projection or self.projected_maps == 0:
             return False
-        return self.query_projections == self.key_maps
+        return self.query_projections == self.key_maps == self.value_width
 
     @property
     def query_projections(self) -> int:
@@ -138,6 +138,11 @@ _ROWS = (
         name="diff_added", layer=(_CONTROLS, "AddedMapsV1"),
         control="V1 whose second map is added", source="ours", query_maps=2, key_maps=2,
         value_width=2, attention_units=4, head_norm=True, lambda_vectors=True,
+    ),
+    AttentionType(
+        name="diff_uniform", layer=(_CONTROLS, "UniformSecondMap"),
+        control="V1 whose second map is uniform", source="ours", query_maps=2, key_maps=1,
+        value_width=2, attention_units=4, head_norm=True, lambda_vectors=True, projected_maps=1,
     ),
     AttentionType(
         name="diff_token_lambda", layer=(_CONTROLS, "TokenLambdaAttention"),

@@ -40,7 +40,7 @@ def smoke() -> dict[str, Any]:
 
 
 def laptop() -> dict[str, Any]:
-    """Noisy recall at one learning rate and one seed, with four of the study's nine controls.
+    """Noisy recall at one learning rate and one seed, with four of the study's ten controls.
 
     Command: ``diffattn reproduce recall``. Hardware: 2 CPU cores. Duration: some minutes.
     Expected: what learns within the steps given; one seed shows no difference between types.
@@ -57,11 +57,12 @@ def study() -> dict[str, Any]:
     """Every member that attends: four rates or more on three seeds, and 12 seeds; 8 DIFF heads.
 
     Command: ``diffattn reproduce recall --scale study``. Hardware: 2 CPU cores. Duration: about
-    nine hours of one core, by the costs of the committed runs. Expected: the committed runs, bit
+    eleven hours of one core, by the costs of the committed runs. Expected: the committed runs, bit
     for bit with the same versions on the same processor: V1 learns it sooner than softmax. Sizes,
     steps and starting scale were set by pilots on another seed, so that types learn within minutes.
     Rules and controls were fixed before the first of these runs, after a study of seeds 0 to 11;
-    V1 with its maps added came when the others were known (docs/log.md).
+    V1 with its maps added, or with a uniform second one, came when the others were known
+    (docs/log.md).
     """
     return {
         "tasks": (_noisy_recall(num_steps=3_000),),

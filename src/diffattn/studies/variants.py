@@ -19,11 +19,14 @@ WIDER_FLOOR = "none_ffn"
 WIDE, WIDE_NORM, MORE_HEADS = "softmax_wide", "softmax_wide_norm", "softmax_more_heads"
 NORMS_ALONE = ("softmax_norm", WIDE_NORM)
 """Softmax attention with V1's head norm and without its factor 1 − λ_init: over its own heads, and
-over half as many whose values are as wide as V1's: one map with its norm, at softmax's rate."""
+over half as many whose values are as wide as V1's: one map with its norm; at softmax's rate, or in
+recall at a rate of its own."""
 WITHOUT_NORM = "diff_no_norm"
 """V1 without what its authors added beside the difference."""
 ADDED = "diff_added"
 """V1 without its difference: all that it has, the second map added."""
+UNIFORM = "diff_uniform"
+"""V1 with a second map that sees nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,6 +120,7 @@ _TEXT = (
 _RECALL = (
     _of("softmax_norm", "control", "diff", "softmax with head norm, its heads half as wide as V1's",
         BASELINE, head_norm=True),
+    _control(UNIFORM, "diff", "V1 whose second map is uniform: it sees nothing"),
 )  # fmt: skip
 _ABLATIONS = (
     _of(WIDE, "ablation", BASELINE, "softmax with half the heads, twice as wide",
@@ -126,7 +130,7 @@ _ABLATIONS = (
     _of(MORE_HEADS, "ablation", BASELINE, "softmax with 1.5 times the heads and a narrower FFN: "
         "the V2 note's baseline of equal parameters", heads=1.5),
     _control(ADDED, "diff", "V1 whose second map is added: nothing is subtracted",
-             role="ablation", besides=(BASELINE,)),
+             role="ablation"),
     _of("diff_lambda_08", "ablation", "diff", "V1 with λ_init = 0.8 in every layer",
         lambda_init=0.8),
     _of("diff_lambda_05", "ablation", "diff", "V1 with λ_init = 0.5 in every layer",
@@ -184,9 +188,9 @@ SWEPT = (*ATTENTION_TYPES, FLOOR)
 
 CONTROLS = tuple(row.name for row in _TEXT if row.role == "control")
 """What has to be compared for a lead to be read as one of the second map."""
-RECALL_CONTROLS = (*CONTROLS, "softmax_norm", WIDE, WIDE_NORM, ADDED)
+RECALL_CONTROLS = (*CONTROLS, "softmax_norm", WIDE, WIDE_NORM, ADDED, UNIFORM)
 """Where a type with head norm led, the norm alone and the width of its heads count too, and where
-V1 did, its maps without their difference."""
+V1 did, its maps without their difference, and a difference that sees nothing."""
 
 
 def rate_owner(name: str, swept: Collection[str] = SWEPT) -> str:

@@ -161,13 +161,13 @@ def test_a_leak_is_named(study):
 def test_records_of_another_version_of_the_protocol_are_refused(study):
     """Others asked less, and some held other tasks: never in one table with this one."""
     path = study / "results.json"
-    replace_in_record(path, '"version": 4', '"version": 1')
-    with pytest.raises(CheckpointError, match="protocol's version must be 4, got 1"):
+    replace_in_record(path, '"version": 5', '"version": 1')
+    with pytest.raises(CheckpointError, match="protocol's version must be 5, got 1"):
         build_report(study)
-    with pytest.raises(CheckpointError, match="protocol's version must be 4, got 1"):
+    with pytest.raises(CheckpointError, match="protocol's version must be 5, got 1"):
         markdown_results(study)
     replace_in_record(path, '"version": 1', f'"version": "{"9" * 5_000}"')
-    with pytest.raises(CheckpointError, match=r"must be 4, got '9{50,60}\. Run"):
+    with pytest.raises(CheckpointError, match=r"must be 5, got '9{50,60}\. Run"):
         build_report(study)
 
 

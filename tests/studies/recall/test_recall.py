@@ -11,9 +11,10 @@ from diffattn.models.attention_types import ATTENTION_TYPES
 from diffattn.records.io import read_json, write_json
 from diffattn.records.run import RunRecord
 from diffattn.report.page.wording import BLIND
+from diffattn.report.recall.files import VERSION
 from diffattn.stats.proportions import fisher_exact, wilson_interval
 from diffattn.stats.survival import log_rank
-from diffattn.studies.recall.config import RecallStudyConfig
+from diffattn.studies.recall.config import PROTOCOL, RecallStudyConfig
 from diffattn.studies.recall.reproduce import recall_study, reproduce_recall
 from diffattn.studies.recall.summary import recall_results, statement
 from diffattn.studies.recall.sweep import choices, wanted_runs
@@ -192,12 +193,13 @@ def test_controls_are_what_they_say():
 
 
 def test_the_study_holds_what_was_settled():
-    """Eleven that attend: four rates on three seeds, and twelve seeds; two that do not: six."""
+    """Twelve that attend: four rates on three seeds, and twelve seeds; two that do not: six."""
     config = recall_study("study")
     assert config.seeds == tuple(range(12, 24))
     assert config.swept == (*ATTENTION_TYPES, *(n for n in RECALL_CONTROLS if n not in BLIND))
-    assert len(config.swept) == 11
-    assert config.num_runs() == 11 * (4 * 3 + 12) + 2 * 6 == 276
+    assert len(config.swept) == 12
+    assert config.num_runs() == 12 * (4 * 3 + 12) + 2 * 6 == 300
+    assert VERSION == PROTOCOL  # of the records that the page shows
 
 
 def test_what_is_counted(two_rates):

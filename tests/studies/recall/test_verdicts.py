@@ -2,6 +2,7 @@
 
 import pytest
 
+from diffattn.report.page.wording import type_name
 from diffattn.stats.multiple import holm
 from diffattn.stats.survival import log_rank
 from diffattn.studies.recall.verdicts import claims, leak, pair_tests
@@ -142,6 +143,8 @@ def test_blind_controls_are_in_no_test():
         ({"softmax_norm": LATE, "softmax_wide_norm": EARLY}, ["softmax_wide_norm"]),
         ({"softmax_wide": EARLY, "softmax_wide_norm": LATE}, ["softmax_wide"]),
         ({"softmax_wide_norm": LATE, "diff_no_norm": LATE}, []),
+        ({"diff_uniform": LATE}, []),
+        ({"diff_uniform": EARLY}, ["diff_uniform"]),
         ({"diff_added": LATE}, []),
         ({"diff_added": SOON}, []),
         ({"diff_added": EARLY}, ["diff_added"]),
@@ -168,11 +171,11 @@ NAMES = {
         (
             {"softmax_norm": LATE},
             " No part alone is shown to be sooner than softmax attention (DIFF V1 without head "
-            "norm; Softmax with head norm): by this record it takes the difference and the norm.",
+            "norm; Softmax with head norm): the whole lead takes the difference and the norm.",
         ),
         (
             {"softmax_norm": LATE, "softmax_wide_norm": LATE},
-            "norm; Softmax with head norm; Softmax, half the heads, head norm): by this record it "
+            "norm; Softmax with head norm; Softmax, half the heads, head norm): the whole lead "
             "takes the difference and the norm.",
         ),
         ({"softmax_norm": EARLY}, "over Softmax with head norm: the norm may be why."),
@@ -209,7 +212,7 @@ def test_a_lead_is_held_against_the_maps_without_their_difference():
     but later than V1, part of the lead is none of the difference, and it is not said to take it."""
     controls = {"diff_no_norm": LATE, "softmax_norm": LATE}
     for added, ends in (
-        (LATE, "; Softmax with head norm; DIFF V1, maps added): by this record it takes the "
+        (LATE, "; Softmax with head norm; DIFF V1, maps added): the whole lead takes the "
          "difference and the norm."),
         (EARLY, "is not shown over DIFF V1, maps added: its difference may not be why. Sooner than "
          "Transformer (softmax) without a difference: DIFF V1, maps added."),
@@ -218,9 +221,21 @@ def test_a_lead_is_held_against_the_maps_without_their_difference():
     ):  # fmt: skip
         found, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls | {"diff_added": added})
         assert found["sooner"]["sentence"].endswith(ends)
-        assert found["sooner"]["pairs"][0]["takes_norm"] == (added is LATE)
+        assert found["sooner"]["pairs"][0]["takes_both"] == (added is LATE)
     found, _ = verdicts({"softmax": LATE, "diff_v2": EARLY}, {"diff_added": EARLY})
     assert found["sooner"]["pairs"][0]["explained_by"] == []
+
+
+@pytest.mark.parametrize("part", ["softmax_wide", "softmax_minus_mean", "diff_uniform"])
+def test_a_part_that_is_sooner_than_softmax_alone_leaves_no_whole_lead(part):
+    controls = {"diff_no_norm": LATE, "softmax_norm": LATE, part: SOON}
+    found, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls)
+    assert "No part alone" not in found["sooner"]["sentence"]
+    assert found["sooner"]["sentence"].endswith(
+        f"without a second map that learns: {type_name(part)}."
+    )
+    found, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls | {part: LATE})
+    assert f"; {type_name(part)})" in found["sooner"]["sentence"]
 
 
 def test_a_lag_behind_softmax_that_an_imitation_shares_is_said_to_be():

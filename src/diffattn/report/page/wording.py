@@ -37,6 +37,7 @@ VARIANT_NAMES = {
     "softmax_norm": "Softmax with head norm",
     "diff_no_norm": "DIFF V1 without head norm",
     "diff_added": "DIFF V1, maps added",
+    "diff_uniform": "DIFF V1, uniform second map",
     "diff_token_lambda": "DIFF V1, λ per token",
     "diff_v2_gate": "DIFF V2, gate only",
     "diff_v2_constant": "DIFF V2, λ = ½",

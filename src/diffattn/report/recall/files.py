@@ -9,7 +9,7 @@ from diffattn.errors import CheckpointError
 from diffattn.records.fields import AtLeast, Probability
 from diffattn.report.page.runs import Study, StudyRun, read_checked, runs_by_name, study_of_runs
 
-VERSION = 4
+VERSION = 5
 """Of the protocol ``recall_study`` whose records are shown. A control that names itself as the one
 whose rate it uses has a sweep and all seeds: every one that attends."""
 _PER_TRIAL = ("runs", "solved_steps", "steps", "test_accuracy")

@@ -18,8 +18,8 @@ Group = tuple[str, str]
 """A task, and an attention type or a control."""
 Rates = Mapping[Group, float]
 """The learning rate chosen for every task and member that is swept."""
-PROTOCOL = 4
-"""Version of the protocol: V1's lead is held against V1 whose second map is added, too."""
+PROTOCOL = 5
+"""Version of the protocol: V1's lead is held against V1 whose second map is added or uniform."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

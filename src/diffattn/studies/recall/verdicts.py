@@ -12,7 +12,14 @@ from diffattn.report.page.wording import BLIND, IMITATIONS, listing, type_name
 from diffattn.stats.multiple import holm
 from diffattn.stats.proportions import fisher_exact
 from diffattn.stats.survival import log_rank
-from diffattn.studies.variants import ADDED, BASELINE, NORMS_ALONE, WIDE, WITHOUT_NORM
+from diffattn.studies.variants import (
+    ADDED,
+    BASELINE,
+    NORMS_ALONE,
+    UNIFORM,
+    WIDE,
+    WITHOUT_NORM,
+)
 
 LEVEL = 0.05
 """Adjusted p-values below it count as shown."""
@@ -23,7 +30,7 @@ _LEADERS = {"fisher_exact": "more", "log_rank": "sooner"}
 _NORMED = ("diff", "shared_diff")
 """Types with head norm, and with half the heads, twice as wide."""
 _WHY = {
-    **dict.fromkeys(IMITATIONS, "its second map may not be"),
+    **dict.fromkeys((*IMITATIONS, UNIFORM), "its second map may not be"),
     **dict.fromkeys(NORMS_ALONE, "the norm may be"),
     WIDE: "the width of its heads may be",
     ADDED: "its difference may not be",
@@ -31,6 +38,8 @@ _WHY = {
 """Control to what may be why, or may not, where a lead is not shown over it."""
 _IN_NORMED = (*NORMS_ALONE, WIDE)
 """Controls with a part of what types with head norm have beside the difference."""
+_PARTS = (WITHOUT_NORM, *_IN_NORMED, ADDED, UNIFORM, *IMITATIONS)
+"""Controls with a part of what V1 has."""
 Groups = Mapping[str, Mapping[str, Any]]
 """Name of a type or control to its summary."""
 
@@ -199,14 +208,13 @@ def _sooner(tests: Mapping[str, Any]) -> dict[str, Any]:
     for pair in pairs:
         said.append(_reservation(pair, pair["first"], pair["later"]))
         if pair["later"] == BASELINE:
-            pair["takes_norm"] = not pair["explained_by"] and _takes_norm(pair["first"], controls)
-            if pair["takes_norm"]:
-                parts = _norms_alone("diff", controls)
-                parts += [ADDED] if _test_of(ADDED, BASELINE, controls) else []
-                alone = "; ".join(map(type_name, [WITHOUT_NORM, *parts]))
+            pair["takes_both"] = not pair["explained_by"] and _takes_both(pair["first"], controls)
+            if pair["takes_both"]:
+                tried = [part for part in _PARTS if _test_of(part, BASELINE, controls)]
                 said.append(
-                    f" No part alone is shown to be sooner than softmax attention ({alone}): by "
-                    "this record it takes the difference and the norm."
+                    " No part alone is shown to be sooner than softmax attention "
+                    f"({'; '.join(map(type_name, tried))}): the whole lead takes the difference "
+                    "and the norm."
                 )
     return {"verdict": "differs", "pairs": pairs, "sentence": f"{shown}.{''.join(said)}{beaten}"}
 
@@ -236,7 +244,7 @@ def _beaten(tests: Mapping[str, Any], by: str, how: str) -> str:
     added, that are shown to be ahead of softmax attention."""
     ahead = [
         type_name(control)
-        for control in (*IMITATIONS, *_IN_NORMED)
+        for control in (*IMITATIONS, *_IN_NORMED, UNIFORM)
         if _shown(control, BASELINE, by, tests["control_tests"])
     ]
     said = ""
@@ -279,16 +287,16 @@ def _explained(
     """The controls by which a lead over softmax or another type may be explained.
 
     An imitation, for types with head norm the norm alone or their width of heads, or for V1 itself
-    with its second map added, explains it unless the type is shown to be ahead. Where the norm
-    alone was not tried, V1 without it explains V1's lead over softmax unless it is itself shown to
-    be ahead of that.
+    with its second map added or uniform, explains it unless the type is shown to be ahead. Where
+    the norm alone was not tried, V1 without it explains V1's lead over softmax unless it is itself
+    shown to be ahead of that.
     """
     found = [
         control
         for control in (
             *IMITATIONS,
             *(_IN_NORMED if name in _NORMED else ()),
-            *((ADDED,) if name == "diff" else ()),
+            *((ADDED, UNIFORM) if name == "diff" else ()),
         )
         if _test_of(control, name, control_tests) and not _shown(name, control, by, control_tests)
     ]
@@ -301,15 +309,15 @@ def _explained(
     return found
 
 
-def _takes_norm(name: str, control_tests: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether V1's lead is shown over the norm alone, and for neither that nor V1 without it, nor
-    for V1 with its second map added."""
+def _takes_both(name: str, control_tests: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether V1's lead is shown over the norm alone, and no control with a part of what V1 has is
+    shown to be ahead of softmax attention: neither its norm alone nor V1 without it."""
     norms = _norms_alone(name, control_tests)
     return (
         bool(norms)
         and _lacks_lead(name, "log_rank", control_tests)
         and all(_shown(name, norm, "log_rank", control_tests) for norm in norms)
-        and not any(_shown(part, BASELINE, "log_rank", control_tests) for part in (*norms, ADDED))
+        and not any(_shown(part, BASELINE, "log_rank", control_tests) for part in _PARTS)
     )
 
 
