@@ -38,6 +38,9 @@ def test_steps_until_recall():
     sooner = [pair for pair in results["sooner"]["pairs"] if "softmax" in pair.values()]
     assert [pair["first"] for pair in sooner] == ["diff"]
     assert others == ["not shown", "not shown"]
+    parts = [test for test in results["control_tests"] if "diff" in test["types"]]
+    assert "sooner than each of its parts alone" in v1
+    assert all(test["sooner"] == "diff" and test["log_rank_holm"] < 0.05 for test in parts)
 
 
 def test_training_speed():

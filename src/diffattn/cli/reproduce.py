@@ -110,10 +110,10 @@ def reproduce(
     seeds that learn; stability counts spikes of loss and gradient at rates up to far too
     large ones; gradient-flow measures gradients and updates of W_Q, W_K, W_V and W_O; scaling fits
     losses over parameters and tokens. For text and recall a learning rate per type is chosen at
-    study scale. ablations trains the rows of the DIFF Transformer paper's Table 6, V2's ablations
-    and Shared DIFF with its norm on the map; rank trains Shared DIFF at other ranks and λ_init: no
-    sweep, three seeds (study: five, fewer ranks), every row against what it changes. The same
-    command again continues what was interrupted.
+    study scale. ablations trains the rows of the DIFF Transformer paper's Table 6, V1 with its
+    second map added, V2's ablations and Shared DIFF with its norm on the map; rank trains Shared
+    DIFF at other ranks and λ_init: no sweep, three seeds (study: five, fewer ranks), every row
+    against what it changes. The same command again continues what was interrupted.
     """
     from diffattn.cli.options import whole_numbers
     from diffattn.errors import ConfigError

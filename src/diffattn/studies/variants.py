@@ -176,7 +176,8 @@ MEMBERS: dict[str, tuple[str, ...]] = {
     "rank": (BASELINE, "diff", *(row.name for row in _RANKED), FLOOR),
 }  # fmt: skip
 """Kind of study to all that it compares, in the order of tables: the matched comparison; Table 6
-with V2's ablations and the other reading of Shared DIFF's norm; Shared DIFF's rank and λ_init."""
+with V1 whose maps are added, V2's ablations and the other reading of Shared DIFF's norm; Shared
+DIFF's rank and λ_init."""
 RANKS_ALONE = (
     BASELINE, "diff", *(f"shared_diff_r{rank}" for rank in _RANKS),
     *(f"{RANK}{end}" for end in _LAMBDA_INITS), FLOOR,

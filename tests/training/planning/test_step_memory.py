@@ -61,17 +61,23 @@ def test_estimate_is_what_a_real_step_holds(options):
     assert step.root_parameters + 3 * step.block_parameters == parameters
 
 
-def test_documents_kept_apart_are_one_row():
-    """Its maps are of the whole row, four times those of four windows side by side.
+@pytest.mark.parametrize(
+    ("attention_type", "backend", "times"),
+    [("diff", "reference", 2), ("softmax", "sdpa", 1)],
+)
+def test_documents_kept_apart_are_one_row(attention_type, backend, times):
+    """Maps or masks are of the whole row: of one map four times those of windows side by side.
     How many documents there are makes no difference."""
-    model = config(attention_backend="reference")
+    model = config(attention_type, attention_backend=backend)
     step, side_by_side = (
         step_memory(model, TRAIN, sequences=4, accumulates=False, device="cpu", apart=apart)
         for apart in (True, False)
     )
-    positions = torch.arange(TRAIN.seq_len // 2).repeat(2).expand(4, -1)
-    assert sum(step.peak.values()) == pytest.approx(really_alive(model, 4, positions), rel=1e-3)
-    assert sum(step.peak.values()) > 2 * sum(side_by_side.peak.values())
+    needed = sum(step.peak.values())
+    for documents in (1, 4):
+        positions = torch.arange(TRAIN.seq_len // documents).repeat(documents).expand(4, -1)
+        assert needed == pytest.approx(really_alive(model, 4, positions), rel=1e-3)
+    assert needed > times * sum(side_by_side.peak.values())
 
 
 def most_allocated(model_config, sequences, chunk):

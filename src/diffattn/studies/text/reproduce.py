@@ -89,11 +89,11 @@ def reproduce(
     Args:
         scale: ``"smoke"`` (a minute), ``"laptop"`` (under ten minutes), ``"study"`` (a day) or
             ``"workstation"`` (one GPU).
-        kind: ``"text"``; or ``"ablations"`` for Table 6, V2's ablations and the other reading of
-            Shared DIFF's norm, or ``"rank"`` for Shared DIFF's rank and λ_init. These sweep no
-            learning rate (at study scale types have the base's times the factors that the matched
-            comparison chose for its own models) and test every row against what it changes one
-            thing of.
+        kind: ``"text"``; or ``"ablations"`` for Table 6, V1 with its second map added, V2's
+            ablations and the other reading of Shared DIFF's norm, or ``"rank"`` for Shared DIFF's
+            rank and λ_init. These sweep no learning rate (at study scale types have the base's
+            times the factors that the matched comparison chose for its own models) and test every
+            row against what it changes one thing of.
         out: Study folder. Default: ``runs/<scale>``, or ``runs/<kind>-<scale>``.
         seeds: Seeds of initial weights and data order. Default: 0, for study 0 to 4; of the other
             kinds 0 to 2, for smoke 0 and at the long scales 0 to 4.
