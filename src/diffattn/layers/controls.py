@@ -233,17 +233,17 @@ class UniformSecondMap(DiffAttention):
     .. math:: \mathrm{head} = (1 - \lambda_\mathrm{init})\,
               \mathrm{LN}(A_1 V - \lambda\,\mathrm{mean}(V))
 
-    λ, head norm and its factor, heads and values are V1's. One map needs half of V1's queries and
-    keys.
+    λ, head norm and its factor, heads and values are V1's. One map needs half of V1's projections
+    of queries and keys; the second has the first's keys, as zero queries see them all alike.
     """
 
     query_maps = 1
     key_maps = 1
 
     def queries_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries ``[B, T, H, 2, D]``, those of the second map zero; keys ``[B, T, Hkv, D]``."""
+        """Queries ``[B, T, H, 2, D]``, those of the second map zero; keys ``[B, T, Hkv, 2, D]``."""
         q, k = super().queries_keys(x)
-        return torch.stack([q, torch.zeros_like(q)], dim=3), k
+        return torch.stack([q, torch.zeros_like(q)], dim=3), torch.stack([k, k], dim=3)
 
 
 class TokenLambdaAttention(AttentionLayer):

@@ -22,7 +22,9 @@ def _matrix_parameters(config: ModelSettings) -> int:
         low = 2 * config.shared_rank * (hidden + width)
         count += (heads + kv_heads) * (hidden * width + low)
     else:
-        count += hidden * width * (heads * facts.query_projections + kv_heads * facts.key_maps)
+        count += (
+            hidden * width * (heads * facts.query_projections + kv_heads * facts.key_projections)
+        )
     return count + (heads * hidden if facts.lambda_projection else 0)
 
 
@@ -31,7 +33,9 @@ def _other_parameters(config: ModelSettings) -> int:
     facts = config.attention
     count = 4 * config.head_dim if facts.lambda_vectors else 0
     if config.qkv_bias and facts.query_projections:
-        queries, keys = (1, 1) if facts.low_rank_maps else (facts.query_projections, facts.key_maps)
+        queries, keys = (
+            (1, 1) if facts.low_rank_maps else (facts.query_projections, facts.key_projections)
+        )
         keys_values = config.num_kv_heads * (keys + facts.value_width)
         count += config.head_dim * (config.num_heads * queries + keys_values)
     if config.qk_norm and facts.query_projections:

@@ -41,7 +41,8 @@ class AttentionType:
     low_rank_maps: bool = False
     """The maps share one base projection and differ by updates of rank ``shared_rank``."""
     projected_maps: int | None = None
-    """Maps whose queries are projected, where not all are; with 0 the layer has no projections."""
+    """Maps whose queries and keys are projected, where not all are; with 0 the layer has no
+    projections."""
     subtracts_outputs: bool = False
     """The maps of a pair have keys and values of their own: softmax attention with as many heads
     as there are queries, whose outputs are subtracted."""
@@ -62,12 +63,19 @@ class AttentionType:
         """Whether its projections are as large as softmax's; λ's vectors and norms aside."""
         if self.low_rank_maps or self.lambda_projection or self.projected_maps == 0:
             return False
-        return self.query_projections == self.key_maps == self.value_width
+        return self.query_projections == self.key_projections == self.value_width
 
     @property
     def query_projections(self) -> int:
         """Projections of queries per head."""
         return self.query_maps if self.projected_maps is None else self.projected_maps
+
+    @property
+    def key_projections(self) -> int:
+        """Projections of keys per key/value head."""
+        if self.projected_maps is None:
+            return self.key_maps
+        return min(self.key_maps, self.projected_maps)
 
     def softmax_heads(self, match: str) -> int:
         """Heads of the softmax model that one head stands for, by what is to be equal."""
@@ -141,7 +149,7 @@ _ROWS = (
     ),
     AttentionType(
         name="diff_uniform", layer=(_CONTROLS, "UniformSecondMap"),
-        control="V1 whose second map is uniform", source="ours", query_maps=2, key_maps=1,
+        control="V1 whose second map is uniform", source="ours", query_maps=2, key_maps=2,
         value_width=2, attention_units=4, head_norm=True, lambda_vectors=True, projected_maps=1,
     ),
     AttentionType(
