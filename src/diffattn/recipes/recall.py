@@ -59,10 +59,10 @@ def study() -> dict[str, Any]:
     Command: ``diffattn reproduce recall --scale study``. Hardware: 2 CPU cores. Duration: about
     eleven hours of one core, by the costs of the committed runs. Expected: the committed runs, bit
     for bit with the same versions on the same processor: V1 learns it sooner than softmax, and is
-    not shown to be sooner than with a second map that sees nothing. Sizes, steps and starting scale were set by pilots on another seed, so that types learn within minutes.
-    Rules and controls were fixed before the first of these runs, after a study of seeds 0 to 11;
-    V1 with its maps added, or with a uniform second one, came when the others were known
-    (docs/log.md).
+    not shown to be sooner than with a second map that sees nothing. Sizes, steps and starting scale
+    were set by pilots on another seed, so that types learn within minutes. Rules and controls were
+    fixed before the first of these runs, after a study of seeds 0 to 11; V1 with its maps added, or
+    with a uniform second one, came when the others were known (docs/log.md).
     """
     return {
         "tasks": (_noisy_recall(num_steps=3_000),),
