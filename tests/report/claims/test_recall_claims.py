@@ -17,7 +17,7 @@ def recall(types=TYPES, first="diff", **said):
     test = {"types": ["softmax", "diff"], "fisher_exact": 0.14, "log_rank": 0.03}
     test |= {"sooner": first}
     tasks = {"noisy_recall": {"types": types, "tests": [test], "num_steps": 1000} | said}
-    return {"protocol": {"version": 4}, "tasks": tasks}
+    return {"tasks": tasks}
 
 
 def test_recall_apart_by_share_and_by_steps():

@@ -81,12 +81,7 @@ class _RecallTask(TypedDict):
     sooner: NotRequired[_RecallVerdict]
 
 
-class _RecallProtocol(TypedDict):
-    version: int
-
-
 class _Recall(TypedDict):
-    protocol: _RecallProtocol
     tasks: dict[str, _RecallTask]
 
 
