@@ -1,4 +1,4 @@
-"""Splits: decided by names, stable, never empty."""
+"""Splits: decided by names of files and texts of rows, stable, never empty."""
 
 import random
 
@@ -19,7 +19,21 @@ def split_names(documents, fraction=0.2):
     return splits
 
 
-def test_split_depends_on_the_name_alone():
+def test_a_row_is_split_by_its_text():
+    """Its name is a number, which a row added before it changes."""
+    texts = [f"text {i % 100}" for i in range(200)]
+
+    def splits(texts):
+        rows = [Document(name=f"a:{i}", text=t, is_row=True) for i, t in enumerate(texts)]
+        return {(document.text, split) for split, document in assign_splits(rows, 0.2)}
+
+    found = splits(texts)
+    assert len(found) == 100  # no text is in both
+    assert 10 <= sum(split == "validation" for _, split in found) <= 30
+    assert splits(["text 3", *texts]) == found
+
+
+def test_split_of_a_file_depends_on_the_name_alone():
     documents = make_documents(200)
     before, after = split_names(documents[:100]), split_names(documents)
     for split in before:

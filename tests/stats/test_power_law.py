@@ -117,6 +117,34 @@ def test_the_delta_method_covers_the_truth():
     assert 181 <= hits["at"] <= 199
 
 
+@pytest.mark.parametrize("form", ["offset", "kaplan"])
+def test_more_seeds_of_a_size_say_nothing_of_what_the_law_misses_there(form):
+    x, y = np.array(CURVES["parameters"].x), np.array(PUBLISHED["parameters", "diff"][0])
+    once, often = (
+        fit_power_law(x, y, form=form),
+        fit_power_law(np.tile(x, 5), np.tile(y, 5), form=form),
+    )
+    assert often.degrees_of_freedom == once.degrees_of_freedom
+    np.testing.assert_allclose(often.values, once.values, rtol=1e-6)
+    for name in once.parameters:
+        ours, other = often.interval(name), once.interval(name)
+        np.testing.assert_allclose((ours.low, ours.high), (other.low, other.high), rtol=1e-4)
+
+
+def test_seeds_that_differ_count_by_their_mean():
+    """By hand: the law is linear in ln x, so its slope's error is the textbook's of the means."""
+    x, seeds = np.repeat([1.0, 2.0, 4.0, 8.0], 2), np.tile([-0.01, 0.01], 4)
+    means = np.array([1.0, 0.75, 0.45, 0.3])
+    law = fit_power_law(x, np.exp(np.repeat(np.log(means), 2) + seeds), form="kaplan")
+    z = np.log([1.0, 2.0, 4.0, 8.0])
+    slope, intercept = np.polyfit(z, np.log(means), 1)
+    misses = np.log(means) - slope * z - intercept
+    error = np.sqrt(np.sum(misses**2) / 2 / np.sum((z - z.mean()) ** 2))
+    found = law.interval("b")
+    assert found.mean == pytest.approx(-slope)
+    assert found.high - found.mean == pytest.approx(t_quantile(0.975, 2) * error)
+
+
 def test_three_points_have_no_interval():
     fit = fit_power_law([1, 2, 4], [3.0, 2.0, 1.5])
     assert fit.interval("b").low is None

@@ -1,5 +1,7 @@
 """Other people's folders, other settings, other text: refused, and nothing is touched."""
 
+import shutil
+
 import pytest
 
 from diffattn.errors import CheckpointError, ConfigError
@@ -34,6 +36,20 @@ def test_another_configuration_is_misuse(options, copied, settings):
 
 
 def test_changed_text_is_misuse(copied, settings, corpus):
+    before = snapshot(copied)
+    text = corpus.read_text(encoding="utf-8")
+    try:
+        corpus.write_text(text + " more", encoding="utf-8")
+        with pytest.raises(CheckpointError, match=r"got another one's \(source: .* has changed\)"):
+            reproduce("smoke", out=copied, settings=settings, on_message=lambda line: None)
+    finally:
+        corpus.write_text(text, encoding="utf-8")
+    assert snapshot(copied) == before
+
+
+def test_changed_text_is_told_before_it_is_packed(copied, settings, corpus):
+    """As in a folder of committed records, which holds no tokens."""
+    shutil.rmtree(copied / "data")
     before = snapshot(copied)
     text = corpus.read_text(encoding="utf-8")
     try:

@@ -72,7 +72,8 @@ def train(
     from diffattn.training.prepare import PreparedData, open_data, prepare_data
     from diffattn.training.windows import repetition
 
-    packed = None if data is None else open_data(data, verify=verify and is_first_of_node())
+    verify = verify and not dry_run and is_first_of_node()
+    packed = None if data is None else open_data(data, verify=verify)
     config = planned.config()
     if packed is not None:  # the model's vocabulary follows the data's
         config = apply_settings(config, [f"data.vocab_size={packed.config.vocab_size}"])
@@ -89,7 +90,7 @@ def train(
     if init_from is not None:
         from diffattn.training.initial import initial_weights
 
-        init = initial_weights(init_from, config.model, verify=verify and is_first_of_node())
+        init = initial_weights(init_from, config.model, verify=verify)
         config = replace(config, init=init)
 
     def notes(read: PreparedData) -> list[str]:

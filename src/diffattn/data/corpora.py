@@ -28,8 +28,10 @@ class Document:
     r"""One text and the name it is known by.
 
     Args:
-        name: Stable and unique within a corpus; decides the split the document belongs to.
+        name: Unique within a corpus.
         text: Valid Unicode. Its lines end with ``\n``, whatever they ended with.
+        is_row: Whether the name ends with the number of a row. It changes with every row that is
+            added before, so the text decides the split the document belongs to; else the name does.
 
     Raises:
         ConfigError: Name or text holds a lone surrogate, which no tokenizer can encode.
@@ -37,6 +39,7 @@ class Document:
 
     name: str
     text: str
+    is_row: bool = False
 
     def __post_init__(self) -> None:
         # Of whatever source, and so of every packing and tokenizer.
@@ -234,7 +237,11 @@ def hub_dataset(
     named = ((f"{origin}:{row_idx}", row) for row_idx, row in enumerate(rows()))
     texts = ((name, _text_of(row, text_field, name)) for name, row in named)
     yield from _nonempty(
-        (Document(name=name, text=text) for name, text in texts if keep_empty or text.strip()),
+        (
+            Document(name=name, text=text, is_row=True)
+            for name, text in texts
+            if keep_empty or text.strip()
+        ),
         f"hub_dataset: {origin!r} must hold at least one text, got none.",
     )
 
@@ -347,7 +354,7 @@ def _jsonl(
     for number, row in files.json_objects(files.read_lines(path, on_read), str(path)):
         text = _text_of(row, text_field, f"{path}:{number}")
         if keep_empty or text.strip():
-            yield Document(name=f"{name}:{number}", text=text)
+            yield Document(name=f"{name}:{number}", text=text, is_row=True)
 
 
 def _text_of(row: Mapping[str, Any], text_field: str, where: str) -> str:

@@ -37,11 +37,12 @@ def pack(
 ) -> dict[str, Any]:
     """Encode a corpus into ``train.bin`` and ``validation.bin``, each with what describes it.
 
-    Every document is followed by the end token. Its split is decided by a hash of its name, and
-    neither split is empty; see ``splits.assign_splits``. Special tokens that a text spells out
-    are encoded as text. Texts above a mebicharacter are encoded in pieces that end with a line.
-    Ids are little-endian uint16 if the vocabulary has fewer than 65,536 ids, else uint32. Beside
-    them lie the borders and the names of the documents; see ``split_writer.SplitWriter``.
+    Every document is followed by the end token. Its split is decided by a hash of its name or, of a
+    row, of its text, and neither split is empty; see ``splits.assign_splits``. Special tokens that
+    a text spells out are encoded as text. Texts above a mebicharacter are encoded in pieces that
+    end with a line. Ids are little-endian uint16 if the vocabulary has fewer than 65,536 ids, else
+    uint32. Beside them lie the borders and the names of the documents; see
+    ``split_writer.SplitWriter``.
 
     A JSON sidecar holds ``schema``, ``validation_fraction``, ``corpus_hash`` (of both splits
     together, as ``corpora.corpus_hash`` gives it), ``tokenizer_hash``, ``split``, ``dtype``,
@@ -160,7 +161,7 @@ def _write(
                 progress = {
                     "schema": 1,
                     "whole": False,
-                    "identity": {**identity, "batch_chars": encoding.BATCH_CHARS},
+                    "identity": _begun_with(identity),
                     "batches": number,
                     "corpus_hash": item.batch.corpus_hash,
                     "splits": {split: writer.state() for split, writer in writers.items()},
@@ -209,13 +210,18 @@ def _skip(waiting: Iterator[encoding.Batch], done: int, corpus_hash: str, work: 
 
 def _require_same(out: Path, recorded: dict[str, Any], identity: dict[str, Any]) -> None:
     """Refuse to go on with a packing by another tokenizer or of other splits."""
-    wanted = {**identity, "batch_chars": encoding.BATCH_CHARS}
+    wanted = _begun_with(identity)
     differing = [key for key, value in wanted.items() if recorded.get(key) != value]
     if differing:
         raise CheckpointError(
             f"pack: {out} must be empty or hold this packing, got an interrupted one of another "
             f"{' and '.join(differing)}. Choose another folder, or delete {out / _WORK}."
         )
+
+
+def _begun_with(identity: dict[str, Any]) -> dict[str, Any]:
+    """What a packing that is continued must share with its beginning."""
+    return {**identity, "batch_chars": encoding.BATCH_CHARS, "split_of_rows": "by text"}
 
 
 def _existing(out: Path, identity: dict[str, Any]) -> dict[str, Any]:

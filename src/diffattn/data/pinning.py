@@ -12,6 +12,8 @@ from diffattn.errors import ConfigError, first_line
 
 Pin = dict[str, Any]
 """``{"files": {name: {"bytes": ..., "sha256": ...}}}`` or ``{"revision": commit}``."""
+Stamp = dict[str, tuple[int, int]]
+"""File to size and time of change."""
 
 
 def pin(source: str) -> Pin:
@@ -29,7 +31,7 @@ def pin(source: str) -> Pin:
     return {"files": {name: files.fingerprint(path) for name, path in paths.items()}}
 
 
-def stamp(source: str) -> dict[str, tuple[int, int]]:
+def stamp(source: str) -> Stamp:
     """Sizes and times of change of a source's files: whether anybody wrote to them meanwhile."""
 
     def of(path: Path) -> tuple[int, int]:

@@ -1,7 +1,8 @@
-"""Which documents are held out for validation: decided by their names alone."""
+"""Which documents are held out for validation: decided by a hash of each alone."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from diffattn.data.corpora import Document
 from diffattn.errors import ConfigError
@@ -14,10 +15,12 @@ def assign_splits(
 ) -> Iterator[tuple[str, Document]]:
     """Name the split of each document, so that neither split stays empty.
 
-    A document is validation if the hash of its name, as a fraction of its range, is below
-    ``validation_fraction``: adding documents moves no other one. If that leaves a split empty,
-    the document closest to it by hash goes there, and the tail of a corpus's only document goes
-    to validation, under the same name.
+    A document is validation if its hash, as a fraction of the range of hashes, is below
+    ``validation_fraction``: adding documents moves no other one. Hashed is the name of a file,
+    which stays in its split when it is edited, and the text of a row, so that a row that is there
+    twice is in one split. Files with the same text are not looked for. If that leaves a split
+    empty, the document closest to it by hash goes there, and the tail of a corpus's only document
+    goes to validation, under the same name.
 
     Args:
         documents: Read once; at most two are in memory at a time.
@@ -34,7 +37,7 @@ def assign_splits(
     num_documents, both_seen = 0, False
     for document in documents:
         num_documents += 1
-        rank = _rank(document.name)
+        rank = _rank(document.text if document.is_row else document.name)
         split = "validation" if rank < validation_fraction else "train"
         if held is not None and split != held[1]:
             both_seen = True
@@ -57,10 +60,10 @@ def assign_splits(
         yield "train" if held[1] == "validation" else "validation", held[2]
 
 
-def _rank(name: str) -> float:
-    """Hash of a name, uniform in [0, 1)."""
+def _rank(key: str) -> float:
+    """Hash of a name or text, uniform in [0, 1)."""
     # 53 bits are what a float holds exactly; with more, the largest hashes would round up to 1.
-    return (int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") >> 11) / 2**53
+    return (int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 11) / 2**53
 
 
 def _cut(document: Document, validation_fraction: float) -> Iterator[tuple[str, Document]]:
@@ -73,5 +76,5 @@ def _cut(document: Document, validation_fraction: float) -> Iterator[tuple[str, 
     border = min(max(1, round(len(text) * (1 - validation_fraction))), len(text) - 1)
     # A line end far before the border would change the fraction more than it helps.
     border = text.rfind("\n", border // 2, border) + 1 or border
-    yield "train", Document(name=document.name, text=text[:border])
-    yield "validation", Document(name=document.name, text=text[border:])
+    yield "train", replace(document, text=text[:border])
+    yield "validation", replace(document, text=text[border:])

@@ -80,7 +80,8 @@ def equivalent(
     n = min(len(fit_a.y), len(fit_b.y))
     first, second = fit_a.spread_at(x), fit_b.spread_at(other)
     if first is None or second is None:
-        ratio = Interval(x / other, None, None, level, n, "none: no more points than parameters")
+        method = "none: no more different x than parameters"
+        ratio = Interval(x / other, None, None, level, n, method)
     else:
         spread = float(np.hypot(first, second)) / abs(slope * other)
         fewest = min(fit_a.degrees_of_freedom, fit_b.degrees_of_freedom)

@@ -24,7 +24,7 @@ class PowerLaw:
     y: np.ndarray = field(repr=False)
     """float64 ``[n]``."""
     covariance: np.ndarray | None = field(repr=False)
-    """``[p, p]`` of the parameters by the delta method; ``None`` with no more points than
+    """``[p, p]`` of the parameters by the delta method; ``None`` with no more different x than
     parameters."""
     r2: float
     """Share of the variance of y explained."""
@@ -38,8 +38,8 @@ class PowerLaw:
 
     @property
     def degrees_of_freedom(self) -> int:
-        """Points minus parameters."""
-        return len(self.y) - len(self.parameters)
+        """Different x minus parameters."""
+        return len(np.unique(self.x)) - len(self.parameters)
 
     def predict(self, x: Sequence[float] | np.ndarray | float) -> np.ndarray:
         """The law at ``x`` ``[...]``, positive, inside the data or not."""
@@ -48,7 +48,7 @@ class PowerLaw:
     def spread(self, gradient: np.ndarray) -> float | None:
         """Standard error of a quantity with this gradient ``[p]`` by the parameters.
 
-        ``None`` with no more points than parameters.
+        ``None`` with no more different x than parameters.
         """
         if self.covariance is None:
             return None
@@ -65,7 +65,9 @@ class PowerLaw:
         which = np.array([float(other == name) for other in FORMS[self.form]])
         value, spread, n = self.parameters[name], self.spread(which), len(self.y)
         if spread is None:
-            return Interval(value, None, None, level, n, "none: no more points than parameters")
+            return Interval(
+                value, None, None, level, n, "none: no more different x than parameters"
+            )
         half = t_quantile((1 + level) / 2, self.degrees_of_freedom) * spread
         return Interval(value, value - half, value + half, level, n, "delta method")
 
@@ -79,6 +81,9 @@ def fit_power_law(
 
     ``"offset"`` is ordinary least squares on the loss. ``"kaplan"``, also written
     :math:`(x_c / x)^b` with :math:`x_c = a^{1 / b}`, is least squares on the logarithm.
+
+    Points of one x, as seeds of a size, share what the law misses there, so intervals take each x
+    for one independent observation, the mean of its points.
 
     Source: arXiv:2410.05258v2, section 3.2 (offset: its plotted curves); arXiv:2001.08361,
     Eq. (1.1).
@@ -202,12 +207,16 @@ def _law(form: str, x: np.ndarray, y: np.ndarray, values: np.ndarray) -> PowerLa
     residuals = y - predicted
     if form == "kaplan":  # fitted on the logarithm
         jacobian, residuals = jacobian / predicted[:, None], np.log(y) - np.log(predicted)
-    free, covariance = len(y) - len(values), None
+    covariance = None
+    _, of_x, counts = np.unique(x, return_inverse=True, return_counts=True)
+    free = len(counts) - len(values)
     if free > 0:
+        misses = np.bincount(of_x, weights=residuals) / counts
+        variance = float(counts @ misses**2) / free  # of one point, from the means of each x
         # Columns differ by orders of magnitude: scaled first, the inverse keeps its digits.
         scale = np.linalg.norm(jacobian, axis=0)
         inverse = np.linalg.pinv((jacobian / scale).T @ (jacobian / scale))
-        covariance = inverse / np.outer(scale, scale) * float(residuals @ residuals) / free
+        covariance = inverse / np.outer(scale, scale) * variance
     return PowerLaw(
         form=form,
         parameters={name: float(v) for name, v in zip(FORMS[form], values, strict=True)},

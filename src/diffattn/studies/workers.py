@@ -58,7 +58,7 @@ class Member(Generic[Config]):
 
 
 def worker_count(workers: int | None) -> int:
-    """Processes side by side: by default one on a GPU, else one per core up to two.
+    """Processes side by side: by default one per GPU, else one per core up to two.
 
     Raises:
         ConfigError: Fewer than one.
@@ -66,10 +66,19 @@ def worker_count(workers: int | None) -> int:
     import torch
 
     if workers is None:
-        return 1 if torch.cuda.is_available() else min(2, os.cpu_count() or 1)
+        return torch.cuda.device_count() or min(2, os.cpu_count() or 1)
     if workers < 1:
         raise ConfigError(f"reproduce: workers must be 1 or more, got {workers}.")
     return workers
+
+
+def visible_devices() -> list[str]:
+    """GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them; none without one."""
+    import torch
+
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return (named.split(",") if named else [str(idx) for idx in range(count)])[:count]
 
 
 def unfinished(members: Sequence[Member[Config]], folder: Path) -> list[Member[Config]]:
@@ -100,7 +109,7 @@ def run_members(
         members: The runs.
         data: Folder of the prepared tokens; ``None`` for recall tasks, which need none.
         folder: Where the run directories lie, one per member.
-        workers: Processes at a time, each with one thread.
+        workers: Processes at a time, each with one thread; on the GPUs by turns, if there are any.
         on_progress: Given the name of a run and each of its events.
         short: A process makes one run after another, because to start one takes long beside a run;
             outside Linux peak memory is then that of the process so far. Else each has its own.
@@ -112,12 +121,14 @@ def run_members(
     waiting = _longest_first(members)
     events: queue.Queue[tuple[_Worker, dict[str, Any]]] = queue.Queue()
     active: list[_Worker] = []
+    devices = visible_devices()
     failures: list[str] = []
     try:
         with ended_by_sigterm():
             while active or (waiting and not failures):
                 while waiting and len(active) < workers and not failures:
-                    active.append(_Worker.start(folder / f"{waiting[0].config.name}.log", events))
+                    log = folder / f"{waiting[0].config.name}.log"
+                    active.append(_Worker.start(log, events, _least_used(devices, active)))
                     active[-1].give(waiting.pop(0), data, folder)
                 worker, event = events.get()
                 if "exit" not in event:
@@ -191,17 +202,31 @@ def run_here(
         torch.set_num_threads(threads)
 
 
+def _least_used(devices: Sequence[str], active: Sequence["_Worker"]) -> str | None:
+    """The GPU for the next worker; ``None`` without GPUs."""
+    used = [worker.device for worker in active]
+    return min(devices, key=used.count, default=None)
+
+
 @dataclass(eq=False, slots=True)
 class _Worker:
     """A process that trains, one run at a time."""
 
     process: "subprocess.Popen[str]"
     log: Path
+    device: str | None
+    """The only GPU it sees."""
     run: str = ""
     """Name of the run it was given last."""
 
     @classmethod
-    def start(cls, log: Path, events: "queue.Queue[tuple[_Worker, dict[str, Any]]]") -> "_Worker":
+    def start(
+        cls,
+        log: Path,
+        events: "queue.Queue[tuple[_Worker, dict[str, Any]]]",
+        device: str | None,
+    ) -> "_Worker":
+        seen = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
         with log.open("w", encoding="utf-8") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "diffattn.studies.worker"],
@@ -209,10 +234,10 @@ class _Worker:
                 stdout=subprocess.PIPE,
                 stderr=file,
                 text=True,
-                env=_ALLOCATOR | os.environ | _ENVIRONMENT,
+                env=_ALLOCATOR | os.environ | _ENVIRONMENT | seen,
                 start_new_session=True,  # Ctrl-C reaches this process alone, which ends the others
             )
-        worker = cls(process, log)
+        worker = cls(process, log, device)
 
         def listen() -> None:
             assert process.stdout is not None

@@ -23,7 +23,8 @@ class DataConfig:
     text_field: str = "text"
     """Field of a JSONL file or hub dataset that holds the text."""
     tokenizer: str | None = None
-    """A tokenizer's name or folder. Default: byte-level BPE trained on the corpus."""
+    """A tokenizer's name or folder. Default: byte-level BPE trained on the corpus, both its splits:
+    merges have seen the held-out text too, alike for all models of a comparison."""
     vocab_size: int = 1_024
     """Entries of the tokenizer trained here, and rows of the model's embedding."""
     validation_fraction: float = 0.05

@@ -1,5 +1,7 @@
 """Whether a run fits into memory, known before anything is allocated."""
 
+import math
+
 import torch
 
 from diffattn.models.accounting import parameter_count
@@ -27,7 +29,7 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
 
     Args:
         config: Of the run.
-        side_by_side: Runs like this one at the same time, on one device.
+        side_by_side: Runs like this one at the same time, on this machine's devices by turns.
 
     Raises:
         ConfigError: It does not fit; says how much is needed, what for, and how much there is. Or
@@ -67,7 +69,8 @@ def _require(
 ) -> None:
     if on_gpu:
         free = torch.cuda.mem_get_info()[0]
-        require_memory("training on the GPU", _times(on_device, side_by_side), available=free)
+        each = math.ceil(side_by_side / torch.cuda.device_count())
+        require_memory("training on the GPU", _times(on_device, each), available=free)
         on_device = {}
     require_memory("training", _times(on_device | on_host, side_by_side))
 

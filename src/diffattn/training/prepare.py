@@ -9,7 +9,7 @@ from typing import Any
 from diffattn.data.corpora import Document, corpus_hash, load_corpus
 from diffattn.data.files import relative_files
 from diffattn.data.packing import pack
-from diffattn.data.pinning import Pin, difference, pin, stamp, total_bytes
+from diffattn.data.pinning import Pin, Stamp, difference, pin, stamp, total_bytes
 from diffattn.data.sidecar import advised
 from diffattn.data.tokenizer import load_tokenizer, tokenizer_hash, train_tokenizer
 from diffattn.data.tokens import PackedTokens
@@ -113,11 +113,12 @@ def prepare_data(
     with sole_writer(folder):
         before = set(folder.iterdir())
         marker = _claimed(folder, config)
+        unchanged = stamp(config.source)  # before it is hashed: hash and tokens are of one text
         source = _pinned(folder, config, marker, on_message)
         finished = marker is not None and _PACKED in marker
         try:
             if not finished:
-                _pack(config, folder, source, workers, on_message, on_progress)
+                _pack(config, folder, source, unchanged, workers, on_message, on_progress)
             data = open_data(folder, verify=finished)  # else just written, or checked
             require(data)
         except ConfigError:
@@ -131,12 +132,12 @@ def _pack(
     config: DataConfig,
     folder: Path,
     source: Pin | None,
+    unchanged: Stamp,
     workers: int,
     on_message: Callable[[str], None],
     on_progress: Callable[[PackingProgress], None],
 ) -> None:
     """Make or load the tokenizer, pack, and say in the marker that it is done."""
-    before = stamp(config.source)
     if (folder / _TOKENIZER).exists():
         with advised(folder):
             tokenizer = _saved_tokenizer(folder)
@@ -161,7 +162,7 @@ def _pack(
             PackingProgress(bytes_read=read, total_bytes=total, num_tokens=tokens)
         ),
     )
-    if stamp(config.source) != before:
+    if stamp(config.source) != unchanged:
         raise CheckpointError(
             f"{folder}: the corpus must stay as it is while it is packed, got a file that has "
             "changed meanwhile. Delete the folder and pack again."
@@ -228,6 +229,11 @@ def open_data(folder: Path, *, verify: bool = True) -> PreparedData:
     return PreparedData(
         folder=folder, config=config, tokenizer=tokenizer, train=train, validation=validation
     )
+
+
+def is_packed(folder: Path) -> bool:
+    """Whether data is, or was begun to be, packed in ``folder``."""
+    return (Path(folder) / _MARKER).exists()
 
 
 def _read_marker(folder: Path) -> dict[str, Any]:

@@ -98,6 +98,17 @@ def read_changes(settings: Iterable[str]) -> dict[str, Any]:
     return {key: _value(key, text, known[key]) for key, text in given.items()}
 
 
+def require_unset(settings: Iterable[str], key: str, why: str) -> None:
+    """Refuse a change that would do something else than it says.
+
+    Raises:
+        ConfigError: ``settings`` holds ``key``.
+    """
+    changes = read_changes(settings)
+    if key in changes:
+        raise ConfigError(f"--set: {key} must not be set, as {why}, got {changes[key]}.")
+
+
 def _followers(model: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
     """What follows the changes in the model, as long as no change sets it too."""
     followers: dict[str, Any] = {}

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,10 +14,11 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.models.twins import MATCHES
 from diffattn.recipes.catalog import recipe
 from diffattn.report.page import wording
+from diffattn.studies import workers
 from diffattn.studies.text.comparison import ComparisonConfig, Sweep, best_rates, rates_to_try
 from diffattn.studies.text.reproduce import _sweep, comparison
 from diffattn.studies.variants import CONTROLS, MEMBERS, SWEPT, VARIANTS, WITHOUT_NORM
-from diffattn.studies.workers import worker_count
+from diffattn.studies.workers import visible_devices, worker_count
 
 
 def parameters_on_meta(config):
@@ -265,6 +267,35 @@ def test_defaults_of_the_scales():
     assert not comparison("laptop").learning_rates
     assert len(comparison("study").learning_rates) >= 4
     assert worker_count(None) in (1, 2)
+
+
+def test_every_gpu_gets_its_workers(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert worker_count(None) == 3
+    assert visible_devices() == ["0", "1", "2"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,GPU-7")
+    assert visible_devices() == ["2", "5", "GPU-7"]
+    active = []
+    for device in ("2", "5", "GPU-7", "2"):
+        assert workers._least_used(visible_devices(), active) == device
+        active.append(SimpleNamespace(device=device))
+    del active[1]  # it has ended
+    assert workers._least_used(visible_devices(), active) == "5"
+    assert workers._least_used([], active) is None
+
+
+@pytest.mark.parametrize(
+    ("scale", "setting"),
+    [
+        ("smoke", "windows.documents=apart"),
+        ("smoke", "windows.upsample_longer_than=100"),
+        ("study", "train.learning_rate=4e-4"),
+    ],
+)
+def test_settings_that_would_not_do_what_they_say_are_refused(scale, setting):
+    with pytest.raises(ConfigError, match=setting.partition("=")[0]):
+        comparison(scale, settings=[setting])
 
 
 def test_resolved_is_plain_and_changes_with_every_choice():

@@ -1,6 +1,6 @@
 """What a stability study runs: every model at every learning rate and seed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from diffattn.errors import ConfigError
@@ -61,17 +61,14 @@ class StabilityStudyConfig:
     def members(self) -> list[Member[RunConfig]]:
         """The runs, seed by seed, so that an early stop leaves whole groups."""
         twins = {name: VARIANTS[name].twin(self.base.model, self.match) for name in self.types}
+        given = {field.name: getattr(self.base, field.name) for field in fields(self.base)}
         members: list[Member[RunConfig]] = []
         for seed in self.seeds:
             for rate in self.learning_rates:
                 train = self.base.train.at(rate, seed)
                 for name, twin in twins.items():
-                    run = StabilityRun(
-                        name=run_name(name, rate, seed),
-                        model=twin.config,
-                        train=train,
-                        data=self.base.data,
-                    )
+                    own = {"name": run_name(name, rate, seed), "model": twin.config, "train": train}
+                    run = StabilityRun(**{**given, **own})
                     members.append(Member.of(run, twin))
         return members
 

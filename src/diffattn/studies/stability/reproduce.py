@@ -10,7 +10,7 @@ from diffattn.studies.fixed_members import reproduce_members
 from diffattn.studies.stability.config import StabilityStudyConfig
 from diffattn.studies.stability.summary import stability_results
 from diffattn.studies.workers import OnMessage, OnProgress
-from diffattn.training.settings import apply_settings
+from diffattn.training.settings import apply_settings, require_unset
 
 
 def reproduce_stability(
@@ -65,6 +65,7 @@ def stability_study(
     from diffattn.recipes.stability import STABILITY
 
     check_known("reproduce", "scale", scale, STABILITY)
+    require_unset(settings, "train.learning_rate", "the study compares rates of its own")
     plan = STABILITY[scale]()
     return StabilityStudyConfig(
         scale=scale,

@@ -60,6 +60,11 @@ class ComparisonConfig:
                 f"{where}: windows.documents must be 'joined', as the models that count read them, "
                 f"got {self.base.windows.documents!r}."
             )
+        if self.base.windows.upsample_longer_than is not None:
+            raise ConfigError(
+                f"{where}: windows.upsample_longer_than must not be set, as the models that count "
+                f"read every window alike, got {self.base.windows.upsample_longer_than}."
+            )
         check_known(where, "match", self.match, MATCHES)
         for name in self.variants:
             check_known(where, "variant", name, VARIANTS)

@@ -32,7 +32,7 @@ from diffattn.studies.text.count_models import count_model_results
 from diffattn.studies.variants import BASELINE, CONTROLS, FLOOR, MEMBERS, RANKS_ALONE, SWEPT
 from diffattn.studies.workers import Member, OnMessage, OnProgress
 from diffattn.training.config import RunConfig
-from diffattn.training.prepare import PreparedData, prepare_data
+from diffattn.training.prepare import PreparedData, is_packed, prepare_data
 
 _COUNTS = "counts.json"
 _COUNTS_SCHEMA = 2
@@ -267,7 +267,7 @@ def comparison(
     Raises:
         ConfigError: An unknown scale, kind or setting.
     """
-    from diffattn.training.settings import apply_settings
+    from diffattn.training.settings import apply_settings, require_unset
 
     check_known("reproduce", "scale", scale, SCALES)
     check_known("reproduce", "kind", kind, MEMBERS)
@@ -284,6 +284,8 @@ def comparison(
         }
     elif seeds is not None:
         made = made | {"seeds": tuple(seeds)}
+    if made.get("learning_rates"):
+        require_unset(settings, "train.learning_rate", f"scale {scale!r} sweeps the rates it tries")
     return ComparisonConfig(
         scale=scale, kind=kind, base=apply_settings(recipe(scale), settings), match=match, **made
     )
@@ -305,9 +307,13 @@ def committed_benchmarks() -> list[Path]:
 
 
 def _check_claim(folder: Path, config: ComparisonConfig) -> None:
-    """Refuse a folder of another configuration or text before any work is done."""
+    """Refuse a folder of another configuration or text before any work is done.
+
+    Where there is packed data, what it was packed from is known to it and checked as it is opened:
+    of a dataset on the hub the commit, which is not read again.
+    """
     recorded = recorded_study(folder, config.resolved(), besides="data")
-    if recorded is None:
+    if recorded is None or is_packed(folder / "data"):
         return
     data = config.base.data
     documents = load_corpus(data.source, text_field=data.text_field)
