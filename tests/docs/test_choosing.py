@@ -20,14 +20,14 @@ def cells(start):
 
 def test_parameters_for_the_same_loss():
     of = read_json(ROOT / "published" / "scaling" / "results.json")["axes"]["parameters"]
-    ratios = {
-        row["type"]: row["ratio"]
+    shares = {
+        row["type"]: f"{100 * row['ratio']:.0f} %" if row["high"] < 1 else "not shown"
         for row in of["equivalents"]
         if (row["baseline"], row["point"]) == ("softmax", of["read_at"])
     }
-    _, v1, v2, _ = cells("Fewer parameters")
-    assert v1.startswith(f"{ratios['diff']:.0%}".replace("%", " %"))
-    assert v2.startswith(f"{ratios['diff_v2']:.0%}".replace("%", " %"))
+    _, *said = cells("Fewer parameters")
+    for name, cell in zip(("diff", "diff_v2", "shared_diff"), said, strict=True):
+        assert cell.startswith(shares[name])
 
 
 def test_steps_until_recall():

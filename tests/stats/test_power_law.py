@@ -145,6 +145,17 @@ def test_seeds_that_differ_count_by_their_mean():
     assert found.high - found.mean == pytest.approx(t_quantile(0.975, 2) * error)
 
 
+def test_means_that_lie_on_the_law_by_chance_do_not_make_it_certain():
+    x, off = np.repeat([1.0, 2.0, 4.0, 8.0], 2), np.tile([-0.01, 0.01], 4)
+    law = fit_power_law(x, 2 * x**-0.5 + 1 + off)
+    once = fit_power_law(x[::2], (2 * x**-0.5 + 1)[::2])
+    assert once.interval("b").high - once.interval("b").low < 1e-6
+    z = np.stack([x**-0.5, -2 * x**-0.5 * np.log(x), np.ones(8)], -1)
+    error = np.sqrt(np.linalg.inv(z.T @ z)[1, 1] * 8e-4 / (8 - 3))
+    half = law.interval("b").high - law.parameters["b"]
+    assert half == pytest.approx(t_quantile(0.975, 4 - 3) * error, rel=1e-6)
+
+
 def test_three_points_have_no_interval():
     fit = fit_power_law([1, 2, 4], [3.0, 2.0, 1.5])
     assert fit.interval("b").low is None

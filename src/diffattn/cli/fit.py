@@ -28,8 +28,8 @@ def fit(
 ) -> None:
     """Fit your own losses over parameters or tokens, and say who needs fewer for the same loss.
 
-    One row per run; several seeds of a size are several rows, which intervals count as one, as they
-    share what the fit misses there. A share of 62 % says that 62 % of
+    One row per run; several seeds of a size are several rows, of which intervals have one degree of
+    freedom, as they share what the fit misses there. A share of 62 % says that 62 % of
     the baseline's parameters or tokens are enough, by the fits, with their 95 % intervals.
     """
     from diffattn.errors import ConfigError

@@ -82,8 +82,9 @@ def fit_power_law(
     ``"offset"`` is ordinary least squares on the loss. ``"kaplan"``, also written
     :math:`(x_c / x)^b` with :math:`x_c = a^{1 / b}`, is least squares on the logarithm.
 
-    Points of one x, as seeds of a size, share what the law misses there, so intervals take each x
-    for one independent observation, the mean of its points.
+    Points of one x, as seeds of a size, share what the law misses there, so intervals have the
+    degrees of freedom of different x, and the variance of the means of each x about the law, or
+    that of all points where it is larger.
 
     Source: arXiv:2410.05258v2, section 3.2 (offset: its plotted curves); arXiv:2001.08361,
     Eq. (1.1).
@@ -212,7 +213,10 @@ def _law(form: str, x: np.ndarray, y: np.ndarray, values: np.ndarray) -> PowerLa
     free = len(counts) - len(values)
     if free > 0:
         misses = np.bincount(of_x, weights=residuals) / counts
-        variance = float(counts @ misses**2) / free  # of one point, from the means of each x
+        # Of one point: from the means of each x, which may lie on the law by chance, or from all.
+        variance = max(
+            float(counts @ misses**2) / free, float(residuals @ residuals) / (len(y) - len(values))
+        )
         # Columns differ by orders of magnitude: scaled first, the inverse keeps its digits.
         scale = np.linalg.norm(jacobian, axis=0)
         inverse = np.linalg.pinv((jacobian / scale).T @ (jacobian / scale))
