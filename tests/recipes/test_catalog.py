@@ -126,7 +126,8 @@ def test_ablations_are_the_rows_of_table_6():
     assert heads == {
         "softmax": (16, 128), "softmax-8": (8, 256), "softmax-8-norm": (8, 256), "diff": (8, 128),
         "diff-no-norm": (8, 128), "diff-lambda-0.8": (8, 128), "diff-lambda-0.5": (8, 128),
-        "diff-v2": (16, 128), "softmax-24": (24, 128),
+        "diff-v2": (16, 128), "diff-v2-no-lambda": (16, 128), "diff-v2-raw-lambda": (16, 128),
+        "diff-v2-across": (16, 128), "softmax-24": (24, 128),
     }  # fmt: skip
     norms = {name: model.uses_head_norm for name, model in models.items()}
     assert (norms["softmax-8"], norms["softmax-8-norm"], norms["diff"]) == (False, True, True)
@@ -140,12 +141,15 @@ def test_ablations_are_the_rows_of_table_6():
     printed |= {"diff_no_norm": "diff-no-norm"}
     printed |= {f"diff_lambda_0{i}": f"diff-lambda-0.{i}" for i in (5, 8)}
     losses = table_6()
-    assert {printed.get(name, name) for name in losses} == set(models) - {"diff-v2", "softmax-24"}
+    of_note = {name for name in models if name.startswith("diff-v2")} | {"softmax-24"}
+    assert {printed.get(name, name) for name in losses} == set(models) - of_note
     assert losses["diff"] == min(losses.values()) == 3.062
 
 
 def test_shared_diff_varies_rank_and_start():
-    models = [make().model for make in GROUPS["Shared DIFF"].values()]
+    makes = dict(GROUPS["Shared DIFF"])
+    assert makes.pop("shared-diff-map-norm")().model.attention_type == "shared_diff_map_norm"
+    models = [make().model for make in makes.values()]
     assert sorted({model.shared_rank for model in models}) == [8, 16, 32]
     assert {model.lambda_init for model in models} == {None, 0.8, 0.5}
     full = parameter_count(plan("scaling-1.4b").model)

@@ -1,4 +1,4 @@
-"""The ablations of the DIFF Transformer paper's Table 6, and a baseline of the V2 note."""
+"""The ablations of the DIFF Transformer paper's Table 6, and those of the V2 note."""
 
 from dataclasses import replace
 from functools import partial
@@ -23,21 +23,31 @@ _ROWS: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
     }
 )
 """What each row changes of the 1.4B model."""
-_OF_V2_NOTE = MappingProxyType({"diff-v2": ("diff_v2", 16), "softmax-24": ("softmax", 24)})
-"""Type and heads of rows that the V2 note, which prints no losses, adds to the softmax model."""
+_OF_V2_NOTE = MappingProxyType(
+    {
+        "diff-v2": ("diff_v2", 16),
+        "diff-v2-no-lambda": ("diff_v2_no_lambda", 16),
+        "diff-v2-raw-lambda": ("diff_v2_raw_lambda", 16),
+        "diff-v2-across": ("diff_v2_across", 16),
+        "softmax-24": ("softmax", 24),
+    }
+)
+"""Type and heads of rows that the V2 note, which prints no losses, adds to the softmax model: V2;
+V2 without λ, with λ not through a sigmoid, with pairs of heads that share neither keys nor values;
+and softmax attention with 1.5 times the heads."""
 
 
 def ablation(name: str) -> RunPlan:
-    """One row of Table 6: a 1.4B model at 10B tokens; or V2 and softmax with 1.5 times the heads.
+    """One row of Table 6 or of the V2 note's ablations: a 1.4B model at 10B tokens.
 
     Command: ``diffattn train ablation-diff-no-norm --out FOLDER --set data.source=... --set
     data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Tokens:
     10B. Expected: the losses of Table 6 (:func:`diffattn.report.paper.table_6`), on the paper's
     corpus, which is not public; ``diffattn reproduce ablations`` trains the rows at a size for
-    here. The FFN keeps its width, but for the last two rows: there it gives way, so that they have
+    here. The FFN keeps its width, but for the note's rows: there it gives way, so that they have
     the parameters of ``softmax``, up to a multiple of 8 channels.
 
-    Source: arXiv:2410.05258v2, Table 6; DIFF V2 note (January 2026) for the last two.
+    Source: arXiv:2410.05258v2, Table 6; DIFF V2 note (January 2026) for its rows.
 
     Args:
         name: Row of the tables above.

@@ -1,4 +1,4 @@
-"""Shared DIFF at several ranks and λ_init: what its paper leaves open."""
+"""Shared DIFF over ranks and λ_init, and with one norm of maps: what its paper leaves open."""
 
 from dataclasses import replace
 from functools import partial
@@ -34,8 +34,26 @@ def shared_diff(rank: int, constant: str) -> RunPlan:
     return replace(run, name=f"shared-diff-r{rank}{constant}", model=model)
 
 
+def shared_diff_map_norm() -> RunPlan:
+    """Shared DIFF at 1.4B and 10B tokens with its one norm read as one of the map of differences.
+
+    Its rows are normalised in place of the heads' outputs. That runs on the reference, which holds
+    the maps: 2 sequences at a time are what ``diffattn plan`` finds room for on an H200.
+
+    Command: ``diffattn train shared-diff-map-norm --out FOLDER --set data.source=... --set
+    data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Tokens:
+    10B. Expected: not known; the paper names both readings and prints no losses of either.
+
+    Source: arXiv:2501.17900, Shared DIFF attention (the norm).
+    """
+    model = twin(preset_settings("1.4b"), "shared_diff_map_norm").config
+    run = scaling("1.4b")
+    train = replace(run.train, micro_batch_sequences=2)
+    return replace(run, name="shared-diff-map-norm", model=model, train=train)
+
+
 SHARED_DIFF = {
     f"shared-diff-r{rank}{constant}": partial(shared_diff, rank, constant)
     for rank in _RANKS
     for constant in _LAMBDA_INITS
-}
+} | {"shared-diff-map-norm": shared_diff_map_norm}
