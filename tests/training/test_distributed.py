@@ -1,17 +1,24 @@
 """Two processes train what one does, write it once, and share out only what can be shared out."""
 
+import time
+from dataclasses import replace
+
 import pytest
 
 from children import launched, values
+from continued_runs import interrupt_at
 from diffattn.errors import ConfigError
 from diffattn.records.io import read_json, read_jsonl
+from diffattn.records.manifest import MANIFEST, write_manifest
 from diffattn.records.run import RunRecord
+from diffattn.training import sharding
 from diffattn.training.distributed import (
     joined,
     micro_batch,
     num_processes,
     require_one_process,
 )
+from diffattn.training.engine import EngineConfig
 from diffattn.training.trainer import train
 
 ROUNDING = 1e-6  # relative; sums over processes are taken in another order
@@ -63,6 +70,39 @@ def test_two_processes_train_what_one_does(make_run, data, finished, tmp_path):
     record = RunRecord.read(tmp_path / "run")
     assert (record.engine["processes"], record.engine["parallel"]) == (2, "ddp")
     assert RunRecord.read(finished / "diff").engine["parallel"] is None
+
+
+def test_two_processes_save_between_rows_of_the_log(make_run, data, finished, tmp_path):
+    """What was not logged yet is gathered from all of them; SIGTERM saves in the same place."""
+    config, folder = replace(make_run("diff"), engine=EngineConfig(save_every=5)), tmp_path / "run"
+    first, _ = launched(2, lambda: train(config, data, folder, on_progress=interrupt_at(7)))
+    assert first[1][0][0] == "Interruption"
+    assert (folder / "checkpoints" / "checkpoint-5" / MANIFEST).exists()
+    steps = []
+
+    def run():
+        train(config, data, folder, on_progress=lambda step, loss: steps.append(step))
+        return steps
+
+    assert values(launched(2, run)) == [list(range(6, 13)), []]
+    assert_same_losses(folder, finished / "diff")
+
+
+def test_no_process_goes_on_before_a_checkpoint_is_whole(tmp_path, monkeypatch):
+    """To hash a large one takes longer than what comes next would wait for the first process."""
+
+    def slow(folder):
+        time.sleep(1)
+        write_manifest(folder)
+
+    monkeypatch.setattr(sharding, "write_manifest", slow)
+
+    def run():
+        with joined(), sharding.written_by_all(tmp_path / "checkpoint-1"):
+            (tmp_path / "checkpoint-1").mkdir(exist_ok=True)
+        return (tmp_path / "checkpoint-1" / MANIFEST).exists()
+
+    assert values(launched(2, run)) == [True, True]
 
 
 @pytest.mark.parametrize(

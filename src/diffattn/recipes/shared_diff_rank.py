@@ -42,7 +42,8 @@ def shared_diff_map_norm() -> RunPlan:
 
     Command: ``diffattn train shared-diff-map-norm --out FOLDER --set data.source=... --set
     data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Tokens:
-    10B. Expected: not known; the paper names both readings and prints no losses of either.
+    10B. Expected: not known; the paper says that the norm acts on attention scores, which the type
+    ``shared_diff`` reads as the heads' outputs, and prints no loss that tells.
 
     Source: arXiv:2501.17900, Shared DIFF attention (the norm).
     """

@@ -12,6 +12,7 @@ from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.records.checksum import file_hash
 from diffattn.records.io import make_folder
 from diffattn.records.manifest import MANIFEST, verify_manifest
+from diffattn.training.distributed import wait_for_all
 from diffattn.training.engine import EngineConfig
 
 KEPT = "kept"
@@ -22,7 +23,7 @@ class Carried:
     """What goes into every checkpoint besides the model and the optimizer, and back."""
 
     def save(self, checkpoint: Path) -> None:
-        """Write it into the folder of a checkpoint."""
+        """Write it into the folder of a checkpoint; called by every process of a launch."""
         raise NotImplementedError
 
     def load(self, checkpoint: Path) -> None:
@@ -57,16 +58,16 @@ class CheckpointCallback(TrainerCallback):
         self.on_message = on_message
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Copy what a killed process had not."""
-        if not state.is_world_process_zero:
-            return
-        for path in self._to_keep(state.global_step):
-            try:
-                verify_manifest(path)
-            except CheckpointError as error:
-                self.on_message(f"{path.name} is not whole and cannot be kept: {error}")
-            else:
-                self._copy(path)
+        """Copy what a killed process had not; the others wait."""
+        if state.is_world_process_zero:
+            for path in self._to_keep(state.global_step):
+                try:
+                    verify_manifest(path)
+                except CheckpointError as error:
+                    self.on_message(f"{path.name} is not whole and cannot be kept: {error}")
+                else:
+                    self._copy(path)
+        wait_for_all()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """At other steps than the evaluations, if that is wanted; always after the last step."""
@@ -75,10 +76,13 @@ class CheckpointCallback(TrainerCallback):
             control.should_save = any(n and state.global_step % n == 0 for n in every)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Copy the one just written, if it stays, and remove those that are not needed any more."""
-        if not state.is_world_process_zero:
-            return
-        step = state.global_step
+        """Copy the one just written, if it stays, and remove those that are not needed any more;
+        the others wait."""
+        if state.is_world_process_zero:
+            self._keep_and_remove(state.global_step)
+        wait_for_all()
+
+    def _keep_and_remove(self, step: int) -> None:
         for path in self._to_keep(step):
             if checkpoint_step(path) == step:
                 self._copy(path)

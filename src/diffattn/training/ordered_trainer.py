@@ -147,7 +147,7 @@ class OrderedTrainer(MonitoredTrainer, ShardedState):
             super()._save_checkpoint(model, trial)
             if is_first():
                 shutil.copy(folder.parents[1] / METRICS, folder)
-                self.save_carried(folder)
+            self.save_carried(folder)  # by all: they add up what no row of the log holds yet
 
 
 def training_arguments(

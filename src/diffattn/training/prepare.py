@@ -231,8 +231,8 @@ def open_data(folder: Path, *, verify: bool = True) -> PreparedData:
     )
 
 
-def is_packed(folder: Path) -> bool:
-    """Whether data is, or was begun to be, packed in ``folder``."""
+def has_packing(folder: Path) -> bool:
+    """Whether ``folder`` holds a packing, finished or interrupted."""
     return (Path(folder) / _MARKER).exists()
 
 

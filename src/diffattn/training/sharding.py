@@ -222,6 +222,7 @@ def written_by_all(folder: Path) -> Iterator[None]:
         wait_for_all()  # every process has written its part
         if is_first():
             write_manifest(folder)
+        wait_for_all()  # NCCL, which comes next, has less patience than a large hash may take
 
 
 class ShardedState(Trainer):

@@ -37,7 +37,7 @@ def scaling_results(
     return {
         "schema": 1,
         "kind": "scaling",
-        "protocol": {"name": "scaling_study", "version": 1},
+        "protocol": {"name": "scaling_study", "version": 2},
         "scale": config.scale,
         "extrapolate": extrapolate,
         "axes": axes,

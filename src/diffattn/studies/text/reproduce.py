@@ -32,7 +32,7 @@ from diffattn.studies.text.count_models import count_model_results
 from diffattn.studies.variants import BASELINE, CONTROLS, FLOOR, MEMBERS, RANKS_ALONE, SWEPT
 from diffattn.studies.workers import Member, OnMessage, OnProgress
 from diffattn.training.config import RunConfig
-from diffattn.training.prepare import PreparedData, is_packed, prepare_data
+from diffattn.training.prepare import PreparedData, has_packing, prepare_data
 
 _COUNTS = "counts.json"
 _COUNTS_SCHEMA = 2
@@ -313,7 +313,7 @@ def _check_claim(folder: Path, config: ComparisonConfig) -> None:
     of a dataset on the hub the commit, which is not read again.
     """
     recorded = recorded_study(folder, config.resolved(), besides="data")
-    if recorded is None or is_packed(folder / "data"):
+    if recorded is None or has_packing(folder / "data"):
         return
     data = config.base.data
     documents = load_corpus(data.source, text_field=data.text_field)
