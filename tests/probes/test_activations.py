@@ -122,3 +122,35 @@ def test_a_watched_model_makes_the_logits_of_no_more_than_one_token(ids, read):
 def test_a_model_without_attention_has_no_logits(ids):
     rows = layer_activations(model_of("none"), ids)
     assert set(rows[0]) == {"hidden_max", "logit_max", "value_rms", "context_rms"}
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 5])
+@pytest.mark.parametrize("are_apart", [False, True])
+@pytest.mark.parametrize("attention_type", ["softmax", "diff", "diff_v2"])
+def test_windows_that_are_read_some_at_a_time_give_the_same(
+    attention_type, are_apart, at_once, ids
+):
+    model, counts = model_of(attention_type), []
+    model.model.embed_tokens.register_forward_hook(lambda m, x, y: counts.append(x[0].numel()))
+    positions = torch.arange(24).remainder(10).expand(3, -1) if are_apart else None
+    whole = layer_activations(model, ids, positions)
+    lam = layer_lambdas(model, ids, positions)
+    counts.clear()
+    for expected, row in zip(
+        whole, layer_activations(model, ids, positions, at_once=at_once), strict=True
+    ):
+        assert row == pytest.approx(expected, rel=1e-5)
+    assert counts == [24 * min(at_once, 3 - start) for start in range(0, 3, at_once)]
+    found = layer_lambdas(model, ids, positions, at_once=at_once)
+    assert found == (None if lam is None else pytest.approx(lam, rel=1e-6))
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize("broken", [0, 1, 2])
+def test_a_number_that_is_none_in_one_window_is_told(broken, at_once, ids):
+    model = model_of("softmax")
+    model.model.embed_tokens.weight.data[7] = torch.nan
+    ids[ids == 7] = 8
+    ids[broken, 3] = 7
+    rows = layer_activations(model, ids, at_once=at_once)
+    assert all(torch.tensor(list(row.values())).isnan().all() for row in rows)

@@ -129,19 +129,28 @@ def broken(compute_loss):
     return lambda *args, **kwargs: compute_loss(*args, **kwargs) * math.nan
 
 
-def test_what_is_measured_reads_documents_alone(make_run, data, tmp_path):
+def test_what_is_measured_reads_documents_alone(make_run, data, tmp_path, monkeypatch):
     """V2's λ depends on the tokens before: in the log, in rows of the watch, and at the end.
 
-    No more windows are one packed row than in a step, whose memory is counted.
+    No more windows are read at once than in a step, whose memory is counted.
     """
     config = make_run(
         "diff_v2", seq_len=SEQ_LEN, batch_tokens=2 * SEQ_LEN, num_steps=1, evaluate_every=1,
         warmup_steps=0,
     )  # fmt: skip
     config = replace(config, windows=APART, engine=EngineConfig(watch_every=1))
+    read = []
+    attend = DiffTransformerForCausalLM.forward
+
+    def counted(model, input_ids, **kwargs):
+        read.append(input_ids.numel())
+        return attend(model, input_ids, **kwargs)
+
+    monkeypatch.setattr(DiffTransformerForCausalLM, "forward", counted)
     results = train(config, data, tmp_path / "run")
+    assert max(read) == 2 * SEQ_LEN
     model = DiffTransformerForCausalLM.from_pretrained(tmp_path / "run" / "model")
-    probe = first_windows(TokenDataset(data.validation, SEQ_LEN, apart=True), 2)
+    probe = first_windows(TokenDataset(data.validation, SEQ_LEN, apart=True), 8)
     expected = pytest.approx(layer_lambdas(model, **probe), rel=1e-6)
     joined = layer_lambdas(model, probe["input_ids"])
     assert joined != expected

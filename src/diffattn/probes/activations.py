@@ -1,5 +1,6 @@
 """How large the numbers inside a running model are."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,16 +10,20 @@ from torch import Tensor, nn
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.packed_rows import window_inputs
+from diffattn.probes.pieces import pieces
 
 _BLOCK_ENTRIES = 2**24
 """Attention logits that are held at a time."""
 
 
-@torch.no_grad()
 def layer_activations(
-    model: DiffTransformerForCausalLM, input_ids: Tensor, position_ids: Tensor | None = None
+    model: DiffTransformerForCausalLM,
+    input_ids: Tensor,
+    position_ids: Tensor | None = None,
+    *,
+    at_once: int | None = None,
 ) -> list[dict[str, float]]:
-    r"""Sizes of what flows through each layer, from one forward pass.
+    r"""Sizes of what flows through each layer in a forward pass.
 
     The context RMS is that of what attention gives each query before head norm and projection,
 
@@ -34,6 +39,7 @@ def layer_activations(
         input_ids: int64 ``[B, T]``.
         position_ids: int64 ``[B, T]`` that begin again at 0 with each document, to keep documents
             apart. Default: a window is one document.
+        at_once: Windows of one forward pass. Default: all.
 
     Returns:
         Per layer ``hidden_max``, the largest absolute entry of the residual stream after it; and
@@ -41,6 +47,33 @@ def layer_activations(
         ``context_rms`` and ``value_rms``; and where it has a λ ``lam``, its mean over tokens and
         heads, ``lam_min`` and ``lam_max``.
     """
+    found: list[dict[str, float]] = [{} for _ in model.model.layers]
+    for share, ids, positions in pieces(input_ids, position_ids, at_once):
+        for whole, part in zip(found, _activations(model, ids, positions), strict=True):
+            for name, value in part.items():
+                whole[name] = _joined(name, whole.get(name), value, share)
+    for row in found:
+        row |= {name: math.sqrt(row[name]) for name in row if name.endswith("_rms")}
+    return found
+
+
+def _joined(name: str, whole: float | None, value: float, share: float) -> float:
+    """A measurement of all pieces so far, from that of the next; of a RMS its square."""
+    if name.endswith("_rms"):
+        return (whole or 0.0) + share * value**2
+    if name == "lam":
+        return (whole or 0.0) + share * value
+    if whole is None:
+        return value
+    # A number that is none stays: what is not finite ends the run.
+    furthest = min(whole, value) if name == "lam_min" else max(whole, value)
+    return whole + value if math.isnan(whole + value) else furthest
+
+
+@torch.no_grad()
+def _activations(
+    model: DiffTransformerForCausalLM, input_ids: Tensor, position_ids: Tensor | None
+) -> list[dict[str, float]]:
     blocks: list[Any] = list(model.model.layers)
     rows: list[dict[str, float]] = [{} for _ in blocks]
     hooks = []

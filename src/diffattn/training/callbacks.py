@@ -30,8 +30,8 @@ class MetricsCallback(TrainerCallback):
     Args:
         folder: Run directory.
         config: Tokens per step.
-        probe: The validation windows on which V2's λ is averaged: ``input_ids``, int64 ``[B, T]``,
-            and ``position_ids`` where documents are apart.
+        probe: What V2's λ is averaged over, as :func:`diffattn.probes.lambdas.layer_lambdas` takes
+            it: ``input_ids``, and ``position_ids`` and ``at_once`` where there are any.
         on_progress: Called after every step.
     """
 
@@ -39,7 +39,7 @@ class MetricsCallback(TrainerCallback):
         self,
         folder: Path,
         config: TrainConfig,
-        probe: Mapping[str, torch.Tensor],
+        probe: Mapping[str, Any],
         on_progress: OnProgress,
     ) -> None:
         self.path = folder / METRICS

@@ -251,9 +251,8 @@ def _train(
     )
     prepare_model(model, config.engine)
     validation = TokenDataset(data.validation, config.train.seq_len, apart=config.windows.apart)
-    # Apart, windows are one packed row: dense masks of more than a step's would need more memory.
-    count = min(8, micro_batch(config.train)) if config.windows.apart else 8
-    probe = first_windows(validation, count)
+    # No more at once than in a step, whose memory is counted.
+    probe = first_windows(validation, 8) | {"at_once": micro_batch(config.train)}
     metrics = MetricsCallback(folder, config.train, probe, on_progress)
     costs = CostCallback(folder, config.name, config.train)
     arguments = training_arguments(

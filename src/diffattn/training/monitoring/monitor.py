@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-import torch
 from transformers import TrainerCallback
 
 from diffattn.training.callbacks import DivergenceError, MetricsCallback, OnMessage
@@ -47,7 +47,7 @@ class Monitor:
         self,
         trainer: MonitoredTrainer,
         metrics: MetricsCallback,
-        probe: Mapping[str, torch.Tensor],
+        probe: Mapping[str, Any],
     ) -> None:
         """Add everything else to a trainer.
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import TrainerCallback
 
 from diffattn.models.accounting import flops_per_token
@@ -29,8 +28,8 @@ class WatchCallback(TrainerCallback):
     Args:
         folder: Run directory.
         config: The run.
-        probe: The validation windows that are read: ``input_ids``, int64 ``[B, T]``, and
-            ``position_ids`` where documents are apart.
+        probe: The validation windows that are read, as
+            :func:`diffattn.probes.activations.layer_activations` takes them.
         gradient_norm: Gives that of the last step, before clipping; ``None`` if it was left out.
         report: Given each row.
     """
@@ -39,7 +38,7 @@ class WatchCallback(TrainerCallback):
         self,
         folder: Path,
         config: RunConfig,
-        probe: Mapping[str, torch.Tensor],
+        probe: Mapping[str, Any],
         *,
         gradient_norm: Callable[[], float | None],
         report: Callable[[Mapping[str, Any]], None],
