@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch.distributed as dist
 
 from children import launched, values
 from continued_runs import interrupt_at
@@ -16,6 +17,7 @@ from diffattn.training.distributed import (
     joined,
     micro_batch,
     num_processes,
+    process_index,
     require_one_process,
 )
 from diffattn.training.engine import EngineConfig
@@ -144,6 +146,27 @@ def test_an_incomplete_launch_is_refused(alone, monkeypatch):
     message = r"WORLD_SIZE=2 must come from torchrun .* got no RANK"
     with pytest.raises(ConfigError, match=message), joined():
         pass
+
+
+def test_a_process_that_fails_alone_does_not_wait_for_the_others():
+    """NCCL, told to end, waits for all of them; the error would be told minutes later."""
+
+    def run():
+        with joined():
+            if process_index() == 1:
+                raise ConfigError("mine alone")
+        return dist.is_initialized()
+
+    assert values(launched(2, lambda: contained(run))) == [
+        (None, False, False), ("mine alone", None, True),
+    ]  # fmt: skip
+
+
+def contained(run):
+    try:
+        return None, run(), dist.is_initialized()
+    except ConfigError as error:
+        return str(error), None, dist.is_initialized()
 
 
 def test_the_error_of_the_first_process_ends_all(make_run, data, tmp_path):

@@ -50,9 +50,7 @@ def layer_lambdas(
     was_training = model.training
     try:
         for share, ids, positions in pieces(input_ids, position_ids, at_once):
-            inputs = {
-                name: x.to(model.device) for name, x in window_inputs(ids, positions).items()
-            }
+            inputs = {name: x.to(model.device) for name, x in window_inputs(ids, positions).items()}
             means.clear()
             # Logits of all tokens would be the largest tensor of a whole training run.
             model.eval()(**inputs, use_cache=False, logits_to_keep=1)

@@ -50,12 +50,44 @@ def is_first_of_node() -> bool:
     return num_processes() == 1 or int(os.environ.get("LOCAL_RANK", "0")) == 0
 
 
+def local_processes() -> int:
+    """Processes of the launch on this machine, which share its memory; 1 without a launch."""
+    return 1 if num_processes() == 1 else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 def run_device() -> str:
     """Type of the device that a run uses here; several processes need CUDA or the CPU."""
     if torch.cuda.is_available():
         return "cuda"
     has_mps = torch.backends.mps.is_available() and num_processes() == 1
     return "mps" if has_mps else "cpu"
+
+
+def take_gpu() -> None:
+    """Make this process's GPU the current one; does nothing where there is none, or one process.
+
+    Before anything else asks for a GPU: a process that asks for the memory of the first one holds
+    some of it until it ends.
+
+    Raises:
+        ConfigError: The launch is incomplete, or has more processes on this machine than GPUs.
+    """
+    if num_processes() == 1:
+        return
+    if missing := [name for name in _VARIABLES if name not in os.environ]:
+        raise ConfigError(
+            f"training: WORLD_SIZE={num_processes()} must come from torchrun with "
+            f"{', '.join(_VARIABLES)}, got no {missing[0]}."
+        )
+    if run_device() != "cuda":
+        return
+    local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    if local >= gpus:
+        raise ConfigError(
+            f"training: torchrun --nproc-per-node must be at most {gpus}, the GPUs of this "
+            f"machine, got a process with LOCAL_RANK={local}."
+        )
+    torch.cuda.set_device(local)
 
 
 def require_one_process(what: str) -> None:
@@ -110,28 +142,16 @@ def joined() -> Iterator[None]:
     if num_processes() == 1 or dist.is_initialized():
         yield
         return
-    if missing := [name for name in _VARIABLES if name not in os.environ]:
-        raise ConfigError(
-            f"training: WORLD_SIZE={num_processes()} must come from torchrun with "
-            f"{', '.join(_VARIABLES)}, got no {missing[0]}."
-        )
-    backend = "gloo"
-    if run_device() == "cuda":
-        local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-        if local >= gpus:
-            raise ConfigError(
-                f"training: torchrun --nproc-per-node must be at most {gpus}, the GPUs of this "
-                f"machine, got a process with LOCAL_RANK={local}."
-            )
-        torch.cuda.set_device(local)
-        backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend)
+    take_gpu()
+    dist.init_process_group("cpu:gloo,cuda:nccl" if run_device() == "cuda" else "gloo")
     try:
         _talk = dist.new_group(backend="gloo", timeout=_PATIENCE)
         yield
     finally:
         _talk = None
-        dist.destroy_process_group()
+    # Not after an error: NCCL would wait here for processes that know of none, up to ten minutes
+    # before the error is told. What is left open ends with this process.
+    dist.destroy_process_group()
 
 
 def wait_for_all() -> None:

@@ -7,7 +7,12 @@ import torch
 from diffattn.models.accounting import parameter_count
 from diffattn.models.memory import available_bytes, require_memory
 from diffattn.training.config import RunConfig
-from diffattn.training.distributed import micro_batch, num_processes
+from diffattn.training.distributed import (
+    local_processes,
+    micro_batch,
+    num_processes,
+    take_gpu,
+)
 from diffattn.training.planning.plan import device_phases
 from diffattn.training.planning.step_memory import largest, step_memory
 
@@ -22,7 +27,8 @@ _PLENTY = 50
 
 
 def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
-    """Refuse a run that no memory holds.
+    """Refuse a run that no memory holds: this process's GPU, and the machine with all of its
+    processes.
 
     What surely does not fit, and what surely does, is told from sizes alone; between them the
     step is counted as ``diffattn plan`` counts it.
@@ -33,18 +39,17 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
 
     Raises:
         ConfigError: It does not fit; says how much is needed, what for, and how much there is. Or
-            its batch cannot be shared out to the processes of the launch.
+            its batch cannot be shared out to the processes of the launch, or that is incomplete.
     """
     train = config.train
-    on_host = {
-        "training order": _ORDER_BYTES * train.num_steps * train.batch_sequences,
-        "tokens of a step": 16 * train.batch_tokens,
-    }
-    on_gpu = torch.cuda.is_available()
     least = _least(config)
+    take_gpu()
+    on_gpu = torch.cuda.is_available()
+    on_host = _on_host(config, on_gpu)
     _require(least, on_host, side_by_side, on_gpu)
     room = torch.cuda.mem_get_info()[0] if on_gpu else available_bytes()
-    if room is None or _PLENTY * side_by_side * (sum(least.values()) + _maps(config)) <= room:
+    here = side_by_side * local_processes()
+    if room is None or _PLENTY * here * (sum(least.values()) + _maps(config)) <= room:
         return
     step = step_memory(
         config.model,
@@ -72,7 +77,21 @@ def _require(
         each = math.ceil(side_by_side / torch.cuda.device_count())
         require_memory("training on the GPU", _times(on_device, each), available=free)
         on_device = {}
-    require_memory("training", _times(on_device | on_host, side_by_side))
+    of_processes = _times(on_device, local_processes()) | on_host
+    require_memory("training", _times(of_processes, side_by_side))
+
+
+def _on_host(config: RunConfig, on_gpu: bool) -> dict[str, int]:
+    """What the processes on this machine hold in main memory together, beside a step."""
+    train, processes = config.train, local_processes()
+    parts = {
+        "training order": processes * _ORDER_BYTES * train.num_steps * train.batch_sequences,
+        "tokens of a step": processes * 16 * train.batch_tokens,
+    }
+    if on_gpu:  # weights begin there: on every process, or on the first, which hands out shards
+        whole = 1 if config.engine.parallel == "fsdp" else processes
+        parts["weights before they move to the GPU"] = whole * 4 * parameter_count(config.model)
+    return parts
 
 
 def _least(config: RunConfig) -> dict[str, int]:
