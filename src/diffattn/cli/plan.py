@@ -81,7 +81,10 @@ def plan(
     from diffattn.cli.screen.tables import print_table
 
     print_table(_rows(made.as_dict(), price is not None))
-    typer.echo(f"Speed and memory of the device: {target.source}. Utilisation is an assumption.")
+    again = "; operations done again do not count" if made.activation_checkpointing else ""
+    typer.echo(
+        f"Speed and memory of the device: {target.source}. Utilisation is an assumption{again}."
+    )
 
 
 def _rows(made: dict[str, Any], priced: bool) -> list[dict[str, str]]:
@@ -121,6 +124,12 @@ def _rows(made: dict[str, Any], priced: bool) -> list[dict[str, str]]:
             f"{made['tokens_per_second']:,.0f} at {made['utilisation']:.0%} of the peak"
         )
         rows["time"] = f"{made['days']:,.2f} days, {made['device_hours']:,.0f} device hours"
+        factor = made["composed_operations"]
+        if factor is not None and factor > 1:
+            rows["time by composed"] = (
+                f"{factor * made['days']:,.2f} days: {factor:.2f} times the operations, as each "
+                "map meets V by itself"
+            )
         if priced:
             rows["cost"] = f"{made['cost']:,.0f} at the price given"
     return [{"plan": name, "": value} for name, value in rows.items()]

@@ -62,7 +62,11 @@ def parameter_count(config: ModelSettings, *, embeddings: bool = True) -> int:
 
 
 def flops_per_token(
-    config: ModelSettings, seq_len: int | None = None, *, training: bool = False
+    config: ModelSettings,
+    seq_len: int | None = None,
+    *,
+    training: bool = False,
+    composed: bool = False,
 ) -> int:
     """Floating-point operations per token: matrix products only, two per multiply-add.
 
@@ -74,6 +78,7 @@ def flops_per_token(
         config: The model.
         seq_len: Tokens per sequence. Default: ``max_position_embeddings``.
         training: Count forward and backward, that is three times forward.
+        composed: Count what the composed backend does, not what the model asks for.
 
     Returns:
         FLOPs per token, rounded to the nearest integer.
@@ -81,7 +86,9 @@ def flops_per_token(
     seq_len = config.max_position_embeddings if seq_len is None else seq_len
     products = _matrix_parameters(config)
     products += 3 * config.hidden_size * config.intermediate_size
-    units = config.attention.attention_units * config.num_heads * config.head_dim
+    facts = config.attention
+    units = facts.composed_units if composed else facts.attention_units
+    units *= config.num_heads * config.head_dim
     per_layer = products + units * (seq_len + 1) / 2
     forward = 2 * (config.num_hidden_layers * per_layer + config.vocab_size * config.hidden_size)
     return round((3 if training else 1) * forward)

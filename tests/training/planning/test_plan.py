@@ -9,6 +9,8 @@ from diffattn.cli.plan import _rows
 from diffattn.errors import ConfigError
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.presets import preset
+from diffattn.models.twins import twin
 from diffattn.ops import kernel_support
 from diffattn.training.config import DataConfig, RunConfig, TrainConfig
 from diffattn.training.engine import EngineConfig
@@ -87,11 +89,55 @@ def test_a_kernel_without_a_record_is_planned_with_what_runs_in_its_place(monkey
     assert asked == [(9, 0), (10, 0)]
     assert made["h100"]["backend_untested"] == "composed"
     assert made["b200"]["backend_untested"] is None
+    assert made["b200"]["composed_operations"] is None
     shown = [_rows(of, priced=False)[0][""] for of in made.values()]
     assert shown == [
         "planned, diff attention by triton (with DIFFATTN_UNVERIFIED_KERNELS=1; else composed)",
         "planned, diff attention by triton",
     ]
+
+
+@pytest.mark.parametrize(("length", "times"), [(4096, 1.0920), (65_536, 1.6183)])
+def test_composed_attention_does_more_than_is_counted(length, times):
+    """Per query and key it scores 2H heads of width 2D, and weighs V of width 2D with each."""
+    model = DiffTransformerConfig(**preset("3b").settings() | {"max_position_embeddings": length})
+    pairs = 28 * (length + 1) / 2
+    more = flops_per_token(model, composed=True) - flops_per_token(model)
+    assert more == pytest.approx(2 * pairs * (2 * 12 * (256 + 256) - 12 * (2 * 128 + 256)))
+    assert flops_per_token(model, composed=True) / flops_per_token(model) == pytest.approx(
+        times, abs=1e-4
+    )
+    for name in ("softmax", "diff_v2", "none", "softmax_minus_mean", "diff_v2_across"):
+        one = twin(model, name).config
+        assert flops_per_token(one, composed=True) == flops_per_token(one)
+
+
+def test_the_time_of_composed_attention_is_shown(monkeypatch):
+    shown = {}
+    for backend, untested in (("triton", "composed"), ("composed", None), ("triton", None)):
+        step = dataclasses.replace(made_up_step(None, None, sequences=1, accumulates=False),
+                                   backend=backend, backend_untested=untested)  # fmt: skip
+        monkeypatch.setattr(plan_module, "step_memory", lambda *args, step=step, **options: step)
+        made = make_plan(run(), device("h100")).as_dict()
+        rows = {row["plan"]: row[""] for row in _rows(made, priced=False)}
+        shown[backend, untested] = rows.get("time by composed")
+        if untested is None:
+            continue
+        factor = made["composed_operations"]
+        assert shown[backend, untested].startswith(f"{factor * made['days']:,.2f} days: ")
+        assert f"{factor:.2f} times the operations" in shown[backend, untested]
+    assert shown["composed", None] == shown["triton", "composed"]
+    assert shown["triton", None] is None
+    softmax = dataclasses.replace(run(), model=twin(run().model, "softmax").config)
+    made = make_plan(softmax, device("h100")).as_dict()
+    assert "time by composed" not in {row["plan"] for row in _rows(made, priced=False)}
+
+
+def test_one_device_shards_nothing():
+    config = dataclasses.replace(run(), engine=EngineConfig(parallel="fsdp"))
+    with pytest.raises(ConfigError, match=r"'fsdp' must have several devices .* got --gpus 1"):
+        make_plan(config, device("h100"))
+    assert make_plan(config, device("h100"), devices=2).parallel == "fsdp"
 
 
 def test_no_price_gives_no_cost_and_no_peak_no_time():

@@ -36,6 +36,9 @@ class Plan:
     backend_untested: str | None
     """What ``"auto"`` takes in its place, unless told otherwise, while no record says that the
     kernels passed their tests on such a GPU. ``None``: nothing."""
+    composed_operations: float | None
+    """Operations of the composed backend over those counted below, where it runs or takes the
+    kernels' place. ``None``: it does neither."""
     parameters: int
     non_embedding_parameters: int
     forward_flops_per_token: int
@@ -104,6 +107,10 @@ def make_plan(
         if value is not None and not 1 <= value <= 10**9:
             raise ConfigError(f"plan: {option} must be from 1 to 1,000,000,000, got {value}.")
     model, train = config.model, config.train
+    if config.engine.parallel == "fsdp" and devices == 1:
+        raise ConfigError(
+            "plan: engine.parallel 'fsdp' must have several devices to shard over, got --gpus 1."
+        )
     share = share_of_batch(train, devices)
     micro = train.micro_batch_sequences or share
     if share % micro:
@@ -116,6 +123,10 @@ def make_plan(
     available = device.memory_bytes if device.memory_bytes is not None else available_bytes()
     needed = sum(memory.values())
     forward = flops_per_token(model, train.seq_len)
+    untested = planner.backend_untested(step)
+    composed = None
+    if "composed" in (step.backend, untested):
+        composed = flops_per_token(model, train.seq_len, composed=True) / forward
     tokens = train.num_steps * train.batch_tokens
     speed = None
     if device.bfloat16_flops is not None and train.precision == "bfloat16":
@@ -131,7 +142,8 @@ def make_plan(
         parallel=config.engine.parallel if devices > 1 else "none",
         activation_checkpointing=config.engine.activation_checkpointing,
         backend=step.backend,
-        backend_untested=planner.backend_untested(step),
+        backend_untested=untested,
+        composed_operations=composed,
         parameters=parameter_count(model),
         non_embedding_parameters=parameter_count(model, embeddings=False),
         forward_flops_per_token=forward,
