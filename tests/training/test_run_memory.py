@@ -126,7 +126,7 @@ def test_processes_of_one_machine_share_its_memory(monkeypatch):
     for name, value in (LAUNCH | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}).items():
         monkeypatch.setenv(name, value)
     step = step_memory(MODEL, RUN.train, sequences=4, accumulates=False, device="cpu")
-    needed = sum(largest(device_phases(step, parallel="ddp", devices=2)).values())
+    needed = sum(largest(device_phases(step, devices=2, shards=1)).values())
     with_memory(monkeypatch, int(needed * 1.1))
     memory.require_run_memory(RUN)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")

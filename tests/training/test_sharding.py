@@ -1,4 +1,4 @@
-"""Whole copies and shards on two processes: the losses of one, continued, and read by one."""
+"""Whole copies and shards on several processes: the losses of one, continued, and read by one."""
 
 from dataclasses import replace
 
@@ -90,13 +90,86 @@ def test_whole_copies_continue_on_another_number_of_processes(make_run, data, fi
     assert RunRecord.read(folder).engine["processes"] == 2  # how it was begun
 
 
+SCHEDULED = pytest.mark.scheduled
+
+
+@pytest.mark.parametrize(
+    ("attention_type", "processes", "replicas"),
+    [
+        ("diff", 4, 2),
+        pytest.param("diff", 2, 1, marks=SCHEDULED),
+        pytest.param("softmax", 4, 2, marks=SCHEDULED),
+        pytest.param("diff_v2", 4, 2, marks=SCHEDULED),
+        pytest.param("shared_diff", 4, 2, marks=SCHEDULED),
+    ],
+)
+def test_replicas_of_shards_train_what_one_process_does(
+    attention_type, processes, replicas, make_run, data, tmp_path, monkeypatch
+):
+    """Two replicas of two shards, stopped, and continued on as many or as one replica."""
+    changes = {"batch_tokens": 8 * 32, "log_every": 1}
+    train(make_run(attention_type, **changes), data, tmp_path / "one")
+    config = make_run(attention_type, **changes, micro_batch_sequences=1)
+    folder, held = tmp_path / "run", []
+    training_step = OrderedTrainer.training_step
+
+    def watched(self, model, *args, **kwargs):
+        held.extend(p.to_local().numel() / p.numel() for p in model.model.layers.parameters())
+        return training_step(self, model, *args, **kwargs)
+
+    monkeypatch.setattr(OrderedTrainer, "training_step", watched)
+    two = sharded(config, replicas=2)
+    first, *_ = launched(4, lambda: train(two, data, folder, on_progress=interrupt_at(7)))
+    assert first[1][0][0] == "Interruption", first
+    written = {path.name for path in (folder / "checkpoints" / "checkpoint-4").glob("optimizer*")}
+    assert written == {f"optimizer-0000{shard}-of-00002.safetensors" for shard in (0, 1)}
+
+    def run():
+        train(sharded(config, replicas=replicas), data, folder)
+        return set(held)
+
+    assert values(launched(processes, run)) == [{0.5}] * processes
+    assert_same_losses(folder, tmp_path / "one")
+    assert RunRecord.read(folder).engine["replicas"] == 2  # how it was begun
+
+
+@pytest.mark.scheduled
+def test_replicas_of_shards_continue_exactly(make_run, data, tmp_path):
+    config = sharded(make_run("diff_v2", batch_tokens=8 * 32, micro_batch_sequences=1), replicas=2)
+    values(launched(4, lambda: train(config, data, tmp_path / "whole")))
+    launched(4, lambda: train(config, data, tmp_path / "run", on_progress=interrupt_at(7)))
+    values(launched(4, lambda: train(config, data, tmp_path / "run")))
+    for name in ("metrics.jsonl", "results.json", "model/model.safetensors"):
+        ours, theirs = (tmp_path / run / name for run in ("run", "whole"))
+        assert ours.read_bytes() == theirs.read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    ("engine", "processes", "message"),
+    [
+        ({"parallel": "fsdp", "replicas": 3}, 4, r"engine\.replicas must divide the 4 devices"),
+        ({"parallel": "fsdp", "replicas": 4}, 4, r"in each of engine\.replicas=4, got one"),
+    ],
+)
+def test_replicas_that_cannot_be_made_are_refused(engine, processes, message, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    with pytest.raises(ConfigError, match=message):
+        require_shardable(EngineConfig(**engine))
+    with pytest.raises(ConfigError, match="replicas must come with parallel 'fsdp'"):
+        EngineConfig(replicas=2)
+
+
 @pytest.mark.scheduled
 def test_shards_continue_on_the_same_processes_only(make_run, data, tmp_path):
     folder = tmp_path / "run"
     config = sharded(make_run("diff"))
     launched(2, lambda: train(config, data, folder, on_progress=interrupt_at(7)))
     for processes, changed, message in (
-        (4, config, "by as many processes as wrote checkpoint-4, 2, got WORLD_SIZE=4."),
+        (
+            4,
+            config,
+            "per replica as wrote checkpoint-4, 2, got 4 (WORLD_SIZE=4, engine.replicas=1)",
+        ),
         (2, make_run("diff"), "engine.parallel must be 'fsdp', as in checkpoint-4, to continue"),
     ):
         outcomes = launched(processes, lambda changed=changed: train(changed, data, folder))

@@ -92,6 +92,8 @@ def _rows(made: dict[str, Any], priced: bool) -> list[dict[str, str]]:
     from diffattn.ops.kernel_support import OPT_IN
 
     sharing = f", {made['parallel']}" if made["devices"] > 1 else ""
+    if made["parallel"] == "fsdp" and made["replicas"] > 1:
+        sharing += f" in {made['replicas']:,} replicas"
     again = ", activations computed again" if made["activation_checkpointing"] else ""
     cache = made["kv_cache"]
     by, otherwise = made["backend"], made["backend_untested"]

@@ -22,6 +22,9 @@ class EngineConfig:
 
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """What several processes do: keep whole copies of the model, or shards of it."""
+    replicas: int = 1
+    """Groups of processes, each of which shards one copy of the model. One group per machine keeps
+    the traffic of weights within it; gradients alone are averaged over groups."""
     activation_checkpointing: bool = False
     """Compute the activations of a layer again in the backward pass instead of keeping them."""
     compile: bool = False
@@ -48,6 +51,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         check_types(self)
         counts = (
+            "replicas",
             "loss_chunk_tokens",
             "save_every",
             "keep_checkpoints",
@@ -58,6 +62,11 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"EngineConfig: {name} must be 1 or more, got {value}.")
+        if self.replicas > 1 and self.parallel != "fsdp":
+            raise ConfigError(
+                "EngineConfig: replicas must come with parallel 'fsdp', whose shards they consist "
+                f"of, got {self.replicas} with {self.parallel!r}."
+            )
         if self.peak_flops is not None and self.peak_flops <= 0:
             raise ConfigError(
                 f"EngineConfig: peak_flops must be more than 0, got {self.peak_flops}."
@@ -74,6 +83,31 @@ class EngineConfig:
                 "EngineConfig: report_to must be none or names of trackers, got "
                 f"{self.report_to!r}."
             )
+
+    def shards(self, devices: int, where: str = "training") -> int:
+        """Devices that hold one copy of the model together: 1, or with ``"fsdp"`` several.
+
+        Args:
+            devices: Of the whole run, a process on each.
+            where: Who asks, first in messages.
+
+        Raises:
+            ConfigError: There are too few to shard over, or ``replicas`` does not divide them.
+        """
+        if self.parallel != "fsdp":
+            return 1
+        if devices % self.replicas:
+            raise ConfigError(
+                f"{where}: engine.replicas must divide the {devices} devices (torchrun "
+                f"--nproc-per-node, plan --gpus), got {self.replicas}."
+            )
+        if devices == self.replicas:
+            raise ConfigError(
+                f"{where}: engine.parallel 'fsdp' must have several devices to shard over "
+                f"(torchrun --nproc-per-node, plan --gpus), in each of engine.replicas="
+                f"{self.replicas}, got one."
+            )
+        return devices // self.replicas
 
     @property
     def trackers(self) -> tuple[str, ...]:

@@ -63,8 +63,8 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
     )
     phases = device_phases(
         step,
-        parallel=config.engine.parallel,
         devices=num_processes(),
+        shards=config.engine.shards(num_processes()),
     )
     _require(largest(phases), on_host, side_by_side, on_gpu)
 
@@ -99,7 +99,7 @@ def _least(config: RunConfig) -> dict[str, int]:
     model = config.model
     tokens = config.train.seq_len * micro_batch(config.train)
     chunk = config.engine.loss_chunk_tokens
-    shards = num_processes() if config.engine.parallel == "fsdp" else 1
+    shards = config.engine.shards(num_processes())
     return {
         "weights, gradients and optimizer state": _TRAINED_BYTES * parameter_count(model) // shards,
         "logits": _LOGIT_BYTES * min(tokens, chunk or tokens) * model.vocab_size,

@@ -37,15 +37,10 @@ def require_shardable(engine: EngineConfig) -> None:
     """Refuse to shard where it cannot be done.
 
     Raises:
-        ConfigError: There is one process, or the installed transformers cannot shard.
+        ConfigError: There are too few processes, or the installed transformers cannot shard.
     """
-    if engine.parallel != "fsdp":
+    if engine.shards(num_processes()) == 1:
         return
-    if num_processes() == 1:
-        raise ConfigError(
-            "training: engine.parallel 'fsdp' must have several processes to shard over "
-            "(torchrun --nproc-per-node), got one."
-        )
     if not hasattr(PreTrainedModel, "is_distributed_loading_by_transformers"):
         raise ConfigError(
             "training: engine.parallel 'fsdp' needs transformers 5.23 or newer, got an older one."
@@ -87,8 +82,11 @@ def untrained_model(
             initial_model(config, init).save_pretrained(scratch, remote_code=False)
 
         from_first(write)
+    mesh = DistributedConfig(
+        fsdp_size=engine.shards(num_processes()), dp_replicate_size=engine.replicas
+    )
     model = DiffTransformerForCausalLM.from_pretrained(
-        checkpoint or scratch, distributed_config=DistributedConfig(fsdp_size=num_processes())
+        checkpoint or scratch, distributed_config=mesh
     )
     wait_for_all()
     if is_first():
@@ -186,7 +184,8 @@ def is_sharded(model: Any) -> bool:
 def require_same_parts(checkpoint: Path | None, engine: EngineConfig) -> None:
     """Refuse a checkpoint that was written in parts which these processes cannot take up.
 
-    Whole copies (DDP) continue on any number of processes, shards on the same number.
+    Whole copies (DDP) continue on any number of processes, shards on any number of replicas of as
+    many.
 
     Raises:
         ConfigError: Names the setting to change.
@@ -200,10 +199,12 @@ def require_same_parts(checkpoint: Path | None, engine: EngineConfig) -> None:
             f"training: engine.parallel must be {written!r}, as in {checkpoint.name}, to continue "
             f"the run, got {engine.parallel!r}."
         )
-    if counts and counts != {num_processes()}:
+    shards = engine.shards(num_processes())
+    if counts and counts != {shards}:
         raise ConfigError(
-            f"training: a sharded run must be continued by as many processes as wrote "
-            f"{checkpoint.name}, {counts.pop()}, got WORLD_SIZE={num_processes()}."
+            f"training: a sharded run must be continued by as many processes per replica as "
+            f"wrote {checkpoint.name}, {counts.pop()}, got {shards} (WORLD_SIZE="
+            f"{num_processes()}, engine.replicas={engine.replicas})."
         )
 
 
@@ -232,6 +233,10 @@ class ShardedState(Trainer):
     """
 
     def _defer_fsdp_gradient_reduction(self) -> AbstractContextManager[None]:
+        if self.model.config.distributed_config.dp_replicate_size > 1:
+            # Gradients are shared out at once, and averaged over replicas in the last pass.
+            context: AbstractContextManager[None] = super()._defer_fsdp_gradient_reduction()
+            return context
         # Until the last pass of a step each device would hold whole float32 gradients.
         return nullcontext()
 
@@ -247,7 +252,9 @@ class ShardedState(Trainer):
             return
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         self._save_rng_state(str(folder))
-        save_file(self._shards(), folder / _shard_name())
+        shard, shards = self._shard_of_all()
+        if process_index() < shards:  # all replicas hold the same
+            save_file(self._shards(), folder / _shard_name(shard, shards))
         if is_first():
             torch.save(self.lr_scheduler.state_dict(), folder / SCHEDULER_NAME)
 
@@ -264,7 +271,7 @@ class ShardedState(Trainer):
         self.lr_scheduler.load_state_dict(scheduler)
         states: dict[int, dict[str, torch.Tensor]] = {}
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        for key, value in load_file(folder / _shard_name()).items():
+        for key, value in load_file(folder / _shard_name(*self._shard_of_all())).items():
             index, name = key.split(".")
             like = parameters[int(index)]
             states.setdefault(int(index), {})[name] = (
@@ -274,6 +281,11 @@ class ShardedState(Trainer):
         for group, rate in zip(groups, scheduler["_last_lr"], strict=True):
             group["lr"] = rate
         self.optimizer.load_state_dict({"state": states, "param_groups": groups})
+
+    def _shard_of_all(self) -> tuple[int, int]:
+        """The number of this process's shard, and how many there are."""
+        shards = int(self.model.config.distributed_config.fsdp_size)
+        return process_index() % shards, shards
 
     def _shards(self) -> dict[str, torch.Tensor]:
         """This process's part of the optimizer's state: index and name to tensor."""
@@ -287,8 +299,8 @@ class ShardedState(Trainer):
         }
 
 
-def _shard_name() -> str:
-    return f"optimizer-{process_index():05d}-of-{num_processes():05d}.safetensors"
+def _shard_name(shard: int, shards: int) -> str:
+    return f"optimizer-{shard:05d}-of-{shards:05d}.safetensors"
 
 
 def _shard(local: torch.Tensor, like: Any) -> DTensor:

@@ -252,7 +252,7 @@ def _train(
     prepare_model(model, config.engine)
     validation = TokenDataset(data.validation, config.train.seq_len, apart=config.windows.apart)
     # No more at once than in a step, whose memory is counted.
-    probe = first_windows(validation, 8) | {"at_once": micro_batch(config.train)}
+    probe: dict[str, Any] = {**first_windows(validation, 8), "at_once": micro_batch(config.train)}
     metrics = MetricsCallback(folder, config.train, probe, on_progress)
     costs = CostCallback(folder, config.name, config.train)
     arguments = training_arguments(

@@ -101,7 +101,9 @@ def estimated(case):
         device="cpu",
         checkpointing=run.engine.activation_checkpointing,
     )
-    shared = device_phases(step, parallel=run.engine.parallel, devices=case["processes"])
+    shared = device_phases(
+        step, devices=case["processes"], shards=run.engine.shards(case["processes"])
+    )
     return step.backend, sum(largest(shared).values())
 
 

@@ -135,9 +135,23 @@ def test_the_time_of_composed_attention_is_shown(monkeypatch):
 
 def test_one_device_shards_nothing():
     config = dataclasses.replace(run(), engine=EngineConfig(parallel="fsdp"))
-    with pytest.raises(ConfigError, match=r"'fsdp' must have several devices .* got --gpus 1"):
+    with pytest.raises(ConfigError, match=r"^plan: .* 'fsdp' must have several .* got one"):
         make_plan(config, device("h100"))
     assert make_plan(config, device("h100"), devices=2).parallel == "fsdp"
+
+
+def test_replicas_of_shards_are_planned():
+    config = dataclasses.replace(run(), engine=EngineConfig(parallel="fsdp", replicas=2))
+    made = make_plan(config, device("h100"), devices=8).as_dict()
+    whole = make_plan(run(parallel="fsdp"), device("h100"), devices=4).as_dict()
+    assert (made["replicas"], whole["replicas"]) == (2, 1)
+    assert made["memory"]["weights"] == whole["memory"]["weights"]
+    assert _rows(made, priced=False)[1][""] == "8 x NVIDIA H100 SXM, fsdp in 2 replicas"
+    for devices, message in ((4, None), (1, "must divide the 1 devices"), (2, "got one")):
+        if message is not None:
+            with pytest.raises(ConfigError, match=rf"^plan: engine\..*{message}"):
+                make_plan(config, device("h100"), devices=devices)
+    assert make_plan(run(), device("h100"), devices=8).replicas == 8
 
 
 def test_no_price_gives_no_cost_and_no_peak_no_time():
@@ -175,13 +189,13 @@ STEP = StepMemory(phases=PHASES, block_parameters=40, root_parameters=20, backen
 
 
 def test_whole_copies_send_a_second_copy_of_the_gradients():
-    shared = device_phases(STEP, parallel="ddp", devices=4)
+    shared = device_phases(STEP, devices=4, shards=1)
     for name, parts in shared.items():
         assert parts == PHASES[name] | {"communication": 400}
 
 
 def test_shards_divide_what_belongs_to_the_weights():
-    shared = device_phases(STEP, parallel="fsdp", devices=4)
+    shared = device_phases(STEP, devices=4, shards=4)
     assert shared["forward"] == {
         "weights": 100, "gradients": 0, "optimizer": 200, "activations": 900,
         "bfloat16 weights": 200, "communication": 4 * (20 + 80),
@@ -193,7 +207,9 @@ def test_shards_divide_what_belongs_to_the_weights():
     assert last_block["gradients"] == 25
     assert last_block["communication"] == 4 * (20 + 80 + 20 + 2 * 40)
     assert largest(shared) == last_block
-    assert device_phases(STEP, parallel="fsdp", devices=1) == PHASES
+    assert device_phases(STEP, devices=1, shards=1) == PHASES
+    # Replicas of shards average shards alone.
+    assert device_phases(STEP, devices=32, shards=4) == shared
 
 
 def test_every_device_has_a_source():

@@ -31,6 +31,8 @@ class Plan:
     device: str
     devices: int
     parallel: str
+    replicas: int
+    """Copies of the model: of whole ones as many as devices, of shards fewer."""
     activation_checkpointing: bool
     backend: str
     backend_untested: str | None
@@ -107,10 +109,7 @@ def make_plan(
         if value is not None and not 1 <= value <= 10**9:
             raise ConfigError(f"plan: {option} must be from 1 to 1,000,000,000, got {value}.")
     model, train = config.model, config.train
-    if config.engine.parallel == "fsdp" and devices == 1:
-        raise ConfigError(
-            "plan: engine.parallel 'fsdp' must have several devices to shard over, got --gpus 1."
-        )
+    shards = config.engine.shards(devices, "plan")
     share = share_of_batch(train, devices)
     micro = train.micro_batch_sequences or share
     if share % micro:
@@ -118,7 +117,7 @@ def make_plan(
             f"plan: train.micro_batch_sequences must divide the {share} sequences of a device, "
             f"got {micro}."
         )
-    planner = _Memory(config, device, devices, share)
+    planner = _Memory(config, device, devices, shards, share)
     step, memory = planner.step(micro), planner.parts(micro)
     available = device.memory_bytes if device.memory_bytes is not None else available_bytes()
     needed = sum(memory.values())
@@ -140,6 +139,7 @@ def make_plan(
         device=device.product,
         devices=devices,
         parallel=config.engine.parallel if devices > 1 else "none",
+        replicas=devices // shards,
         activation_checkpointing=config.engine.activation_checkpointing,
         backend=step.backend,
         backend_untested=untested,
@@ -191,7 +191,7 @@ def share_of_batch(train: TrainConfig, devices: int) -> int:
     return train.batch_sequences // devices
 
 
-def device_phases(step: StepMemory, *, parallel: str, devices: int) -> dict[str, dict[str, int]]:
+def device_phases(step: StepMemory, *, devices: int, shards: int) -> dict[str, dict[str, int]]:
     """The phases of a step on one of several devices, in bytes by part.
 
     Shards travel in float32; autocast makes a bfloat16 copy of every matrix that was gathered, and
@@ -199,21 +199,21 @@ def device_phases(step: StepMemory, *, parallel: str, devices: int) -> dict[str,
 
     Args:
         step: On a device that shares nothing.
-        parallel: ``"ddp"`` or ``"fsdp"``.
         devices: How many.
+        shards: How many of them hold one copy of the model together; 1: whole copies.
     """
     phases = {name: dict(parts) for name, parts in step.phases.items()}
     if devices == 1:
         return phases
     everything = step.root_parameters + _blocks(step)
     for name, parts in phases.items():
-        if parallel == "ddp":  # a second copy of the gradients, which is what is sent
+        if shards == 1:  # a second copy of the gradients, which is what is sent
             parts["communication"] = 4 * everything
             continue
         for part in ("weights", "gradients", "optimizer"):
-            parts[part] = -(-parts.get(part, 0) // devices)
+            parts[part] = -(-parts.get(part, 0) // shards)
         if name == OPTIMIZER:
-            parts["working"] = -(-parts.get("working", 0) // devices)
+            parts["working"] = -(-parts.get("working", 0) // shards)
             continue
         root, blocks = step.root_parameters, 2 * step.block_parameters
         # A block's gradient and the copy that is sent; the root's when all others are done.
@@ -229,8 +229,11 @@ def _blocks(step: StepMemory) -> int:
 class _Memory:
     """Memory of a run on its devices, at any micro batch."""
 
-    def __init__(self, config: RunConfig, device: Device, devices: int, share: int) -> None:
-        self._config, self._device, self._devices, self._share = config, device, devices, share
+    def __init__(
+        self, config: RunConfig, device: Device, devices: int, shards: int, share: int
+    ) -> None:
+        self._config, self._device, self._share = config, device, share
+        self._devices, self._shards = devices, shards
         self._steps: dict[int, StepMemory] = {}
 
     def step(self, micro: int) -> StepMemory:
@@ -256,13 +259,7 @@ class _Memory:
         return None if is_tested or step.backend_untested == step.backend else step.backend_untested
 
     def parts(self, micro: int) -> dict[str, int]:
-        return largest(
-            device_phases(
-                self.step(micro),
-                parallel=self._config.engine.parallel,
-                devices=self._devices,
-            )
-        )
+        return largest(device_phases(self.step(micro), devices=self._devices, shards=self._shards))
 
     def largest_micro_batch(self, available: int) -> int:
         """The largest divisor of a device's share that fits; 0 if not one sequence does."""
