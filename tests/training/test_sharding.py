@@ -303,6 +303,23 @@ def test_a_compiled_run_has_the_same_losses(make_run, data, finished, tmp_path):
 
 
 @pytest.mark.scheduled
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
+# Said by torch's own look at the gathered parameters of a block.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("parallel", PARALLEL)
+def test_two_processes_compile(parallel, make_run, data, finished, tmp_path):
+    engine = EngineConfig(compile=True, parallel=parallel)
+    config = replace(make_run("diff"), engine=engine)
+
+    def run():
+        train(config, data, tmp_path / "run")
+        return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+    assert min(values(launched(2, run, seconds=300))) > 0
+    assert_same_losses(tmp_path / "run", finished / "diff")
+
+
+@pytest.mark.scheduled
 @pytest.mark.parametrize("parallel", PARALLEL)
 def test_bfloat16_on_two_processes(parallel, make_run, data, tmp_path):
     """Autocast on both: weights, λ and optimizer state stay float32, sharded or not."""
