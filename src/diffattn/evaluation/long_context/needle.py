@@ -61,7 +61,7 @@ class Needle(Protocol):
         "intervals": "Wilson for a cell; over depths, of the effective number of haystacks",
     }
     quick = {
-        "tasks": ((1, 1), (4, 2)), "lengths": (512,), "depths": (0, 50, 100), "samples": 3,
+        "tasks": ((1, 1), (4, 2)), "lengths": (1_024,), "depths": (0, 50, 100), "samples": 3,
     }  # fmt: skip
 
     tasks: tuple[tuple[int, int], ...] = ((1, 1), (2, 2), (4, 2), (6, 2))
