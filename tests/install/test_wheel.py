@@ -11,8 +11,13 @@ import pytest
 from install.resolution import CONSTRAINTS, ROOT, why_no_index
 
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE")
-# Kernels, and the tool that compiles them, are triton's; nothing that they stand on needs it.
-NEED_TRITON = ("diffattn.ops.diff_attention.triton", "diffattn.testing.aot")
+# Kernels, and what compiles or tunes them, are triton's; nothing that they stand on needs it.
+NEED_TRITON = (
+    "diffattn.ops.diff_attention.triton",
+    "diffattn.testing.aot",
+    "diffattn.benchmark.tuning.table",
+    "diffattn.benchmark.tuning.tune",
+)
 WITHOUT_EXTRAS = f"""
 import importlib, pkgutil, sys
 import diffattn
