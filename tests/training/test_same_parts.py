@@ -9,12 +9,16 @@ from diffattn.training.sharding import require_same_parts
 from diffattn.training.trainer import train
 
 
-def test_shards_of_two_are_refused_by_one(make_run, data, tmp_path):
+def test_shards_of_two_are_refused_by_one_and_by_three(make_run, data, tmp_path, monkeypatch):
     config, folder = make_run("diff"), tmp_path / "run"
     stop(config, data, folder, 5)
     checkpoint = folder / "checkpoints" / "checkpoint-4"
     (checkpoint / "optimizer-0-of-2.safetensors").touch()
     with pytest.raises(ConfigError, match="must be 'fsdp', as in checkpoint-4, to continue"):
         train(config, data, folder)
-    with pytest.raises(ConfigError, match="wrote checkpoint-4, 2, got WORLD_SIZE=1"):
-        require_same_parts(checkpoint, EngineConfig(parallel="fsdp"))
+    sharded = EngineConfig(parallel="fsdp")
+    with pytest.raises(ConfigError, match="'fsdp' must have several devices to shard over"):
+        require_same_parts(checkpoint, sharded)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(ConfigError, match="as wrote checkpoint-4, 2, got 3"):
+        require_same_parts(checkpoint, sharded)
