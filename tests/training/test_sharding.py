@@ -312,6 +312,7 @@ def test_two_processes_compile(parallel, make_run, data, finished, tmp_path):
     config = replace(make_run("diff"), engine=engine)
 
     def run():
+        torch._inductor.config.compile_threads = 1  # a fork lacks the threads of a pool
         train(config, data, tmp_path / "run")
         return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 

@@ -1,6 +1,6 @@
 """What the records of a study of models on text hold, as far as a page reads it."""
 
-from typing import Any, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from diffattn.records.fields import Probability
 
@@ -64,7 +64,7 @@ class _Variant(TypedDict):
 class _Difference(_Summary):
     variant: str
     baseline: str
-    at: str
+    at: Literal["best", "common"]
     metric: str
     runs: list[list[str]]
 
@@ -75,7 +75,7 @@ class Test(TypedDict):
 
     variant: str
     baseline: str
-    at: str
+    at: Literal["best", "common"]
     p: Probability | None
     p_holm: Probability | None
     shown: bool
