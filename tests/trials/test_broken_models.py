@@ -77,7 +77,7 @@ WEIGHTS = {
     "NaN in a value": ("layers.0.self_attn.v_proj.weight", NAN),
     "NaN in a key": ("layers.1.self_attn.k_proj.weight", NAN),
     "NaN in a feed-forward": ("layers.1.mlp.down_proj.weight", NAN),
-    "NaN in lambda": ("layers.0.self_attn.lambda_q1", NAN),
+    "NaN in lambda": ("layers.0.self_attn.lambda_", NAN),
     "lambda overflows": ("layers.1.self_attn.lambda_", 1e4),
     "-inf in a norm": ("layers.0.input_layernorm.weight", -INF),
 }

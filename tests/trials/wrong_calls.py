@@ -165,10 +165,10 @@ def _usage() -> list[Call]:
         ("train", "smoke", "--out", "out", "--data"), ("train", "smoke", "--out", "out", "--set"),
         ("train", "smoke", "--out", "out", "--resume=yes"), ("pack",), ("pack", "--out", "out"),
         ("pack", "stdlib"), ("evaluate",), ("evaluate", "needle"), ("evaluate", "--model", "m"),
-        ("generate",), ("generate", "m"), ("generate", "--prompt", "a"), ("bench",), ("report",),
+        ("generate",), ("generate", "m"), ("generate", "--prompt", "a"), ("bench",),
         ("list",), ("check", "x"), ("check", "--jsn"), ("reproduce", "--nope"),
         ("reproduce", "a", "b"),
-        ("list", "recipes", "x"), ("bench", "ops", "x"), ("report", "a", "b"),
+        ("list", "recipes", "x"), ("bench", "ops", "x"),
     ]  # fmt: skip
     return [Call(arguments) for arguments in wrong]
 
@@ -388,6 +388,7 @@ def _report() -> list[Call]:
     inside = ("folder", "corpus.txt", "model", "data", "empty")
     studies = ("", "/no/such", *(f"{{files}}/{name}" for name in inside))
     wrong = _each(studies, "report", "@", status=1)
+    wrong.append(Call(("report", "a", "b"), status=1))
     wrong += _each(studies, "report", "@", "--markdown", status=1)
     wrong += _each(("a\0b", "\udcff", "x" * 5_000), "report", "@")
     call = ("report", "{files}/folder")

@@ -42,7 +42,8 @@ def run(q, k, v, lam, *, backend, page_size=None, scale=None, **options):
     if mask.kv_lengths is None:
         lengths = torch.full((q.shape[0],), k.shape[1], dtype=torch.int32, device=q.device)
         mask = replace(mask, kv_lengths=lengths)
-    (k_pages, table), (v_pages, _) = (scattered(x, page_size, fill=1e30) for x in (k, v))
+    fill = min(1e30, torch.finfo(k.dtype).max)
+    (k_pages, table), (v_pages, _) = (scattered(x, page_size, fill=fill) for x in (k, v))
     return decode_op.paged_softmax(q, k_pages, v_pages, table, scale=scale, mask=mask)
 
 

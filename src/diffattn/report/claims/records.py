@@ -10,6 +10,7 @@ from diffattn.records.evaluations import Comparison, EvalResult, evaluation_mark
 from diffattn.records.fields import AtLeast, Probability, short
 from diffattn.records.results import BenchResult
 from diffattn.report.page.runs import TEXT_SCHEMA, read_checked
+from diffattn.report.study.fields import Test
 
 TEXT = "published/text"
 ABLATIONS = "published/ablations"
@@ -29,9 +30,11 @@ class _Values(TypedDict):
 
 
 class _Group(TypedDict):
+    learning_rate: NotRequired[float]
     runs: list[str]
     validation_loss: _Values
     parts: dict[str, _Values]
+    phase_steps: NotRequired[list[int | None] | None]
 
 
 class _Variant(TypedDict):
@@ -45,10 +48,16 @@ class _Verdict(TypedDict):
     reasons: list[str]
 
 
+class _Rates(TypedDict):
+    variants: dict[str, Any]
+
+
 class _Text(TypedDict):
     """``results.json`` of a study of text."""
 
     seeds: list[int]
+    rates: _Rates
+    tests: NotRequired[list[Test]]
     variants: dict[str, _Variant]
     verdict: _Verdict
 
