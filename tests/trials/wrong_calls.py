@@ -387,8 +387,7 @@ def _bench() -> list[Call]:
 def _report() -> list[Call]:
     inside = ("folder", "corpus.txt", "model", "data", "empty")
     studies = ("", "/no/such", *(f"{{files}}/{name}" for name in inside))
-    wrong = _each(studies, "report", "@", status=1)
-    wrong.append(Call(("report", "a", "b"), status=1))
+    wrong = [Call(("report", "a", "b"), status=1), *_each(studies, "report", "@", status=1)]
     wrong += _each(studies, "report", "@", "--markdown", status=1)
     wrong += _each(("a\0b", "\udcff", "x" * 5_000), "report", "@")
     call = ("report", "{files}/folder")

@@ -10,7 +10,6 @@ from diffattn.records.evaluations import Comparison, EvalResult, evaluation_mark
 from diffattn.records.fields import AtLeast, Probability, short
 from diffattn.records.results import BenchResult
 from diffattn.report.page.runs import TEXT_SCHEMA, read_checked
-from diffattn.report.study.fields import Test
 
 TEXT = "published/text"
 ABLATIONS = "published/ablations"
@@ -57,7 +56,6 @@ class _Text(TypedDict):
 
     seeds: list[int]
     rates: _Rates
-    tests: NotRequired[list[Test]]
     variants: dict[str, _Variant]
     verdict: _Verdict
 
