@@ -61,6 +61,16 @@ def test_short_runs_are_repeated_and_averaged():
     assert timer.repeats(1.0, timed) == 1
 
 
+def test_a_clock_that_does_not_move_in_a_round_has_measured_nothing():
+    clock, failed = Clock(), {}
+    timed = {"still": Timed(run=clock.work(0.0)), "moves": Timed(run=clock.work(0.01))}
+    samples = interleave(
+        timed, CpuTimer(clock), rounds=2, seconds=0, clock=clock, on_failure=failed.setdefault
+    )
+    assert samples == {"moves": pytest.approx([0.01, 0.01])}
+    assert "clock did not move" in str(failed["still"])
+
+
 def test_preparation_is_not_timed_and_not_shared():
     clock, made = Clock(), []
 

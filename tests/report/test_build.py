@@ -271,6 +271,7 @@ def at_best(value):
         ("results.json", lambda v: v["count_models"]["bigram"].update(loss="x")),
         ("results.json", lambda v: v["differences"][0].pop("mean")),
         ("results.json", lambda v: v["differences"][0].update(runs=[["a", "b", "c"]])),
+        ("results.json", lambda v: v["differences"][0].update(at="x")),
     ],
 )
 def test_incomplete_fields_are_refused(make_study, name, change):

@@ -181,9 +181,7 @@ def _rows(
     for key, entry in zip(by_key, entries, strict=True):
         contender, peak = entry.contender, entry.peak
         seconds = spread(samples[key]) if key in samples else None
-        # Processor time may not have moved in the shortest samples.
-        median = seconds.median if seconds else 0.0
-        rate = contender.flops / median if median and contender.flops else None
+        rate = contender.flops / seconds.median if seconds and contender.flops else None
         tokens = contender.tokens
         rows.append(
             BenchRow(
@@ -202,7 +200,7 @@ def _rows(
                 flops=contender.flops or None,
                 flops_per_second=rate,
                 share_of_peak=rate / matmul_rate if rate and matmul_rate else None,
-                tokens_per_second=tokens / median if tokens and median else None,
+                tokens_per_second=tokens / seconds.median if tokens and seconds else None,
                 cache_bytes=contender.cache_bytes if seconds else None,
             )
         )

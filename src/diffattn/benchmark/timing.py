@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
+from diffattn.errors import DiffAttnError
 from diffattn.records.results import Spread
 
 _SHORTEST_SAMPLE = 5e-3  # seconds: what a call costs besides its work drowns in longer ones
@@ -118,14 +119,18 @@ def interleave(
             it. Default: what it raises ends the timing.
 
     Returns:
-        Seconds of one run, by contender and round, of those that ran to the end.
+        Seconds of one run, by contender and round, of those that ran to the end and for which the
+        clock moved in every round.
     """
     names = list(timed)
     samples: dict[str, list[float]] = {name: [] for name in names}
 
-    def sample(name: str, repeats: int) -> float | None:
+    def sample(name: str, repeats: int | None = None) -> float | None:
         try:
-            return timer.sample(timed[name], repeats)
+            seconds_of_run = timer.sample(timed[name], repeats or 1)
+            if repeats and not seconds_of_run:  # a warm-up may be shorter than the clock's step
+                raise DiffAttnError("the clock did not move in a run")
+            return seconds_of_run
         except Exception as error:
             if on_failure is None:
                 raise
@@ -135,7 +140,7 @@ def interleave(
 
     repeats = {}
     for name in names:  # the warm-up also shows how many runs make a sample
-        first = sample(name, 1)
+        first = sample(name)
         if first is not None:
             repeats[name] = timer.repeats(first, timed[name])
     collected = gc.isenabled()

@@ -355,6 +355,7 @@ def test_an_old_or_damaged_study_is_refused(tmp_path):
         text(LEAD | {"none": [4.0] * 4}),  # more than the study has seeds
         text(LEAD) | {"schema": 1},
         text(LEAD) | {"verdict": None},
+        text(LEAD) | {"rates": True},
     ):
         commit(tmp_path, "text", wrong)
         with pytest.raises(CheckpointError, match=r"published/text/results\.json: "):

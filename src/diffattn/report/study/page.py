@@ -125,7 +125,9 @@ def published_study(study: TextStudy, published: TextStudy) -> dict[str, Any]:
         published: The other.
     """
     records = [run.record for run in published.all_runs]
-    machines = [record.hardware.get("processor") or "an unrecorded machine" for record in records]
+    machines = [
+        str(record.hardware.get("processor") or "an unrecorded machine") for record in records
+    ]
     commits = [
         (commit or "not recorded")[:12]
         for run in published.all_runs
