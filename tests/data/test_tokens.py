@@ -37,6 +37,24 @@ def test_truncated_file_is_refused(copy, content):
         PackedTokens(copy, "train")
 
 
+def test_names_of_another_size_are_refused_before_they_are_hashed(copy):
+    with (copy / "train.names").open("r+b") as file:
+        file.truncate(1 << 40)  # sparse; to hash it would take an hour
+    with pytest.raises(CheckpointError, match=r"train\.names: must have the \d+ bytes"):
+        PackedTokens(copy, "train")
+
+
+def test_names_of_older_packings_are_checked_by_their_content_alone(copy):
+    sidecar = read_record(copy / "train.json")
+    del sidecar["names_bytes"]
+    write_record(copy / "train.json", sidecar)
+    PackedTokens(copy, "train")
+    with (copy / "train.names").open("a") as file:
+        file.write('"one more"\n')
+    with pytest.raises(CheckpointError, match=r"train\.names: must be as it was packed"):
+        PackedTokens(copy, "train")
+
+
 def test_missing_files_are_refused(copy):
     (copy / "train.bin").unlink()
     (copy / "validation.json").unlink()

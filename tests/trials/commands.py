@@ -7,9 +7,11 @@ import random
 import re
 import shutil
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
 
 from small_corpus import WORDS, random_text
 from trials.disk import Recorder, State, digest, held, restore
@@ -236,6 +238,15 @@ def reproduce_command(home: Path) -> Command:
     out, text = home / "reproduce", corpus(home / "reproduce-text")
     arguments = ["reproduce", "text", "--scale", "smoke", "--workers", "1", "--out", out]
     return Command("reproduce", [*arguments, *settings(text, 2)], out)
+
+
+@contextlib.contextmanager
+def small_batches() -> Iterator[pytest.MonkeyPatch]:
+    """Packings of small texts get checkpoints, in this process; their files are the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("diffattn.data.encoding.BATCH_CHARS", 4_000)  # above the longest text
+        patch.setattr("diffattn.data.packing._CHECKPOINT_BATCHES", 1)
+        yield patch
 
 
 def in_this_process(

@@ -46,11 +46,8 @@ def recorded(tmp_path_factory):
             gc.freeze()
         return made[name]
 
-    with pytest.MonkeyPatch.context() as patch:
+    with commands.small_batches() as patch:
         patch.setattr("diffattn.studies.workers.run_members", commands.in_this_process)
-        # Above the longest text, so the files are the same; packings get checkpoints.
-        patch.setattr("diffattn.data.encoding.BATCH_CHARS", 4_000)
-        patch.setattr("diffattn.data.packing._CHECKPOINT_BATCHES", 1)
         yield get
     gc.unfreeze()
 

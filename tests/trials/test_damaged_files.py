@@ -59,7 +59,14 @@ def _is_named(out, path, fault):
     """Whether the output that differs says what is missing, in its own words."""
     text = (out / fault.split(": ", 1)[1]).read_text(encoding="utf-8")
     label, _, rest = path.partition("/")
-    sentences = (f"{path} is missing", f"{label} has no result of {rest.partition('/')[0]}.")
+    variant = rest.partition("/")[0]
+    sentences = (
+        f"{path} is missing",
+        f"{label} has no result of {variant}.",
+        f"left out: {out / path}: ",
+        f"{label} is left out of {variant}: {out / path}: ",
+        f" was not compared: {out / path}:",  # the pair is named by its other model
+    )
     return any(sentence in text for sentence in sentences)
 
 

@@ -84,7 +84,8 @@ class Death:
 
 def die_at(out, arguments, number):
     """A child: run a command and be killed before one of its events."""
-    with recording(Recorder(Path(out), Death(number), snapshots=False)):
+    recorder = Recorder(Path(out), Death(number), snapshots=False)
+    with commands.small_batches(), recording(recorder):
         call(arguments)
 
 

@@ -47,7 +47,8 @@ def pack(
     A JSON sidecar holds ``schema``, ``validation_fraction``, ``corpus_hash`` (of both splits
     together, as ``corpora.corpus_hash`` gives it), ``tokenizer_hash``, ``split``, ``dtype``,
     ``vocab_size`` (ids are below it), ``num_tokens``, ``num_bytes`` (of text, in UTF-8),
-    ``num_documents``, and the SHA-256 of the files: ``token_hash``, ``index_hash``, ``names_hash``.
+    ``num_documents``, the SHA-256 of the files (``token_hash``, ``index_hash``, ``names_hash``),
+    and ``names_bytes``, the one size that does not follow from the counts.
 
     Files get their names when they are whole, sidecars last, so an interrupted packing is never
     taken for a finished one, also if the power fails. The next call goes on from the last
@@ -180,6 +181,7 @@ def _write(
             "token_hash": state["files"]["bin"]["sha256"],
             "index_hash": state["files"]["idx"]["sha256"],
             "names_hash": state["files"]["names"]["sha256"],
+            "names_bytes": state["files"]["names"]["bytes"],
         }
         for split, state in states.items()
     }

@@ -61,7 +61,8 @@ class PackedTokens:
             if not self._has_lists:
                 offsets = (self.metadata["num_documents"] + 1) * OFFSET_DTYPE.itemsize
                 _check(path.with_suffix(".idx"), verify, offsets, self.metadata["index_hash"])
-                _check(path.with_suffix(".names"), verify, None, self.metadata["names_hash"])
+                names = self.metadata.get("names_bytes")  # older packings do not say it
+                _check(path.with_suffix(".names"), verify, names, self.metadata["names_hash"])
         self.num_tokens = self.metadata["num_tokens"]
         self.num_bytes = self.metadata["num_bytes"]
         self.tokens = np.memmap(path, dtype=dtype, mode="r")

@@ -82,5 +82,9 @@ def test_what_cannot_run_is_refused(build, tmp_path):
         run(model, BlockPerplexity(block=2048), tmp_path / "out")
     with pytest.raises(ConfigError, match="layout must be documents or wikitext, got 'wiki'"):
         BlockPerplexity(layout="wiki")
+    for texts in ("stdlib", str(tmp_path)):
+        with pytest.raises(ConfigError, match=r"split must be left out .* got 'train'"):
+            BlockPerplexity(texts=texts, split="train")
+    assert BlockPerplexity(texts="hub:wikitext", split="train").split == "train"
     with pytest.raises(ConfigError, match="block must be 2 or more"):
         BlockPerplexity(block=1)

@@ -52,7 +52,7 @@ class BlockPerplexity(Protocol):
     """Documents: a file, a folder, JSON lines, ``hub:NAME``, or ``stdlib``."""
     text_field: str = "text"
     split: str = "test"
-    """Of a data set on the hub."""
+    """Of a data set on the hub; other texts have none."""
     layout: str = "documents"
     """``"documents"``, or ``"wikitext"`` for the rows of that data set."""
 
@@ -62,6 +62,11 @@ class BlockPerplexity(Protocol):
         if self.layout not in _LAYOUTS:
             raise ConfigError(
                 f"block_perplexity: layout must be {' or '.join(_LAYOUTS)}, got {self.layout!r}."
+            )
+        if self.split != "test" and not self.texts.startswith("hub:"):
+            raise ConfigError(
+                "block_perplexity: split must be left out where texts is no data set on the hub "
+                f"(hub:NAME), got {self.split!r} for {self.texts!r}."
             )
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:

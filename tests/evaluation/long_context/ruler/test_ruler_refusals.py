@@ -92,7 +92,7 @@ def test_missing_and_malformed_question_files(
     refused(protocol, long_model, rf"questions.json: .*{message}")
 
 
-def test_too_few_questions_documents_or_words(long_model, tmp_path):
+def test_too_few_questions_documents_or_words(long_model, haystack, tmp_path):
     asked = [{"question": "Q?", "answers": [{"text": "A"}]}] * 3
     squad = {"data": [{"paragraphs": [{"context": "A.", "qas": asked}]}]}
     (tmp_path / "squad.json").write_text(json.dumps(squad))
@@ -112,6 +112,8 @@ def test_too_few_questions_documents_or_words(long_model, tmp_path):
     words = tmp_path / "phrases.txt"
     words.write_text("one\ntwo words\n")
     refused(Ruler(tasks=("cwe",), samples=1, word_list=str(words)), long_model, "one word per line")
+    keyed = Ruler(tasks=("niah_single_1",), samples=1, haystack=haystack, key_list=str(words))
+    refused(keyed, long_model, r"ruler: key_list: .*phrases\.txt: must hold one word per line")
 
 
 def test_chat_needs_a_template_and_uses_it(long_model, haystack, monkeypatch):

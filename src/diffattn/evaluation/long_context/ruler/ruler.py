@@ -232,12 +232,20 @@ class Ruler(Protocol):
             numbers=frozenset() if background is None else background.numbers,
             from_beginning=self.haystack_start == "beginning",
             words=words,
-            keys=read_words(self.key_list, _LEAST_KEYS) if self.key_list else None,
+            keys=self._keys(),
             questions={
                 name: file.shuffled(Random(f"{self.seed}-{name}-questions"))
                 for name, file in questions.items()
             },
         )
+
+    def _keys(self) -> tuple[str, ...] | None:
+        if not self.key_list:
+            return None
+        try:
+            return read_words(self.key_list, _LEAST_KEYS)
+        except ConfigError as error:
+            raise ConfigError(f"ruler: key_list: {error}") from error
 
     def _require_questions(self, material: Material) -> None:
         for name, asked in material.questions.items():
