@@ -105,6 +105,16 @@ def test_what_was_just_saved_is_never_removed(tmp_path):
     assert last_checkpoint(folder, print) == folder / "checkpoint-27"
 
 
+def test_what_a_user_puts_beside_them_stays(tmp_path):
+    folder = tmp_path / "checkpoints"
+    for step in (10, 20):
+        write(folder, step, "whole")
+    shutil.copytree(folder / "checkpoint-20", folder / "checkpoint-30-mine")
+    assert last_checkpoint(folder, print) == folder / "checkpoint-20"
+    CheckpointCallback(folder, EngineConfig(keep_checkpoints=1)).on_save(None, at(20), None)
+    assert names(folder) == ["checkpoint-20", "checkpoint-30-mine"]
+
+
 @pytest.mark.parametrize("copied", [True, False], ids=["at the save", "at the next start"])
 def test_a_kept_one_is_of_the_steps_that_count(copied, tmp_path):
     """After a roll-back a step is done again, with other weights."""

@@ -1,5 +1,7 @@
 """Runs on recall tasks: what is scored, when they end, and that they continue."""
 
+import os
+import signal
 from dataclasses import replace
 
 import pytest
@@ -21,6 +23,7 @@ from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.run import RunRecord
 from diffattn.training import recall
 from diffattn.training.config import TrainConfig
+from diffattn.training.monitoring.termination import Terminated
 from diffattn.training.recall import held_out, recall_score, solved_step, train_recall
 from diffattn.training.recall_config import RecallConfig
 
@@ -155,6 +158,15 @@ def test_a_solved_run_ends_early(tmp_path):
     assert results["steps"] == results["solved_step"] + 20 < 400
     assert results["test_accuracy"] == 1
     assert read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == results["steps"]
+
+    def terminate(step, loss):
+        if step == results["steps"]:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Terminated):  # with a checkpoint of the step at which it ends
+        train_recall(config, tmp_path / "again", on_progress=terminate)
+    assert train_recall(config, tmp_path / "again") == results
+    assert_same_files(tmp_path / "again", tmp_path / "run", ("metrics.jsonl", "results.json"))
 
 
 @pytest.mark.parametrize("attention_type", ["softmax", "diff_v2"])

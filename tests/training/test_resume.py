@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import replace
 
 import pytest
+import torch
 from transformers import Trainer
 
 from continued_runs import assert_same_run, stop, stop_and_continue
@@ -91,7 +92,17 @@ def test_every_launch_is_recorded(make_run, data, tmp_path):
         assert row["versions"] == first["versions"]
         assert (row["commit"], row["device"]) == (first["commit"], first["device"])
     assert rows[0]["engine"] == first["engine"]
+    assert {row["threads"] for row in rows} == {torch.get_num_threads()}
     assert first["created"] <= rows[0]["started"] <= rows[1]["started"] <= rows[2]["started"]
+
+
+def test_another_number_of_threads_is_told(make_run, data, tmp_path, monkeypatch):
+    """Sums over another number of parts round otherwise."""
+    config, said, threads = make_run("diff"), [], torch.get_num_threads()
+    stop(config, data, tmp_path, 6)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
+    train(config, data, tmp_path, on_message=said.append)
+    assert f"OMP_NUM_THREADS={threads} and goes on with {threads + 1}" in said[0]
 
 
 def test_only_the_two_newest_checkpoints_are_kept(make_run, data, tmp_path):

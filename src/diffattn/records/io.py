@@ -174,14 +174,24 @@ def recover_jsonl(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     path = Path(path)
     if not path.exists():
         return [], []
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        os.truncate(path, whole)
+    cut_half_row(path)
     rows, faults = _read_rows(path)
     if faults:
         write_jsonl(path, rows)
     return rows, faults
+
+
+def cut_half_row(path: Path) -> None:
+    """Remove the half row that a killed writer leaves at the end of a file; it need not exist.
+
+    Raises:
+        OSError: The file is not writable; it is left as it was.
+    """
+    path = Path(path)
+    content = path.read_bytes() if path.exists() else b""
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.truncate(path, whole)
 
 
 def log_facts(path: Path) -> dict[str, Any]:

@@ -11,20 +11,26 @@ from diffattn.records.run import git_state, package_versions
 LAUNCHES = "launches.jsonl"
 
 
-def append_launch(folder: Path, *, step: int, device: str, engine: Mapping[str, Any]) -> None:
+def append_launch(
+    folder: Path, *, step: int, device: str, threads: int, engine: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """Append a row: when, from which step, by which versions and commit, executed how.
 
     Args:
         folder: Run directory.
         step: Steps done at the checkpoint that it goes on from; 0 at the start.
         device: Type of device.
+        threads: Of one operator on the CPU, on which the last bits of its sums depend.
         engine: Engine settings, ``processes`` and what is ``parallel``.
+
+    Returns:
+        The row before, if there is one.
 
     Raises:
         OSError: The disk is full or not writable.
     """
     path = Path(folder) / LAUNCHES
-    recover_jsonl(path)  # a killed writer leaves half a row
+    before = recover_jsonl(path)[0]  # a killed writer leaves half a row
     commit, dirty = git_state()
     append_jsonl(
         path,
@@ -32,12 +38,14 @@ def append_launch(folder: Path, *, step: int, device: str, engine: Mapping[str, 
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "step": step,
             "device": device,
+            "threads": threads,
             "engine": dict(engine),
             "versions": package_versions(),
             "commit": commit,
             "dirty": dirty,
         },
     )
+    return before[-1] if before else None
 
 
 def read_launches(folder: Path) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Checkpoints that are either whole or do not count."""
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from transformers import TrainerCallback
 
 from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.records.checksum import file_hash
-from diffattn.records.io import make_folder
+from diffattn.records.io import make_folder, sync
 from diffattn.records.manifest import MANIFEST, verify_manifest
 from diffattn.training.distributed import wait_for_all
 from diffattn.training.engine import EngineConfig
@@ -124,8 +125,11 @@ class CheckpointCallback(TrainerCallback):
         with written_whole(unfinished):
             shutil.copytree(path, unfinished)
             verify_manifest(unfinished)
+            for copied in (*unfinished.iterdir(), unfinished):  # the original will be removed
+                sync(copied)
         shutil.rmtree(kept, ignore_errors=True)
         unfinished.rename(kept)
+        sync(kept.parent)
 
 
 def _manifest(folder: Path) -> str | None:
@@ -152,6 +156,9 @@ def last_checkpoint(
         on_message: Given one line for each newer one that is damaged, or that a killed process
             left half-written.
         fits: Whether a whole one is of what the run does now; one that is not is removed.
+
+    Raises:
+        CheckpointError: From ``fits``.
     """
     for path in reversed(_checkpoints(folder)):
         try:
@@ -161,13 +168,14 @@ def last_checkpoint(
         else:
             if fits(path):
                 return path
+            on_message(f"{path.name} has learned from batches that are left out now: removed")
             shutil.rmtree(path)
     return None
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """All checkpoints, oldest first."""
-    paths = (p for p in folder.glob("checkpoint-*") if p.name.split("-")[1].isdecimal())
+    """All checkpoints, oldest first; not what a user has put beside them under another name."""
+    paths = (p for p in folder.glob("checkpoint-*") if re.fullmatch(r"checkpoint-[0-9]+", p.name))
     return sorted(paths, key=checkpoint_step)
 
 

@@ -26,7 +26,11 @@ from diffattn.training.callbacks import (
     OnMessage,
     OnProgress,
 )
-from diffattn.training.checkpoints import CheckpointCallback, last_checkpoint
+from diffattn.training.checkpoints import (
+    CheckpointCallback,
+    checkpoint_step,
+    last_checkpoint,
+)
 from diffattn.training.distributed import require_one_process
 from diffattn.training.engine import EngineConfig
 from diffattn.training.ordered_trainer import OrderedTrainer, training_arguments
@@ -173,10 +177,9 @@ class _RecallCallback(MetricsCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
-        """Score the untrained model; end if a restarted run was solved before."""
+        """Score the untrained model."""
         if state.global_step == 0:
             self._score(0, model)
-        self._end_if_solved(control)
 
     def on_step_end(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
@@ -186,7 +189,8 @@ class _RecallCallback(MetricsCallback):
         step = state.global_step
         if step % self.config.evaluate_every == 0 or step == self.config.num_steps:
             self._score(step, model)
-            self._end_if_solved(control)
+            if self.solved() is not None:
+                control.should_training_stop = True
 
     def solved(self) -> int | None:
         """See :func:`solved_step`."""
@@ -214,10 +218,6 @@ class _RecallCallback(MetricsCallback):
             ]
         self._append(step, **row)
 
-    def _end_if_solved(self, control: Any) -> None:
-        if self.solved() is not None:
-            control.should_training_stop = True
-
 
 def _answer_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
     """Mean cross-entropy at the queries; labels are not shifted, unlike a language model's."""
@@ -234,7 +234,7 @@ def _run(
     metrics = _RecallCallback(folder, config, on_progress)
     costs = CostCallback(folder, config.name, train)
     checkpoint = last_checkpoint(folder / "checkpoints", on_message)
-    record_launch(folder, checkpoint, EngineConfig())
+    record_launch(folder, checkpoint, EngineConfig(), on_message)
     batches = _FreshBatches(config.task, train.num_steps, train.batch_sequences, train.data_seed)
     trainer = OrderedTrainer(
         model=model,
@@ -249,7 +249,12 @@ def _run(
     metrics.restore(checkpoint)
     has_diverged = False
     try:
-        trainer.train_from(checkpoint)
+        if checkpoint is not None and metrics.solved() is not None:
+            # It was to end there; transformers would take one more step before it looks.
+            model = DiffTransformerForCausalLM.from_pretrained(checkpoint)
+            trainer.state.global_step = checkpoint_step(checkpoint)
+        else:
+            trainer.train_from(checkpoint)
     except (DivergenceError, ShapeError) as error:
         # The operator meets a λ that is no number before any loss does: a ShapeError.
         if isinstance(error, ShapeError) and _is_finite(model):

@@ -245,7 +245,7 @@ def _train(
     monitor = Monitor(folder, config, on_message)
     checkpoint = from_first(monitor.last_checkpoint)
     require_same_parts(checkpoint, config.engine)
-    record_launch(folder, checkpoint, config.engine)
+    record_launch(folder, checkpoint, config.engine, on_message)
     model = untrained_model(
         config.model, config.engine, checkpoint, folder / "checkpoints" / "initial", config.init
     )
@@ -312,14 +312,32 @@ def _train(
         write_json(folder / RESULTS, results)
 
 
-def record_launch(folder: Path, checkpoint: Path | None, engine: EngineConfig) -> None:
-    """Append this start of a run to ``launches.jsonl``; the first process does."""
-    if is_first():
-        append_launch(
-            folder,
-            step=0 if checkpoint is None else checkpoint_step(checkpoint),
-            device=run_device(),
-            engine=asdict(engine) | launch(engine),
+def record_launch(
+    folder: Path, checkpoint: Path | None, engine: EngineConfig, on_message: OnMessage
+) -> None:
+    """Append this start of a run to ``launches.jsonl``; the first process does.
+
+    Args:
+        folder: Run directory.
+        checkpoint: That it goes on from.
+        engine: How it is executed.
+        on_message: Given one line if it is continued on another number of threads.
+    """
+    if not is_first():
+        return
+    threads = torch.get_num_threads()
+    before = append_launch(
+        folder,
+        step=0 if checkpoint is None else checkpoint_step(checkpoint),
+        device=run_device(),
+        threads=threads,
+        engine=asdict(engine) | launch(engine),
+    )
+    earlier = threads if checkpoint is None or before is None else before.get("threads", threads)
+    if run_device() == "cpu" and earlier != threads:
+        on_message(
+            f"the run had OMP_NUM_THREADS={earlier} and goes on with {threads}: the last bits of "
+            "its losses may differ"
         )
 
 

@@ -7,7 +7,7 @@ import torch
 
 from continued_runs import assert_same_files
 from diffattn.data.tokens import TokenDataset
-from diffattn.errors import ConfigError
+from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.io import read_json, read_jsonl, write_jsonl
 from diffattn.training.callbacks import DivergenceError
@@ -69,6 +69,34 @@ def test_a_batch_without_a_finite_loss_is_left_out(guarded, stopped, bad_batches
     stopped(config, tmp_path / "again", 7)  # known after a restart from before the batch
     train(config, data, tmp_path / "again")
     assert_same_files(tmp_path / "again", tmp_path / "whole", SAME)
+
+
+@pytest.mark.parametrize("damage", ["a bit", "the whole file"])
+def test_decisions_that_are_lost_cost_no_checkpoint(
+    damage, guarded, stopped, bad_batches, data, tmp_path
+):
+    config = guarded(guard={"not_finite": "skip"})
+    bad_batches(config, {2: broken})
+    stopped(config, tmp_path, 7)
+    log, checkpoint = tmp_path / "guard.jsonl", tmp_path / "checkpoints" / "checkpoint-4"
+    content = log.read_text()
+    if damage == "a bit":
+        log.write_text(content.replace('"first": 2', '"first": 3'))
+    else:
+        log.unlink()
+    message = {
+        "a bit": r"guard\.jsonl:1: must be as it was written.* Put the file back",
+        "the whole file": r"must leave out step 2, as checkpoint-4 did, got no such decision\. Put",
+    }[damage]
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=message):
+            train(config, data, tmp_path)
+        assert checkpoint.is_dir()
+    log.write_text(content + '{"step": 7')  # a killed writer's half row is no damage
+    steps = []
+    train(config, data, tmp_path, on_progress=lambda step, loss: steps.append(step))
+    assert steps[0] == 5
+    assert log.read_text() == content
 
 
 @pytest.mark.scheduled

@@ -1,5 +1,6 @@
 """A run that is asked to end saves a checkpoint first."""
 
+import math
 import os
 import signal
 import threading
@@ -10,6 +11,7 @@ from children import in_child
 from continued_runs import assert_same_files
 from diffattn.training.monitoring.signals import StopSignals
 from diffattn.training.monitoring.termination import STATUS, Terminated, ended_by_sigterm
+from diffattn.training.ordered_trainer import OrderedTrainer
 from diffattn.training.trainer import train
 
 
@@ -51,6 +53,49 @@ def test_a_signal_saves_the_step_in_work(number, ending, finished, make_run, dat
     train(make_run("diff"), data, tmp_path / "run", on_progress=lambda s, loss: steps.append(s))
     assert steps == list(range(8, 13))
     assert_same_files(tmp_path / "run", finished / "diff")
+
+
+def test_a_signal_during_an_evaluation_ends_with_its_checkpoint(
+    finished, make_run, data, tmp_path, monkeypatch
+):
+    """A launcher does not wait for another step and a second checkpoint."""
+    real = OrderedTrainer.evaluation_loop
+
+    def evaluation_loop(self, *args, **kwargs):
+        if self.state.global_step == 8:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OrderedTrainer, "evaluation_loop", evaluation_loop)
+        with pytest.raises(Terminated) as end:
+            train(make_run("diff"), data, tmp_path / "run")
+    assert "The checkpoint of step 8 is saved" in end.value.line
+    steps = []
+    train(make_run("diff"), data, tmp_path / "run", on_progress=lambda s, loss: steps.append(s))
+    assert steps[0] == 9
+    assert_same_files(tmp_path / "run", finished / "diff")
+
+
+def test_a_signal_in_a_step_that_rolls_back_ends_the_run(guarded, bad_batches, data, tmp_path):
+    config = guarded(guard={"not_finite": "roll_back"})
+
+    def broken(model, loss):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return loss * math.nan
+
+    bad_batches(config, {6: broken})
+    steps = []
+
+    def run():
+        train(config, data, tmp_path, on_progress=lambda step, loss: steps.append(step))
+
+    with pytest.raises(Terminated) as end:
+        run()
+    assert "goes back from here: run the same command again" in end.value.line
+    assert steps == [1, 2, 3, 4, 5]
+    run()
+    assert steps == [1, 2, 3, 4, 5, *range(5, 13)]
 
 
 @pytest.mark.scheduled
@@ -100,7 +145,7 @@ def test_what_was_ignored_before_stays_ignored():
     try:
         with StopSignals() as signals:
             os.kill(os.getpid(), signal.SIGINT)
-        signals.require_none(0)
+        signals.require_none("nothing is saved")
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -10,8 +10,15 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from diffattn.errors import ConfigError
-from diffattn.records.io import append_jsonl, read_json, recover_jsonl, write_json
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.records.io import (
+    append_jsonl,
+    cut_half_row,
+    read_json,
+    read_jsonl,
+    sync,
+    write_json,
+)
 from diffattn.stats.spikes import LEAST_GRADIENT, LEAST_LOSS, WINDOW, spike_steps
 from diffattn.training.callbacks import DivergenceError, OnMessage, diverged
 from diffattn.training.checkpoints import Carried, checkpoint_step
@@ -21,6 +28,7 @@ from diffattn.training.monitoring.rewinding import rewind
 
 GUARD = "guard.jsonl"
 _STATE = "guard_state.json"
+_LOST = "Put the file back as it was, or choose another --out: what a run leaves out stays so."
 
 
 class GuardStop(DivergenceError):
@@ -59,6 +67,9 @@ class BatchGuard(TrainerCallback, Carried):
         folder: Run directory.
         config: The run.
         on_message: Given one line for everything that is done.
+
+    Raises:
+        CheckpointError: A row of ``guard.jsonl`` is damaged.
     """
 
     def __init__(self, folder: Path, config: RunConfig, on_message: OnMessage) -> None:
@@ -67,7 +78,7 @@ class BatchGuard(TrainerCallback, Carried):
         self.policy = config.guard
         self.on_message = on_message
         self.trainer: Any = None
-        self.decisions = [row for row in recover_jsonl(self.path)[0] if is_decision(row)]
+        self.decisions = _decisions(self.path)
         self.losses: deque[float] = deque(maxlen=WINDOW)
         self.log_norms: deque[float] = deque(maxlen=WINDOW)
         self.step_losses: list[Tensor] = []
@@ -100,10 +111,20 @@ class BatchGuard(TrainerCallback, Carried):
         self.log_norms.extend(facts["log_norms"])
 
     def fits(self, checkpoint: Path) -> bool:
-        """Whether a checkpoint has seen no batch that was left out later."""
+        """Whether a checkpoint has seen no batch that was left out later.
+
+        Raises:
+            CheckpointError: It was made without batches that no decision leaves out.
+        """
         step = checkpoint_step(checkpoint)
-        now = [s for s in self.left_out if s <= step]
-        return bool(read_json(checkpoint / _STATE)["left_out"] == now)
+        now = {s for s in self.left_out if s <= step}
+        then = set(read_json(checkpoint / _STATE)["left_out"])
+        if lost := then - now:
+            raise CheckpointError(
+                f"{self.path}: must leave out step {min(lost)}, as {checkpoint.name} did, got no "
+                f"such decision. {_LOST}"
+            )
+        return then == now
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Remove what was noted of steps that are done again, besides decisions."""
@@ -195,6 +216,7 @@ class BatchGuard(TrainerCallback, Carried):
             "windows": step_windows(self.trainer.train_dataset, first, last, self.config),
         }
         append_jsonl(self.path, row)
+        sync(self.path)  # before a checkpoint that rests on it
         self.decisions.append(row)
         steps = f"step {last} is" if first == last else f"steps {first} to {last} are"
         self.on_message(f"{what} was {value} at step {step}: {steps} left out ({action})")
@@ -223,6 +245,16 @@ def step_windows(dataset: Any, first: int, last: int, config: RunConfig) -> list
 def is_decision(row: dict[str, Any]) -> bool:
     """Whether a row of ``guard.jsonl`` leaves batches out, and holds when a run goes back."""
     return "first" in row
+
+
+def _decisions(path: Path) -> list[dict[str, Any]]:
+    """Those of a run so far, every one of them."""
+    cut_half_row(path)
+    try:
+        rows = read_jsonl(path) if path.exists() else []
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} {_LOST}") from error
+    return [row for row in rows if is_decision(row)]
 
 
 def _sticks_out(before: Sequence[float], value: float, least: float) -> bool:

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import Trainer
 
 from diffattn.training.checkpoints import Carried
-from diffattn.training.monitoring.batch_guard import BatchGuard
+from diffattn.training.monitoring.batch_guard import BatchGuard, RolledBack
 from diffattn.training.monitoring.signals import StopSignals
 from diffattn.training.monitoring.trackers import flat
 from diffattn.training.monitoring.unlogged import UnloggedLosses
@@ -27,6 +27,7 @@ class MonitoredTrainer(Trainer):
         Raises:
             Terminated: SIGTERM came, and a checkpoint is saved.
             KeyboardInterrupt: SIGINT came, and a checkpoint is saved.
+            RolledBack: Training has to begin again, and no signal came.
         """
         self.add_callback(UnloggedLosses(self))
         if checkpoint is not None:
@@ -34,8 +35,12 @@ class MonitoredTrainer(Trainer):
                 carried.load(checkpoint)
         with StopSignals() as signals:
             self.add_callback(signals)
-            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        signals.require_none(self.state.global_step)
+            try:
+                self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            except RolledBack:
+                signals.require_none("The run goes back from here")
+                raise
+        signals.require_none(f"The checkpoint of step {self.state.global_step} is saved")
 
     def save_carried(self, folder: Path) -> None:
         """Add to a checkpoint what transformers does not save."""

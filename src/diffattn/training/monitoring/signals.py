@@ -47,11 +47,16 @@ class StopSignals(TrainerCallback):
         if self._agreed(args.device):
             control.should_save = control.should_training_stop = True
 
-    def require_none(self, step: int) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End training if a signal has come meanwhile: there is a checkpoint now."""
+        if self._agreed(args.device):
+            control.should_training_stop = True
+
+    def require_none(self, state: str) -> None:
         """End if a signal has come.
 
         Args:
-            step: Steps done, of which there is a checkpoint.
+            state: What a later start finds, in words.
 
         Raises:
             Terminated: SIGTERM came.
@@ -61,9 +66,7 @@ class StopSignals(TrainerCallback):
             return
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt
-        raise Terminated(
-            f"terminated. The checkpoint of step {step} is saved: run the same command again."
-        )
+        raise Terminated(f"terminated. {state}: run the same command again.")
 
     def _receive(self, number: int, frame: object) -> None:
         self.received = signal.Signals(number)
