@@ -150,7 +150,7 @@ def test_shared_diff_varies_rank_and_start():
     makes = dict(GROUPS["Shared DIFF"])
     assert makes.pop("shared-diff-map-norm")().model.attention_type == "shared_diff_map_norm"
     models = [make().model for make in makes.values()]
-    assert sorted({model.shared_rank for model in models}) == [8, 16, 32]
+    assert sorted({model.shared_rank for model in models}) == [8, 16, 32, 64]
     assert {model.lambda_init for model in models} == {None, 0.8, 0.5}
     full = parameter_count(plan("scaling-1.4b").model)
     assert all(abs(parameter_count(model) / full - 1) < 1e-3 for model in models)

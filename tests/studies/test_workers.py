@@ -14,9 +14,8 @@ from diffattn.errors import DiffAttnError
 from diffattn.studies import worker, workers
 from diffattn.studies.text.reproduce import comparison
 from diffattn.studies.workers import run_members, unfinished
-from diffattn.training.config import InitConfig
+from diffattn.training.config import GuardConfig, InitConfig
 from diffattn.training.engine import EngineConfig
-from diffattn.training.guard import GuardConfig
 from diffattn.training.windows import WindowConfig
 
 # Stands for "python -m diffattn.studies.worker": reads its job, then does as its name says.

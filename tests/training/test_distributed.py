@@ -1,6 +1,9 @@
 """Two processes train what one does, write it once, and share out only what can be shared out."""
 
+import errno
+import re
 import time
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -12,13 +15,14 @@ from diffattn.errors import ConfigError
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.manifest import MANIFEST, write_manifest
 from diffattn.records.run import RunRecord
-from diffattn.training import sharding
+from diffattn.training import distributed, sharding
 from diffattn.training.distributed import (
     joined,
     micro_batch,
     num_processes,
     process_index,
     require_one_process,
+    together,
 )
 from diffattn.training.engine import EngineConfig
 from diffattn.training.trainer import train
@@ -105,6 +109,71 @@ def test_no_process_goes_on_before_a_checkpoint_is_whole(tmp_path, monkeypatch):
         return (tmp_path / "checkpoint-1" / MANIFEST).exists()
 
     assert values(launched(2, run)) == [True, True]
+
+
+def test_what_fails_on_one_process_leaves_no_half_checkpoint_and_no_process_waiting(tmp_path):
+    """As a full disk of one machine; later parts of a checkpoint are sums over all processes."""
+
+    def run():
+        with joined(), sharding.written_by_all(tmp_path / "checkpoint-1"):
+            with together():
+                (tmp_path / "checkpoint-1").mkdir(exist_ok=True)
+                if process_index() == 1:
+                    raise OSError(errno.ENOSPC, "No space left")
+            dist.barrier()
+
+    outcomes = launched(2, run)
+    assert [kind for kind, _ in outcomes] == ["raised", "raised"]
+    for _, (names, message, _) in outcomes:
+        assert names[0] == "DiffAttnError"
+        assert "checkpoint-1: must be written whole, got: " in message
+        assert "No space left" in message
+    assert "process 1 must be able to go on" in outcomes[0][1][1]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("difference", "message"),
+    [
+        ("rate", r"got train\.learning_rate 0\.5 where [0-9.]+ is the first process's"),
+        ("data", r"got data\.train_hash 'other' where"),
+        ("engine", r"save_every 3 where None is the first process's"),
+    ],
+)
+def test_processes_that_were_asked_for_different_runs_are_refused(
+    difference, message, make_run, data, tmp_path
+):
+    """A mistyped command on one machine, or its own older packing, would spoil the gradients."""
+    config, folder = make_run("diff"), tmp_path / "run"
+
+    def run():
+        ours, packed = config, data
+        if process_index() == 1 and difference == "rate":
+            ours = replace(config, train=replace(config.train, learning_rate=0.5))
+        elif process_index() == 1 and difference == "engine":
+            ours = replace(config, engine=EngineConfig(save_every=3))
+        elif process_index() == 1:
+            packed = copy(data)
+            packed.train.metadata["token_hash"] = "other"
+        train(ours, packed, folder)
+
+    outcomes = launched(2, run)
+    assert [kind for kind, _ in outcomes] == ["raised", "raised"]
+    for _, (names, said, _) in outcomes:
+        assert names[0] == "ConfigError"
+        assert re.search(message, said), said
+    assert not folder.exists()
+
+
+def test_processes_that_see_different_folders_are_refused(make_run, data, tmp_path, monkeypatch):
+    """Checkpoints are read by all of them."""
+    monkeypatch.setattr(distributed, "_SEEN_SECONDS", 0.1)
+    outcomes = launched(
+        2, lambda: train(make_run("diff"), data, tmp_path / f"run-{process_index()}")
+    )
+    assert [kind for kind, _ in outcomes] == ["raised", "raised"]
+    for _, (_, said, _) in outcomes:
+        assert "must be the same folder for every process, got no run.json on process 1" in said
 
 
 @pytest.mark.parametrize(

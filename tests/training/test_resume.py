@@ -18,8 +18,8 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.launches import LAUNCHES
 from diffattn.training import trainer
+from diffattn.training.config import GuardConfig
 from diffattn.training.engine import EngineConfig
-from diffattn.training.guard import GuardConfig
 from diffattn.training.ordered_trainer import OrderedTrainer
 from diffattn.training.prepare import prepare_data
 from diffattn.training.trainer import train

@@ -16,9 +16,8 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.training.callbacks import DivergenceError
-from diffattn.training.config import DataConfig, RunConfig
+from diffattn.training.config import DataConfig, GuardConfig, RunConfig
 from diffattn.training.engine import EngineConfig
-from diffattn.training.guard import GuardConfig
 from diffattn.training.ordered_trainer import (
     OrderedTrainer,
     first_windows,

@@ -68,12 +68,18 @@ def train(
     if init_from is not None:
         checkpoint_folder(str(init_from))
     # torch loads from here on, after every name is known to be right.
-    from diffattn.training.distributed import from_first, is_first, is_first_of_node, joined
+    from diffattn.training.distributed import (
+        from_first,
+        is_first,
+        is_first_of_node,
+        joined,
+        together,
+    )
     from diffattn.training.prepare import PreparedData, open_data, prepare_data
     from diffattn.training.windows import repetition
 
     verify = verify and not dry_run and is_first_of_node()
-    packed = None if data is None else open_data(data, verify=verify)
+    packed = None if data is None else open_data(data, verify=False)
     config = planned.config()
     if packed is not None:  # the model's vocabulary follows the data's
         config = apply_settings(config, [f"data.vocab_size={packed.config.vocab_size}"])
@@ -122,6 +128,9 @@ def train(
 
     steps = config.train.num_steps
     with joined(), RunsProgress(steps, 0, lambda _: steps, quiet=not is_first()) as progress:
+        with together():  # to hash much takes longer than processes wait to be joined
+            if data is not None and verify:
+                open_data(data)
         from_first(may_start)
         if packed is None:
 

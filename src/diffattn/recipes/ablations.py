@@ -34,7 +34,9 @@ _OF_V2_NOTE = MappingProxyType(
 )
 """Type and heads of rows that the V2 note, which prints no losses, adds to the softmax model: V2;
 V2 without λ, with λ not through a sigmoid, with pairs of heads that share neither keys nor values;
-and softmax attention with 1.5 times the heads."""
+and softmax attention with 1.5 times the heads, of keys and values too, so that its FFN is narrower
+than V2's: 1.5 times the heads are V2's parameters only where heads of keys and values stay as they
+are."""
 
 
 def ablation(name: str) -> RunPlan:

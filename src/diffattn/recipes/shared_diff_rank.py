@@ -8,7 +8,8 @@ from diffattn.models.twins import twin
 from diffattn.recipes.diff_transformer_scaling import scaling
 from diffattn.recipes.plan import RunPlan
 
-_RANKS = (8, 16, 32)
+# Of 2 and 4 the laptop siblings would be that of 8, whose rank is 1; the studies train them.
+_RANKS = (8, 16, 32, 64)
 _LAMBDA_INITS = {"": None, "-lambda-0.8": 0.8, "-lambda-0.5": 0.5}
 
 
@@ -17,7 +18,8 @@ def shared_diff(rank: int, constant: str) -> RunPlan:
 
     Command: ``diffattn train shared-diff-r16 --out FOLDER --set data.source=... --set
     data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Tokens:
-    10B. Expected: not known; the paper prints neither ranks nor losses over them. Ranks and the
+    10B. Expected: not known; the paper prints neither ranks nor losses over them. From rank d/2,
+    64 here, on updates and their base have V1's parameters or more. Ranks and the
     training of the scaling study are our choice; the FFN is widened to V1's parameters.
 
     Source: arXiv:2501.17900, Shared DIFF attention (Q and K projections).

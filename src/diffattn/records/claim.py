@@ -89,7 +89,9 @@ def missing_settings(config: Mapping[str, Any], names: Iterable[str]) -> list[st
     return missing
 
 
-def difference(name: str, before: Any, now: Any, free: Collection[str]) -> str | None:
+def difference(
+    name: str, before: Any, now: Any, free: Collection[str], *, where: str = "is recorded"
+) -> str | None:
     """What differs between a record and what is asked for, down to the first setting.
 
     Args:
@@ -97,6 +99,7 @@ def difference(name: str, before: Any, now: Any, free: Collection[str]) -> str |
         before: As recorded.
         now: As asked for.
         free: Dotted names of settings that may differ.
+        where: Says of ``before`` where it is from.
     """
     if name in free or before == now:
         return None
@@ -104,8 +107,10 @@ def difference(name: str, before: Any, now: Any, free: Collection[str]) -> str |
         # Hashes come last: they follow from other settings, which say more.
         names = sorted(dict.fromkeys([*before, *now]), key=("weights", "corpus_hash").__contains__)
         inner = (
-            difference(f"{name}.{key}" if name else key, before.get(key), now.get(key), free)
+            difference(
+                f"{name}.{key}" if name else key, before.get(key), now.get(key), free, where=where
+            )
             for key in names
         )
         return next((fault for fault in inner if fault), None)
-    return f"{name} {now!r} where {before!r} is recorded"
+    return f"{name} {now!r} where {before!r} {where}"

@@ -127,8 +127,8 @@ _ABLATIONS = (
         heads=0.5, width=2),
     _of(WIDE_NORM, "ablation", WIDE, "the same with head norm", BASELINE,
         heads=0.5, width=2, head_norm=True),
-    _of(MORE_HEADS, "ablation", BASELINE, "softmax with 1.5 times the heads and a narrower FFN: "
-        "the V2 note's baseline of equal parameters", heads=1.5),
+    _of(MORE_HEADS, "ablation", BASELINE, "softmax with 1.5 times the heads, of keys and values "
+        "too, and an FFN that pays for them: more goes to attention than in V2", heads=1.5),
     _control(ADDED, "diff", "V1 whose second map is added: nothing is subtracted",
              role="ablation"),
     _of("diff_lambda_08", "ablation", "diff", "V1 with λ_init = 0.8 in every layer",

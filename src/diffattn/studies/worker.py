@@ -93,9 +93,8 @@ def _train(order: dict[str, Any], send: Callable[..., None]) -> None:
 
 def _train_on_text(order: dict[str, Any], **callbacks: Callable[..., None]) -> None:
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-    from diffattn.training.config import DataConfig, InitConfig, TrainConfig
+    from diffattn.training.config import DataConfig, GuardConfig, InitConfig, TrainConfig
     from diffattn.training.engine import EngineConfig
-    from diffattn.training.guard import GuardConfig
     from diffattn.training.prepare import open_data
     from diffattn.training.stability import RECORDED, StabilityRun, train_recorded
     from diffattn.training.trainer import train

@@ -16,7 +16,7 @@ from diffattn.probes.lambdas import layer_lambdas
 from diffattn.records.io import append_jsonl, read_json, read_jsonl, write_json, write_jsonl
 from diffattn.records.memory import give_back, highest, reset_highest
 from diffattn.training.config import TrainConfig
-from diffattn.training.distributed import is_first
+from diffattn.training.distributed import is_first, num_processes
 
 OnProgress = Callable[[int, float | None], None]
 """Called with the steps done and the last training loss in nats per token."""
@@ -184,6 +184,8 @@ class CostCallback(TrainerCallback):
         if not is_first():
             return
         step = statistics.median(self.steps) if self.steps else self.earlier_step
+        # Of processes on CPUs each spends such seconds on its share of a step.
+        share = 1 if torch.cuda.is_available() else num_processes()
         write_json(
             self.path,
             {
@@ -192,7 +194,7 @@ class CostCallback(TrainerCallback):
                 "wall_seconds": self.earlier_wall + time.perf_counter() - self.start_wall,
                 "cpu_seconds": self.earlier_cpu + time.process_time() - self.start_cpu,
                 "step_seconds": step,
-                "tokens_per_second": self.config.batch_tokens / step if step else None,
+                "tokens_per_second": self.config.batch_tokens / step / share if step else None,
                 "peak_bytes": max(self.earlier_peak, peak_bytes()),
             },
         )

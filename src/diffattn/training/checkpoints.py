@@ -194,9 +194,14 @@ def written_whole(folder: Path) -> Iterator[None]:
     # safetensors and torch raise these for a full disk, the tokenizer's Rust writer bare Exception.
     except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)
-        reason = str(error).strip().split("\n")[0]
-        free = shutil.disk_usage(folder.parent).free
-        raise DiffAttnError(
-            f"{folder}: must be written whole, got: {reason} ({free:,} bytes were free after "
-            "that). The same command continues the run."
-        ) from error
+        raise not_whole(folder, error) from error
+
+
+def not_whole(folder: Path, error: Exception) -> DiffAttnError:
+    """What kept a folder from being written, in one line."""
+    reason = str(error).strip().split("\n")[0]
+    free = shutil.disk_usage(folder.parent).free
+    return DiffAttnError(
+        f"{folder}: must be written whole, got: {reason} ({free:,} bytes were free after that). "
+        "The same command continues the run."
+    )

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from diffattn.data.tokenizer import LARGEST_VOCAB_SIZE
 from diffattn.errors import ConfigError
 from diffattn.training.engine import EngineConfig
-from diffattn.training.guard import GuardConfig
 from diffattn.training.setting_types import check_types
 from diffattn.training.windows import WindowConfig as WindowConfig  # recipes import configs here
 
@@ -157,6 +156,44 @@ class InitConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GuardConfig:
+    """Policies. The defaults change nothing: a number that is not finite ends the run."""
+
+    not_finite: Literal["stop", "skip", "roll_back"] = "stop"
+    """Of a loss or gradient that is not finite: end the run; leave the batch out, whose step then
+    passes without an update; or go back to the last evaluation before it and leave out all batches
+    from there up to it."""
+    spike: Literal["ignore", "stop", "skip", "roll_back"] = "ignore"
+    """The same of a loss or gradient norm that sticks out above the 32 steps before; see
+    :func:`diffattn.stats.spikes.spike_steps`."""
+    limit: int = 10
+    """Times that batches are left out; once more ends the run."""
+    lam: Literal["report", "clip", "reinitialise"] = "report"
+    """Of a layer's λ outside [0, 1] (V1 and Shared DIFF; V2's cannot leave it): leave it, move it
+    to the edge by the smallest change of one λ vector, or draw its vectors anew."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if self.limit < 1:
+            raise ConfigError(f"GuardConfig: limit must be 1 or more, got {self.limit}.")
+
+    @property
+    def judges_batches(self) -> bool:
+        """Whether every step is looked at before its update."""
+        return self.not_finite != "stop" or self.spike != "ignore"
+
+    @property
+    def intervenes(self) -> bool:
+        """Whether a run may be ended, or go on otherwise than without policies."""
+        return self.judges_batches or self.lam != "report"
+
+    @property
+    def rolls_back(self) -> bool:
+        """Whether a run may go back to an earlier evaluation."""
+        return "roll_back" in (self.not_finite, self.spike)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
     """A model, its training and its data; and how the run is executed."""
 
@@ -190,6 +227,11 @@ class RunConfig:
             raise ConfigError(
                 f"RunConfig: gradient_steps must rise from 1 or more to at most train.num_steps="
                 f"{self.train.num_steps}, got {list(steps)}."
+            )
+        if steps and self.engine.compile:  # compiled code does not call hooks that come later
+            raise ConfigError(
+                "RunConfig: engine.compile must be false where gradient_steps are measured, got "
+                "true."
             )
 
     def resolved(self) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ Made = TypeVar("Made")
 
 # While the first process packs a corpus or hashes a checkpoint, the others wait this long.
 _PATIENCE = timedelta(days=1)
+_SEEN_SECONDS = 120.0
 _VARIABLES = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _talk: Any = None  # group of all processes for plain objects, on gloo also where tensors use NCCL
 
@@ -187,11 +189,58 @@ def from_first(make: Callable[[], Made]) -> Made:
     return made
 
 
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """What fails on one process fails on all of them, once all have come to its end.
+
+    Raises:
+        DiffAttnError: What went wrong on the first process on which something did, if nothing did
+            here.
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        if _talk is None:
+            raise
+        failure = error
+    if _talk is None:
+        return
+    told: list[DiffAttnError | None] = [None] * num_processes()
+    dist.all_gather_object(told, None if failure is None else _told(failure), group=_talk)
+    if failure := failure or next((error for error in told if error is not None), None):
+        raise failure
+
+
+def wait_for_files(folder: Path, names: Iterable[str]) -> None:
+    """Wait until this process sees files that another one has written.
+
+    Network file systems show them late.
+
+    Args:
+        folder: Where they lie.
+        names: Of the files.
+
+    Raises:
+        ConfigError: One is not seen within two minutes.
+    """
+    late = time.monotonic() + _SEEN_SECONDS
+    while missing := [name for name in names if not (folder / name).is_file()]:
+        if time.monotonic() > late:
+            raise ConfigError(
+                f"{folder}: must be the same folder for every process, got no {missing[0]} on "
+                f"process {process_index()}, which another one has written there."
+            )
+        time.sleep(_SEEN_SECONDS / 100)
+
+
 def _told(failure: Exception) -> DiffAttnError:
     """What the other processes say: an error of the same family, which can be sent."""
     known = (ConfigError, CheckpointError)
     kind = next((kind for kind in known if isinstance(failure, kind)), DiffAttnError)
-    return kind(f"training: the first process must be able to go on, got: {failure}")
+    index = process_index()
+    who = f"process {index}" if index else "the first process"
+    return kind(f"training: {who} must be able to go on, got: {failure}")
 
 
 @contextlib.contextmanager

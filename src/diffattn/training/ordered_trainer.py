@@ -19,7 +19,13 @@ from diffattn.ops.packed_rows import window_inputs
 from diffattn.probes.window_losses import window_losses
 from diffattn.training.callbacks import METRICS, OnMessage
 from diffattn.training.config import RunConfig, TrainConfig
-from diffattn.training.distributed import is_first, micro_batch, num_processes, run_device
+from diffattn.training.distributed import (
+    is_first,
+    micro_batch,
+    num_processes,
+    run_device,
+    together,
+)
 from diffattn.training.engine import EngineConfig
 from diffattn.training.monitoring.monitored_trainer import MonitoredTrainer
 from diffattn.training.sharding import ShardedState, written_by_all
@@ -144,7 +150,9 @@ class OrderedTrainer(MonitoredTrainer, ShardedState):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         with written_by_all(folder):
-            super()._save_checkpoint(model, trial)
+            with together():
+                super()._save_checkpoint(model, trial)
+            self.require_parts(folder)
             if is_first():
                 shutil.copy(folder.parents[1] / METRICS, folder)
             self.save_carried(folder)  # by all: they add up what no row of the log holds yet

@@ -35,8 +35,9 @@ from diffattn.training.distributed import require_one_process
 from diffattn.training.engine import EngineConfig
 from diffattn.training.ordered_trainer import OrderedTrainer, training_arguments
 from diffattn.training.recall_config import RecallConfig
+from diffattn.training.run_records import record, record_launch
 from diffattn.training.schedule import optimizer_and_scheduler
-from diffattn.training.trainer import finish, record, record_launch
+from diffattn.training.trainer import finish
 
 # Beyond every training seed, so that no training batch is a batch of these streams.
 _HELD_OUT_SEED = 2**32

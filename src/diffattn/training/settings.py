@@ -8,9 +8,8 @@ from typing import Any, get_args
 from diffattn.errors import ConfigError
 from diffattn.models.settings import OPTIONS, ModelSettings
 from diffattn.records.settings import parse_value, read_settings
-from diffattn.training.config import DataConfig, RunConfig, TrainConfig
+from diffattn.training.config import DataConfig, GuardConfig, RunConfig, TrainConfig
 from diffattn.training.engine import EngineConfig
-from diffattn.training.guard import GuardConfig
 from diffattn.training.windows import WindowConfig
 
 _SECTIONS: dict[str, type] = {

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, cast
@@ -18,14 +18,16 @@ from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.manifest import write_manifest
-from diffattn.training.checkpoints import written_whole
+from diffattn.training.checkpoints import not_whole
 from diffattn.training.config import InitConfig
 from diffattn.training.distributed import (
     from_first,
     is_first,
     num_processes,
     process_index,
+    together,
     wait_for_all,
+    wait_for_files,
 )
 from diffattn.training.engine import EngineConfig
 from diffattn.training.initial import initial_model
@@ -213,17 +215,21 @@ def written_by_all(folder: Path) -> Iterator[None]:
     """A folder to which every process writes its part; whole and with a manifest, or removed.
 
     Raises:
-        DiffAttnError: Something went wrong, as a rule a full disk.
+        DiffAttnError: Something went wrong on one of them, as a rule a full disk.
     """
-    with ExitStack() as writing:
+    if is_first():
+        shutil.rmtree(folder, ignore_errors=True)
+    wait_for_all()  # what lay there is gone
+    try:
+        with together():
+            yield
+        # NCCL, which comes next, has less patience than a large hash may take.
+        from_first(lambda: write_manifest(folder))
+    # safetensors and torch raise these for a full disk, the tokenizer's Rust writer bare Exception.
+    except Exception as error:
         if is_first():
-            writing.enter_context(written_whole(folder))
-        wait_for_all()  # what lay there is gone
-        yield
-        wait_for_all()  # every process has written its part
-        if is_first():
-            write_manifest(folder)
-        wait_for_all()  # NCCL, which comes next, has less patience than a large hash may take
+            shutil.rmtree(folder, ignore_errors=True)
+        raise not_whole(folder, error) from error
 
 
 class ShardedState(Trainer):
@@ -281,6 +287,14 @@ class ShardedState(Trainer):
         for group, rate in zip(groups, scheduler["_last_lr"], strict=True):
             group["lr"] = rate
         self.optimizer.load_state_dict({"state": states, "param_groups": groups})
+
+    def require_parts(self, folder: Path) -> None:
+        """Wait until the first process sees what all of them have written of a checkpoint."""
+        shards = self._shard_of_all()[1] if is_sharded(self.model) else 0
+        parts = [_shard_name(shard, shards) for shard in range(shards)]
+        if num_processes() > 1:
+            parts += [f"rng_state_{index}.pth" for index in range(num_processes())]
+        from_first(lambda: wait_for_files(folder, parts))
 
     def _shard_of_all(self) -> tuple[int, int]:
         """The number of this process's shard, and how many there are."""

@@ -4,24 +4,19 @@ import contextlib
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PrinterCallback, set_seed
 
 from diffattn.data.tokens import TokenDataset
 from diffattn.data.upsampling import long_documents
 from diffattn.errors import CheckpointError, ConfigError, ShapeError
-from diffattn.models.accounting import flops_per_token, parameter_count
-from diffattn.models.cached_attention import chosen_backend
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.loading import without_bars
 from diffattn.probes.lambdas import layer_lambdas
-from diffattn.records.claim import claim_run
+from diffattn.records.claim import claim_run, difference
 from diffattn.records.io import log_facts, read_json, read_jsonl, write_json
-from diffattn.records.launches import append_launch, read_launches
+from diffattn.records.launches import read_launches
 from diffattn.records.manifest import verify_manifest
 from diffattn.records.run import RunRecord
 from diffattn.training.callbacks import (
@@ -34,18 +29,18 @@ from diffattn.training.callbacks import (
     diverged,
     require_finite,
 )
-from diffattn.training.checkpoints import CheckpointCallback, checkpoint_step
-from diffattn.training.config import RunConfig, TrainConfig
+from diffattn.training.checkpoints import CheckpointCallback
+from diffattn.training.config import RunConfig
 from diffattn.training.distributed import (
     from_first,
     is_first,
     joined,
-    launch,
     micro_batch,
-    run_device,
+    together,
+    wait_for_files,
     written_by_first,
 )
-from diffattn.training.engine import EngineConfig, unused_settings
+from diffattn.training.engine import unused_settings
 from diffattn.training.initial import require_same_tokenizer
 from diffattn.training.memory import require_run_memory
 from diffattn.training.monitoring.batch_guard import RolledBack, require_policies
@@ -60,6 +55,7 @@ from diffattn.training.ordered_trainer import (
     training_windows,
 )
 from diffattn.training.prepare import PreparedData
+from diffattn.training.run_records import chosen_backends, record, record_launch
 from diffattn.training.schedule import optimizer_and_scheduler
 from diffattn.training.sharding import (
     prepare_model,
@@ -154,7 +150,7 @@ def require_runnable(config: RunConfig) -> None:
     require_trackers(config.engine)
     require_policies(config)
     apart = config.windows.documents == "apart"
-    _chosen_backends(config.model, config.train, apart=apart)
+    chosen_backends(config.model, config.train, apart=apart)
 
 
 def finish(
@@ -169,12 +165,35 @@ def finish(
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return read_json(folder / RESULTS)
 
-    with joined(), written_by_first(folder), without_bars():
-        if from_first(lambda: _is_finished(folder, run)):
-            from_first(on_finished)
-        else:
-            train()
-        return from_first(results)
+    with joined():
+        _require_same(run)
+        with written_by_first(folder), without_bars():
+            is_finished = from_first(lambda: _is_finished(folder, run))
+            with together():
+                wait_for_files(folder, ["run.json"])
+            if is_finished:
+                from_first(on_finished)
+            else:
+                train()
+            return from_first(results)
+
+
+def _require_same(run: RunRecord) -> None:
+    """Refuse a launch whose processes were asked for different runs: they would average gradients
+    of different models, or wait for one another for ever.
+
+    Raises:
+        ConfigError: Names the first setting, or fact of the data, that differs.
+    """
+    ours = {"config": run.config, "engine": run.engine}
+    firsts = from_first(lambda: ours)
+    with together():
+        for kind, first in firsts.items():
+            if fault := difference("", first, ours[kind], (), where="is the first process's"):
+                raise ConfigError(
+                    f"training: every process must be launched with the same settings and data, "
+                    f"got {fault}."
+                )
 
 
 def _is_finished(folder: Path, run: RunRecord) -> bool:
@@ -301,6 +320,8 @@ def _train(
         "tokens": config.train.num_steps * config.train.batch_tokens,
         "metrics": log_facts(metrics.path) if is_first() else None,
     }
+    if monitor.guard is not None:
+        results["left_out_steps"] = len(monitor.guard.left_out)
     if config.gradient_steps:
         results["gradients"] = log_facts(folder / GRADIENTS)
     with written_by_all(folder / "model"):
@@ -310,82 +331,3 @@ def _train(
     costs.write()
     if is_first():
         write_json(folder / RESULTS, results)
-
-
-def record_launch(
-    folder: Path, checkpoint: Path | None, engine: EngineConfig, on_message: OnMessage
-) -> None:
-    """Append this start of a run to ``launches.jsonl``; the first process does.
-
-    Args:
-        folder: Run directory.
-        checkpoint: That it goes on from.
-        engine: How it is executed.
-        on_message: Given one line if it is continued on another number of threads.
-    """
-    if not is_first():
-        return
-    threads = torch.get_num_threads()
-    before = append_launch(
-        folder,
-        step=0 if checkpoint is None else checkpoint_step(checkpoint),
-        device=run_device(),
-        threads=threads,
-        engine=asdict(engine) | launch(engine),
-    )
-    earlier = threads if checkpoint is None or before is None else before.get("threads", threads)
-    if run_device() == "cpu" and earlier != threads:
-        on_message(
-            f"the run had OMP_NUM_THREADS={earlier} and goes on with {threads}: the last bits of "
-            "its losses may differ"
-        )
-
-
-def record(
-    name: str,
-    model: DiffTransformerConfig,
-    config: TrainConfig,
-    resolved: dict[str, Any],
-    facts: dict[str, Any],
-    engine: EngineConfig,
-) -> RunRecord:
-    """What ``run.json`` says of a run.
-
-    Args:
-        name: Of the run.
-        model: The model's configuration.
-        config: Its training.
-        resolved: All settings as plain values.
-        facts: More about the model.
-        engine: How it is executed.
-    """
-    return RunRecord(
-        name=name,
-        config=resolved,
-        seed=config.seed,
-        backends=_chosen_backends(
-            model, config, apart=resolved.get("windows", {}).get("documents") == "apart"
-        ),
-        device=run_device(),
-        engine=asdict(engine) | launch(engine),
-        model={
-            "parameters": parameter_count(model),
-            "non_embedding_parameters": parameter_count(model, embeddings=False),
-            "train_flops_per_token": flops_per_token(model, config.seq_len, training=True),
-            **facts,
-        },
-    )
-
-
-def _chosen_backends(
-    model: DiffTransformerConfig, config: TrainConfig, *, apart: bool
-) -> dict[str, str]:
-    """Which backend the operator will run on, for the shapes of this run."""
-    dtype = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
-    batch, num_tokens = micro_batch(config), config.seq_len
-    if apart:
-        batch, num_tokens = 1, batch * num_tokens
-    chosen = chosen_backend(
-        model, device=run_device(), dtype=dtype, batch=batch, num_tokens=num_tokens
-    )
-    return {model.attention_op: chosen}

@@ -55,6 +55,7 @@ def test_what_is_compared_is_what_the_appendix_compares():
     [
         (["train.num_steps=11", "train.warmup_steps=2"], "at most train.num_steps=11"),
         (["train.final_learning_rate=0"], "train.final_learning_rate must be above 0"),
+        (["guard.not_finite=skip"], "guard must be left at its defaults, as no measured step"),
         (["model.attention_type=diff"], "base must be a softmax model"),
     ],
 )

@@ -60,6 +60,8 @@ def test_the_study_is_the_laptop_comparison_at_its_rate_and_at_larger_ones():
         (["train.num_steps=32", "train.warmup_steps=2"], "train.num_steps must be more than 32"),
         (["model.attention_type=diff"], "base must be a softmax model"),
         (["train.learning_rate=4e-4"], "train.learning_rate must not be set"),
+        (["guard.spike=skip"], "guard must be left at its defaults, as spikes and divergence"),
+        (["guard.lam=clip"], "guard must be left at its defaults"),
     ],
 )
 def test_settings_that_cannot_be_counted_are_refused(settings, message):
@@ -69,14 +71,14 @@ def test_settings_that_cannot_be_counted_are_refused(settings, message):
 
 def test_runs_are_made_as_the_study_says():
     settings = [
-        "windows.documents=apart", "guard.spike=skip", "engine.loss_chunk_tokens=64",
+        "windows.documents=apart", "guard.limit=3", "engine.loss_chunk_tokens=64",
     ]  # fmt: skip
     config = stability_study("smoke", settings=settings)
     for member in config.members():
         for part in ("windows", "guard", "engine", "data"):
             assert getattr(member.config, part) == getattr(config.base, part)
         assert member.config.windows.apart
-        assert member.config.guard.spike == "skip"
+        assert member.config.guard.limit == 3
         assert member.config.engine.loss_chunk_tokens == 64
 
 

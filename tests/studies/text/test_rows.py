@@ -20,7 +20,7 @@ LOSSES |= {"diff_no_norm": 3.3, "softmax_more_heads": 2.95}
 NOISE = {"diff": (0, 1e-4, -1e-4), "diff_no_norm": (0, 1e-4, 0), "diff_v2": (0.01, -0.02, 0.03)}
 
 
-def results(kind="ablations", seeds=SEEDS, losses=LOSSES, late=()):
+def results(kind="ablations", seeds=SEEDS, losses=LOSSES, late=(), left_out=()):
     """Of made-up runs; a variant that is not named in ``losses`` equals softmax, and one that is
     named in ``late`` never passes the phase."""
     config = comparison("laptop", kind=kind, seeds=seeds)
@@ -31,6 +31,8 @@ def results(kind="ablations", seeds=SEEDS, losses=LOSSES, late=()):
         loss = losses.get(name, losses["softmax"])
         loss = None if loss is None else loss + SPREAD[int(seed)] + noise
         runs[member.config.name] = {"validation_loss": loss, "validation_parts": {}}
+    for run in left_out:
+        runs[run]["left_out_steps"] = 2
     phases = {run: None if run.split("-seed")[0] in late else 500 for run in runs}
     made = comparison_results(config, {}, runs, phases)
     return made | {"verdict": verdict(made)}
@@ -169,6 +171,22 @@ def test_a_row_that_diverges_is_said_to_and_makes_nothing_easier():
     assert "not compared, as DIFF V1, λ_init 0.8 diverged in 3 of 3 runs: " in said
     assert "DIFF V1 without head norm against DIFF V1 by 0.400" in said
     assert "diverged" not in whole
+
+
+def test_where_every_row_diverges_seeds_are_not_to_blame():
+    lost = dict.fromkeys(set(MEMBERS["ablations"]) - {"softmax", "none"})
+    assert "one seed each" not in results(losses=LOSSES | lost)["verdict"]["sentence"]
+    assert "one seed each" in results(seeds=(0,))["verdict"]["sentence"]
+
+
+def test_batches_that_a_guard_left_out_are_said():
+    """Its run has read less than the one that it is paired with."""
+    found = results(left_out=("diff-seed1",))
+    assert found["left_out_steps"] == {"diff-seed1": 2}
+    assert found["verdict"]["reasons"] == [
+        "batches were left out, and not of every model: 2 steps of diff-seed1"
+    ]
+    assert "left_out_steps" not in results()
 
 
 def test_at_study_scale_types_have_the_rates_that_were_chosen_for_them():

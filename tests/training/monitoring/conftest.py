@@ -7,8 +7,8 @@ import torch
 
 from continued_runs import stop
 from diffattn.data.tokens import TokenDataset
+from diffattn.training.config import GuardConfig
 from diffattn.training.engine import EngineConfig
-from diffattn.training.guard import GuardConfig
 from diffattn.training.ordered_trainer import OrderedTrainer, training_order
 
 

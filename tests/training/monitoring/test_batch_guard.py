@@ -11,7 +11,7 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.io import read_json, read_jsonl, write_jsonl
 from diffattn.training.callbacks import DivergenceError
-from diffattn.training.guard import GuardConfig
+from diffattn.training.config import GuardConfig
 from diffattn.training.monitoring.batch_guard import BatchGuard, GuardStop
 from diffattn.training.ordered_trainer import training_order
 from diffattn.training.schedule import optimizer_and_scheduler

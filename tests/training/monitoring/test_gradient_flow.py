@@ -7,6 +7,7 @@ import pytest
 from continued_runs import assert_same_files
 from diffattn.errors import ConfigError
 from diffattn.records.io import read_json, read_jsonl
+from diffattn.training.engine import EngineConfig
 from diffattn.training.trainer import train
 
 SAME = ("metrics.jsonl", "model/model.safetensors")
@@ -16,6 +17,13 @@ SAME = ("metrics.jsonl", "model/model.safetensors")
 def test_steps_that_are_not_made_are_refused(make_run, steps):
     with pytest.raises(ConfigError, match="gradient_steps must rise from 1 or more to at most"):
         replace(make_run(), gradient_steps=steps)
+
+
+def test_compiled_code_is_not_listened_to(make_run):
+    """Hooks that are added after it was compiled are not called."""
+    engine = EngineConfig(compile=True)
+    with pytest.raises(ConfigError, match="compile must be false where gradient_steps are"):
+        replace(make_run(), gradient_steps=(2, 6), engine=engine)
 
 
 def test_an_unmeasured_run_is_recorded_as_before(make_run):

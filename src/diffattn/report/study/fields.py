@@ -136,6 +136,8 @@ class StudyResults(TypedDict):
     tests: NotRequired[list[Test]]
     diverged: NotRequired[dict[str, list[int]]]
     """Of a study of rows: variants that are left out, with how many of how many runs diverged."""
+    left_out_steps: NotRequired[dict[str, int]]
+    """Of runs whose guard left batches out: for how many steps."""
     statement: str
     protocol: NotRequired[dict[str, Any]]
     rates: NotRequired[_Rates | None]

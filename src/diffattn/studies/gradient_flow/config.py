@@ -61,6 +61,8 @@ class GradientFlowConfig:
             (self.base.train.final_learning_rate > 0,
              "train.final_learning_rate must be above 0, as updates are measured per unit of it",
              self.base.train.final_learning_rate),
+            (not self.base.guard.intervenes, "guard must be left at its defaults, as "
+             "no measured step may be left out", self.base.guard),
         ):  # fmt: skip
             if not holds:
                 raise ConfigError(f"GradientFlowConfig: {must}, got {got!r}.")

@@ -53,6 +53,8 @@ class StabilityStudyConfig:
              train.log_every),
             (train.num_steps > WINDOW, f"train.num_steps must be more than {WINDOW}, the steps "
              "that a step is compared with", train.num_steps),
+            (not self.base.guard.intervenes, "guard must be left at its defaults, as "
+             "spikes and divergence are counted", self.base.guard),
         ):  # fmt: skip
             if not holds:
                 raise ConfigError(f"StabilityStudyConfig: {must}, got {got!r}.")

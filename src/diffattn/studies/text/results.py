@@ -59,6 +59,9 @@ def comparison_results(
     else:
         tests = {"rows": compared_rows(differences, variants, diverged)}
     lost = {"diverged": diverged} if diverged else {}
+    left_out = {name: n for name in trials if (n := runs[name].get("left_out_steps"))}
+    if left_out:
+        lost["left_out_steps"] = left_out
     return {
         "schema": 2,
         "protocol": {"name": "matched_comparison", "version": 2},

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from diffattn.report.page import phase
-from diffattn.report.page.wording import type_name
+from diffattn.report.page.wording import listing, plural, type_name
 from diffattn.studies.limits import MARGIN
 from diffattn.studies.text.rows import rows_said
 from diffattn.studies.text.sentence import (
@@ -98,6 +98,9 @@ def _not_above(results: Mapping[str, Any], control: str) -> Iterator[str]:
 
 def _warnings(results: Mapping[str, Any]) -> Iterator[str]:
     """What a reader must know besides."""
+    if left_out := results.get("left_out_steps"):
+        which = listing(f"{plural(n, 'step')} of {run}" for run, n in left_out.items())
+        yield f"batches were left out, and not of every model: {which}"
     for name, sweep in results["rates"]["variants"].items():
         if not sweep["inside"]:
             yield f"the chosen learning rate of {type_name(name)} lies at the edge of its sweep"

@@ -46,7 +46,7 @@ def require_policies(config: RunConfig) -> None:
         ConfigError: There are some.
     """
     processes = num_processes()
-    if processes > 1 and (config.guard.judges_batches or config.guard.lam != "report"):
+    if processes > 1 and config.guard.intervenes:
         raise ConfigError(
             "training: guard must be left at its defaults where several processes share a run, "
             f"got {config.guard} and WORLD_SIZE={processes}."
