@@ -1,5 +1,6 @@
 """Worker processes: how many run, what their parent hears, and that none outlives it."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -284,6 +285,7 @@ def test_a_worker_trains_the_very_run_of_its_job(members, tmp_path, monkeypatch)
         init=InitConfig(folder="given", weights="0" * 64),
     )
     trained = []
+    importlib.import_module("diffattn.training.stability")  # else it would keep the stand-in
     monkeypatch.setattr("diffattn.training.prepare.open_data", lambda folder: "data")
     monkeypatch.setattr("diffattn.training.trainer.train", lambda *run, **also: trained.append(run))
     for run_config in (config, members[1].config):
