@@ -36,7 +36,7 @@ def test_who_writes_a_file_removes_its_leftovers_alone(tmp_path):
 def test_who_holds_a_folder_removes_all_of_them(tmp_path):
     (tmp_path / ".aa.json.17.tmp").touch()
     with sole_writer(tmp_path):
-        assert not list(tmp_path.iterdir())
+        assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_a_file_taken_for_a_leftover_is_made_again(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from diffattn.errors import CheckpointError
 from diffattn.records.destination import require_folder_destination
 from diffattn.records.io import make_folder
 from diffattn.records.temporary import clean_leftovers
+
+_LOCK = ".lock"
 
 
 class BusyError(CheckpointError):
@@ -20,8 +23,9 @@ class BusyError(CheckpointError):
 def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold a folder, so that no second process writes into it meanwhile.
 
-    The hold ends with the process, however it ends, and leaves no file. Temporary files that a
-    process before has left are removed.
+    Nor one on another machine: a network file system passes on locks of files, not of folders. The
+    hold ends with the process, however it ends; a killed one leaves ``.lock``, empty, which the
+    next one takes up. Temporary files that a process before has left are removed.
 
     Args:
         folder: The folder; made if missing, with its parents; removed again if nothing was written.
@@ -39,17 +43,23 @@ def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
         clean_leftovers(folder)
         yield
     finally:
+        with contextlib.suppress(OSError):  # the folder may have been removed
+            (folder / _LOCK).unlink()
+        os.close(handle)
         with contextlib.suppress(OSError):  # the first that is not empty
             for path in missing:
                 path.rmdir()
-        os.close(handle)
 
 
 def _held(folder: Path, wait: bool) -> int:
-    """A handle of the folder, locked."""
+    """A handle of the folder's lock, taken."""
+    path = folder / _LOCK
     while True:
         make_folder(folder)
-        handle = os.open(folder, os.O_RDONLY)
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:
+            continue  # the process before has just removed the folder that it had made
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
@@ -57,9 +67,15 @@ def _held(folder: Path, wait: bool) -> int:
             raise BusyError(
                 f"{folder}: must be written by one process at a time, got another one at work."
             ) from error
-        except OSError:
-            return handle  # some network file systems have no locks
-        # The process before may have removed the folder that it held.
-        if folder.exists() and os.path.samestat(os.fstat(handle), folder.stat()):
+        except OSError as error:
+            warnings.warn(
+                f"{folder}: its file system has no locks ({error.strerror}), so that a second "
+                "process in it would not be noticed.",
+                stacklevel=4,
+            )
             return handle
+        # The process before may have removed what it held.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
         os.close(handle)
