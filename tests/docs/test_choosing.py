@@ -1,14 +1,17 @@
 """The numbers of the page on choosing a variant are those of the records."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 import pytest
 
 from diffattn.records.io import read_json
+from diffattn.stats.paired import paired_difference
 
 ROOT = Path(__file__).parents[2]
+RUNS = ROOT / "published" / "text" / "runs"
 PAGE = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
 
 
@@ -77,6 +80,28 @@ def test_what_is_shown_of_the_loss():
         zip(("diff", "diff_v2", "shared_diff"), cells("Lower loss than softmax")[1:], strict=True)
     )
     assert {name for name, cell in said.items() if cell != "not shown"} == lower & shown & set(said)
+
+
+def test_what_the_lead_is_made_of():
+    """The gate, second queries beside it, and subtraction, as the page of results says."""
+    said = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").replace("\n  ", " ")
+    steps = ("softmax", "diff_v2_gate", "diff_v2_added", "diff_v2")
+    for without, with_it in (*pairwise(steps), ("softmax", "diff_v2_constant")):
+        losses = [
+            [
+                read_json(path)["validation_loss"]
+                for path in sorted(RUNS.glob(f"{name}-seed?/results.json"))
+            ]
+            for name in (with_it, without)
+        ]
+        pairs = list(zip(*losses, strict=False))
+        found = paired_difference(*map(list, zip(*pairs, strict=True)))
+        mean, low, high = (
+            f"{x:+.3f}".replace("-", "−") for x in (found.mean, found.low, found.high)
+        )
+        assert re.search(rf"{re.escape(mean)} \({re.escape(low)} to {re.escape(high)}", said) or (
+            f"{mean}, {low} to {high}" in said
+        ), (with_it, mean, low, high)
 
 
 @pytest.mark.parametrize("page", ["docs/choosing.md", "README.md"])

@@ -125,15 +125,15 @@ def _rows(made: dict[str, Any], priced: bool) -> list[dict[str, str]]:
         rows["tokens per second"] = (
             f"{made['tokens_per_second']:,.0f} at {made['utilisation']:.0%} of the peak"
         )
-        rows["time"] = f"{made['days']:,.2f} days, {made['device_hours']:,.0f} device hours"
+        rows["time"] = f"{_time(made['days'])}, {_amount(made['device_hours'])} device hours"
         factor = made["composed_operations"]
         if factor is not None and factor > 1:
             rows["time by composed"] = (
-                f"{factor * made['days']:,.2f} days: {factor:.2f} times the operations, as each "
-                "map meets V by itself"
+                f"{_time(factor * made['days'])}: {factor:.2f} times the operations, as each map "
+                "meets V by itself, with scores as wide as both maps' keys"
             )
         if priced:
-            rows["cost"] = f"{made['cost']:,.0f} at the price given"
+            rows["cost"] = f"{_amount(made['cost'])} at the price given"
     return [{"plan": name, "": value} for name, value in rows.items()]
 
 
@@ -143,6 +143,18 @@ def _verdict(made: dict[str, Any]) -> str:
     return f" of {_bytes(made['device_memory_bytes'])}: " + (
         "fits" if made["fits"] else "does not fit"
     )
+
+
+def _time(days: float) -> str:
+    if days >= 1:
+        return f"{days:,.2f} days"
+    hours = 24 * days
+    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
+
+
+def _amount(value: float) -> str:
+    """Of small numbers also what follows the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
 
 
 def _largest(size: int | None) -> str:

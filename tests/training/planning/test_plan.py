@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import diffattn.training.planning.plan as plan_module
-from diffattn.cli.plan import _rows
+from diffattn.cli.plan import _amount, _rows, _time
 from diffattn.errors import ConfigError
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -124,13 +124,19 @@ def test_the_time_of_composed_attention_is_shown(monkeypatch):
         if untested is None:
             continue
         factor = made["composed_operations"]
-        assert shown[backend, untested].startswith(f"{factor * made['days']:,.2f} days: ")
+        assert shown[backend, untested].startswith(f"{_time(factor * made['days'])}: ")
         assert f"{factor:.2f} times the operations" in shown[backend, untested]
     assert shown["composed", None] == shown["triton", "composed"]
     assert shown["triton", None] is None
     softmax = dataclasses.replace(run(), model=twin(run().model, "softmax").config)
     made = make_plan(softmax, device("h100")).as_dict()
     assert "time by composed" not in {row["plan"] for row in _rows(made, priced=False)}
+
+
+def test_short_times_and_small_costs_are_not_rounded_away():
+    said = [_time(days) for days in (3.684, 0.5, 0.0056)]
+    assert said == ["3.68 days", "12.0 hours", "8.1 minutes"]
+    assert [_amount(value) for value in (5647.3, 0.134, 0.335)] == ["5,647", "0.13", "0.34"]
 
 
 def test_one_device_shards_nothing():
