@@ -69,6 +69,8 @@ class Recorder:
         self.tree = _Node(entries={})
         self.pending: Callable[[], None] = lambda: None
         self.opened: set[str] = set()
+        self.continued: set[str] = set()
+        """Files that were last opened as they were, not emptied."""
         self.unseen: list[str] = []
         """Files that changed although nobody was seen to write them: the trace has a gap."""
         if root.exists():
@@ -100,9 +102,10 @@ class Recorder:
             return "."
         return text.removeprefix(f"{self.root}/") if text.startswith(f"{self.root}/") else None
 
-    def written(self, path: str) -> None:
+    def written(self, path: str, *, emptied: bool = True) -> None:
         """A file is opened for writing."""
         self.opened.add(path)
+        (self.continued.discard if emptied else self.continued.add)(path)
         self.event("write", path)
 
     def renamed(self, source: str, target: str) -> None:
@@ -151,7 +154,7 @@ class Recorder:
         for path, old in changed.items():
             new = now[path]
             assert new is not None
-            for part, torn in _torn(old, new):
+            for part, torn in _torn(old, new, whole=path not in self.continued):
                 self.moments.append(Moment(f"{part} of {path}", now | {path: torn}, {}))
         lost = {
             "zero length": _current(self.tree, lambda node: _kept(node, 0.0)),
@@ -210,10 +213,12 @@ def _kept(node: _Node, share: float) -> bytes:
     return content[: sure + int((len(content) - sure) * share)]
 
 
-def _torn(old: bytes | None, new: bytes) -> Iterator[tuple[str, bytes]]:
-    """What a file holds in the middle of a write."""
-    start = len(old) if old is not None and new.startswith(old) else 0
-    if old is None or not new.startswith(old):
+def _torn(old: bytes | None, new: bytes, *, whole: bool) -> Iterator[tuple[str, bytes]]:
+    """What a file holds in the middle of a write, of the whole file or of what is new in it."""
+    start = len(os.path.commonprefix([old or b"", new]))
+    if whole and start < len(old or b""):
+        start = 0
+    if start == 0:
         yield "nothing", b""
     if len(new) - start > 1:
         yield "half", new[: start + (len(new) - start) // 2]

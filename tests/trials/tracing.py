@@ -58,7 +58,7 @@ def _hook(event: str, arguments: tuple) -> None:
 
 def _on_open(recorder: Recorder, path: object, mode: object, flags: int) -> None:
     if not isinstance(path, int) and flags & WRITING and (name := recorder.below(path)):
-        recorder.written(name)
+        recorder.written(name, emptied=bool(flags & os.O_TRUNC))
 
 
 def _at(path: object, folder: int) -> object:
