@@ -215,8 +215,10 @@ def _kept(node: _Node, share: float) -> bytes:
 
 def _torn(old: bytes | None, new: bytes, *, whole: bool) -> Iterator[tuple[str, bytes]]:
     """What a file holds in the middle of a write, of the whole file or of what is new in it."""
-    start = len(os.path.commonprefix([old or b"", new]))
-    if whole and start < len(old or b""):
+    old = old or b""
+    pairs = enumerate(zip(old, new, strict=False))
+    start = next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))
+    if whole and start < len(old):
         start = 0
     if start == 0:
         yield "nothing", b""
