@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from diffattn.data import files
 from diffattn.data.pinning import difference, pin, stamp, total_bytes
 from diffattn.data.source_files import hub_parts
 from diffattn.errors import ConfigError
@@ -95,3 +96,18 @@ def test_a_hub_out_of_reach_is_one_line(monkeypatch):
 def test_a_wrong_source_is_refused(source):
     with pytest.raises(ConfigError, match="load_corpus: source must be"):
         pin(source)
+
+
+def test_a_text_that_is_too_large_is_refused_before_anything_is_hashed(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("small")
+    with (tmp_path / "b.txt").open("wb") as file:
+        file.truncate(1 << 40)  # sparse; to hash it would take an hour
+    monkeypatch.setattr(files, "fingerprint", None)
+    with pytest.raises(ConfigError, match=r"b\.txt: one text must have at most \d+ bytes"):
+        pin(str(tmp_path))
+
+
+def test_json_lines_may_be_of_any_size(tmp_path, monkeypatch):
+    (tmp_path / "rows.JSONL").write_text('{"text": "of several words"}\n')
+    monkeypatch.setattr(files, "MAX_TEXT_BYTES", 8)
+    assert list(pin(str(tmp_path))["files"]) == ["rows.JSONL"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.data import files
+from diffattn.data.corpora import is_json_lines
 from diffattn.data.source_files import hub_parts, source_files
 from diffattn.errors import ConfigError, first_line
 
@@ -23,11 +24,15 @@ def pin(source: str) -> Pin:
         source: See :func:`diffattn.data.corpora.load_corpus`.
 
     Raises:
-        ConfigError: The source is missing, cannot be read, or the hub does not answer.
+        ConfigError: The source is missing, cannot be read, or has a text that is too large; or the
+            hub does not answer.
     """
     paths = source_files(source)
     if paths is None:
         return {"revision": _commit(source)}
+    for path in () if source.startswith("hub:") else paths.values():
+        # Before all of it is hashed, and then refused.
+        files.require_regular(path, one_text=not is_json_lines(path))
     return {"files": {name: files.fingerprint(path) for name, path in paths.items()}}
 
 
