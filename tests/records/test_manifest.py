@@ -3,6 +3,7 @@
 import pytest
 
 from diffattn.errors import CheckpointError
+from diffattn.records import manifest
 from diffattn.records.io import read_json
 from diffattn.records.manifest import MANIFEST, verify_manifest, write_manifest
 
@@ -28,6 +29,14 @@ def test_it_names_every_file_but_the_card_and_hidden_ones(folder):
         (folder / name).write_text("{}")
     write_manifest(folder)
     assert read_json(folder / MANIFEST)["files"].keys() == {"weights", "config", "tokenizer.json"}
+
+
+def test_the_card_too_lies_on_the_disk(folder, monkeypatch):
+    """Nothing would write it again after a loss of power."""
+    synced = []
+    monkeypatch.setattr(manifest, "sync", lambda path: synced.append(path.name))
+    write_manifest(folder)
+    assert "README.md" in synced
 
 
 def test_every_flipped_bit_and_cut_is_noticed(folder):

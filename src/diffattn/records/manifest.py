@@ -15,7 +15,7 @@ _CARD = "README.md"
 def write_manifest(folder: Path) -> None:
     """Hash every file of a folder, wait until all lie on the disk, then say so in a manifest.
 
-    All but a model card, which is written to be changed.
+    A model card is not named there, as it is written to be changed.
 
     Args:
         folder: A folder without subfolders.
@@ -23,9 +23,10 @@ def write_manifest(folder: Path) -> None:
     folder = Path(folder)
     files = {}
     for path in sorted(folder.iterdir()):
-        if path.name not in (MANIFEST, _CARD) and not path.name.startswith("."):
+        if path.name != MANIFEST and not path.name.startswith("."):
             sync(path)
-            files[path.name] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+            if path.name != _CARD:
+                files[path.name] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
     sync(folder)
     sync(folder.parent)
     write_json(folder / MANIFEST, {"kind": _KIND, "schema": _SCHEMA, "files": files})
