@@ -34,6 +34,7 @@ def test_it_names_every_file_but_the_card_and_hidden_ones(folder):
 def test_the_card_too_lies_on_the_disk(folder, monkeypatch):
     """Nothing would write it again after a loss of power."""
     synced = []
+    (folder / "README.md").write_text("mine")
     monkeypatch.setattr(manifest, "sync", lambda path: synced.append(path.name))
     write_manifest(folder)
     assert "README.md" in synced
