@@ -198,7 +198,12 @@ def written_whole(folder: Path) -> Iterator[None]:
 
 
 def not_whole(folder: Path, error: Exception) -> DiffAttnError:
-    """What kept a folder from being written, in one line."""
+    """What kept a folder from being written, in one line.
+
+    Args:
+        folder: That was to be written; its parent must exist.
+        error: What was raised.
+    """
     reason = str(error).strip().split("\n")[0]
     free = shutil.disk_usage(folder.parent).free
     return DiffAttnError(

@@ -86,7 +86,20 @@ def record(
 def chosen_backends(
     model: DiffTransformerConfig, config: TrainConfig, *, apart: bool
 ) -> dict[str, str]:
-    """Which backend the operator will run on, for the shapes of this run."""
+    """Which backend the operator will run on, for the shapes of this run.
+
+    Args:
+        model: The model's configuration.
+        config: Its training: tokens per sequence, micro batch, precision.
+        apart: Whether documents are kept apart, so that a micro batch is one packed row.
+
+    Returns:
+        The operator's name to the backend's.
+
+    Raises:
+        BackendError: The configured backend cannot run here.
+        ConfigError: The batch cannot be shared out to the processes of the launch.
+    """
     dtype = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
     batch, num_tokens = micro_batch(config), config.seq_len
     if apart:
