@@ -28,9 +28,8 @@ def read_settings(
         if not separator:
             raise ConfigError(f"--set: must be {form}, got {setting!r}.")
         if key not in known:
-            raise ConfigError(
-                f"--set: unknown key {key!r}.{did_you_mean(key, known)} Keys: {', '.join(known)}."
-            )
+            near = did_you_mean(key, known) or f" Keys: {', '.join(known)}."
+            raise ConfigError(f"--set: unknown key {key!r}.{near}")
         values[key] = text.strip()
     return values
 
