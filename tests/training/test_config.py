@@ -217,6 +217,11 @@ def test_settings_that_cannot_be(setting, message):
     assert "\n" not in str(error.value)
 
 
+def test_a_near_key_is_named_without_all_the_others():
+    with pytest.raises(ConfigError, match=r"Did you mean 'train\.num_steps'\?$"):
+        changed("train.num_step=5")
+
+
 def test_a_context_shorter_than_the_sequences_is_refused(make_run):
     run = make_run()
     with pytest.raises(
