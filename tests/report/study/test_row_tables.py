@@ -98,6 +98,8 @@ def test_a_comparison_shows_every_test_that_its_verdict_rests_on(make_study):
     )  # fmt: skip
     assert "over these 3; a pair that is not compared counts with p = 1" in table.caption
     assert "What the verdict rests on" in " ".join(outline_of(build(study)).text)
+    last = markdown_results(study).strip().splitlines()[-3:]
+    assert [line.split(" | ")[-1] for line in last] == ["0.001 |", "0.060 |", "not compared |"]
 
 
 def test_the_other_tables_keep_the_controls_alone(folder):

@@ -20,6 +20,7 @@ from diffattn.report.study.names import AT, rate_name
 from diffattn.report.study.summary import (
     COMPARED,
     NO_ATTENTION,
+    NOT_COMPARED,
     Group,
     Variant,
     baseline_of,
@@ -111,11 +112,18 @@ def _tests(study: TextStudy, tests: list[Test]) -> str:
             AT[test["at"]],
             *_change(study, test["variant"], test["baseline"], test["at"]),
             p_value(test["p"]),
-            p_value(test["p_holm"]),
+            _adjusted(study, test),
         ]
         for test in tests
     ]
     return markdown_table(headers, rows, numeric=(2, 3, 4, 5))
+
+
+def _adjusted(study: TextStudy, test: Test) -> str:
+    """Adjusted p-value; what is not compared counts with 1, which says nothing of it."""
+    entry = difference(study, test["variant"], test["baseline"], test["at"])
+    apart = entry is None or in_words(study, entry).startswith(NOT_COMPARED)
+    return NOT_COMPARED if apart else p_value(test["p_holm"])
 
 
 def _beside(study: TextStudy, variant: Variant) -> list[str | None]:

@@ -17,6 +17,7 @@ from diffattn.report.study.fields import Test
 from diffattn.report.study.files import TextStudy
 from diffattn.report.study.names import AT
 from diffattn.report.study.summary import (
+    NOT_COMPARED,
     Variant,
     difference,
     group_at,
@@ -56,7 +57,7 @@ def rows_table(study: TextStudy) -> Table | None:
             of_paper = _printed(variant.name, row["baseline"])
             made.append(number_cell(number(of_paper, 3, signed=True)))
         said = lost(diverged, variant.name, row["baseline"])
-        said = f"not compared: {said}" if said else MISSING
+        said = f"{NOT_COMPARED}: {said}" if said else MISSING
         cells.append([*made, word_cell(said if entry is None else in_words(study, entry))])
     headers = ["Row", "What it changes", "Parameters, FLOPs per token", "Attention's parameters"]
     headers += ["Loss", "Compared with", "Difference", "p after Holm"]
@@ -64,7 +65,8 @@ def rows_table(study: TextStudy) -> Table | None:
     caption = (
         f"Validation loss in nats per token, minus that of what each row changes, seed by seed; "
         f"below each mean its {level_of(study)} interval, which is not adjusted. p-values are of "
-        f"paired t tests, adjusted by Holm over these {len(rows)} rows."
+        f"paired t tests, adjusted by Holm over these {len(rows)} rows; one that is not compared "
+        "counts with p = 1."
     )
     if printed:
         caption += (

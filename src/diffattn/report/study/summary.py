@@ -16,6 +16,7 @@ LOSS = "validation_loss"
 ROLES = {"softmax": "baseline", "diff": "type", "diff_v2": "type", "shared_diff": "type"}
 """Of a study that has not finished, and so has not recorded them."""
 COMPARED = ("baseline", "type")
+NOT_COMPARED = "not compared"
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def in_words(study: TextStudy, entry: Difference) -> str:
         # A test of the turned pair is the same test.
         if {test["variant"], test["baseline"]} == set(pair) and test["at"] == entry.at:
             if why := gap((study.results or {})["variants"], *pair, entry.at):
-                return f"not compared: {why}"
+                return f"{NOT_COMPARED}: {why}"
             if test["p_holm"] is not None and not test["shown"]:
                 return "no difference shown after Holm"
             if test["shown"]:
