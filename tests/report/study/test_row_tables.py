@@ -73,8 +73,8 @@ def test_a_row_that_diverged_says_so(folder):
 
 def test_a_rank_above_break_even_is_marked(folder):
     table = rows_table(read_study(folder))
-    assert table.rows[2][3].note == "1.25× V1's: above break-even"
-    assert table.rows[0][3].note == "1.00× V1's"
+    assert table.rows[2][2].note == "1.25× V1's: above break-even"
+    assert table.rows[0][2].note == "1.00× V1's"
 
 
 def test_a_comparison_shows_every_test_that_its_verdict_rests_on(make_study):

@@ -120,8 +120,12 @@ def test_the_sentence_names_what_is_shown_and_what_is_not(made):
     assert "DIFF V1 without head norm against DIFF V1 by 0.400" in worse
     assert better.startswith("better: ")
     assert "DIFF V1 against Transformer (softmax) by 0.100" in better
-    assert rest.startswith("no difference is shown for ")
-    assert "DIFF V2 against Transformer (softmax)" in rest
+    (below,) = said["details"]
+    alike = [one for one in made["rows"] if not one["shown"]]
+    assert rest == f"no difference is shown for {len(alike)} of 17."
+    assert below.startswith("No difference is shown for: ")
+    assert below.count(" against ") == len(alike)
+    assert "DIFF V2 against Transformer (softmax)" in below
 
 
 def test_one_seed_shows_nothing():
@@ -130,6 +134,7 @@ def test_one_seed_shows_nothing():
         (None, None, False)
     }
     assert "17 rows with one seed each, so nothing is shown of any." in made["verdict"]["sentence"]
+    assert made["verdict"]["details"] == []
 
 
 def test_rows_say_nothing_where_attention_does_not_help():
@@ -143,17 +148,19 @@ def test_a_row_is_compared_only_where_both_sides_copy_or_none():
     said = results(late=late)["verdict"]
     assert said["informative"]
     assert "DIFF V1 against Transformer (softmax) by 0.100" in said["sentence"]
-    assert said["sentence"].endswith(
-        "; not compared, as one has passed the induction phase and the other has not: DIFF V1 "
-        "without head norm against DIFF V1, Shared DIFF against Transformer (softmax) and Shared "
-        "DIFF against Softmax, half the heads, head norm; not compared, as neither has passed the "
-        "induction phase: Shared DIFF, norm on the map against Shared DIFF."
-    )
+    assert said["sentence"].endswith("; 4 are not compared.")
+    assert said["details"][1:] == [
+        "Not compared, as one has passed the induction phase and the other has not: DIFF V1 "
+        "without head norm against DIFF V1; Shared DIFF against Transformer (softmax); Shared "
+        "DIFF against Softmax, half the heads, head norm.",
+        "Not compared, as neither has passed the induction phase: Shared DIFF, norm on the map "
+        "against Shared DIFF.",
+    ]
     apart, alone = (row(made, "diff_no_norm", "diff") for made in (results(late=late), results()))
     assert (apart["p"], apart["p_holm"], apart["shown"]) == (alone["p"], 1.0, False)
-    said = results(late=set(MEMBERS["ablations"]))["verdict"]["sentence"]
-    assert "not compared" not in said
-    assert ", none of them past the induction phase (" in said
+    said = results(late=set(MEMBERS["ablations"]))["verdict"]
+    assert "ot compared" not in " ".join([said["sentence"], *said["details"]])
+    assert ", none of them past the induction phase (" in said["sentence"]
 
 
 def test_a_row_that_diverges_is_said_to_and_makes_nothing_easier():
@@ -167,9 +174,10 @@ def test_a_row_that_diverges_is_said_to_and_makes_nothing_easier():
     for one in found["rows"]:
         pair = (one["variant"], one["baseline"])
         assert one["p_holm"] >= row(whole, *pair)["p_holm"] or one["p"] is None
-    said = found["verdict"]["sentence"]
-    assert "not compared, as DIFF V1, λ_init 0.8 diverged in 3 of 3 runs: " in said
-    assert "DIFF V1 without head norm against DIFF V1 by 0.400" in said
+    said = found["verdict"]
+    below = " ".join(said["details"])
+    assert "Not compared, as DIFF V1, λ_init 0.8 diverged in 3 of 3 runs: " in below
+    assert "DIFF V1 without head norm against DIFF V1 by 0.400" in said["sentence"]
     assert "diverged" not in whole
 
 

@@ -44,8 +44,7 @@ def rows_table(study: TextStudy) -> Table | None:
         variant = every.get(row["variant"]) or Variant(row["variant"], "ablation")
         entry = difference(study, variant.name, row["baseline"], row["at"])
         made = [
-            type_cell(variant.name),
-            word_cell(variant.what or MISSING),
+            type_cell(variant.name, variant.what),
             size_cell(variant, every),
             _attention_cell(variant, every.get(_V1)),
             loss_cell(group_at(variant, row["at"])),
@@ -59,7 +58,7 @@ def rows_table(study: TextStudy) -> Table | None:
         said = lost(diverged, variant.name, row["baseline"])
         said = f"{NOT_COMPARED}: {said}" if said else MISSING
         cells.append([*made, word_cell(said if entry is None else in_words(study, entry))])
-    headers = ["Row", "What it changes", "Parameters, FLOPs per token", "Attention's parameters"]
+    headers = ["Row", "Parameters, FLOPs per token", "Attention's parameters"]
     headers += ["Loss", "Compared with", "Difference", "p after Holm"]
     headers += [*["Table 6"] * printed, "Verdict"]
     caption = (

@@ -120,46 +120,70 @@ def _is_of_types(entry: Mapping[str, Any]) -> bool:
 
 
 def rows_said(results: Mapping[str, Any]) -> Iterator[str]:
-    """What the rows show, as clauses of a sentence: what is worse, what is better, and the rest.
-
-    Rows with a side that diverged are apart, and those with a side that has not passed the
-    induction phase where others have: their losses say who copies by now.
+    """What the rows show, as clauses of a sentence: what is worse, what is better, how many not.
 
     Args:
         results: With ``rows``, ``variants``, ``differences`` and perhaps ``diverged``.
     """
-    diverged = results.get("diverged") or {}
+    rows = results["rows"]
+    if _has_one_seed(results):
+        yield f"{len(rows)} rows with one seed each, so nothing is shown of any"
+        return
+    compared, apart = _compared_and_apart(results)
     means = {
         (entry["variant"], entry["baseline"], entry["at"]): entry["mean"]
         for entry in results["differences"]
         if entry["metric"] == "validation_loss"
     }
-    rows = results["rows"]
-    if all(len(entry["values"]) == 1 for entry in results["differences"]):
-        yield f"{len(rows)} rows with one seed each, so nothing is shown of any"
-        return
-    apart: dict[str, list[str]] = {}
-    compared = []
-    for row in rows:
-        pair = (row["variant"], row["baseline"])
-        why = phase.lost(diverged, *pair) or phase.gap(results["variants"], *pair, row["at"])
-        if why:
-            apart.setdefault(why, []).append(_named(row))
-        else:
-            compared.append((row, means[*pair, row["at"]]))
     for side, sign in (("worse", 1), ("better", -1)):
         there = [
             f"{_named(row)} by {abs(mean):.3f}"
-            for row, mean in compared
-            if row["shown"] and sign * mean > 0
+            for row in compared
+            if row["shown"]
+            and sign * (mean := means[row["variant"], row["baseline"], row["at"]]) > 0
         ]
         if there:
             yield f"{side}: {listing(there)}"
-    alike = [_named(row) for row, _ in compared if not row["shown"]]
-    if alike:
-        yield f"no difference is shown for {listing(alike)}"
-    for why, names in apart.items():
-        yield f"not compared, as {why}: {listing(names)}"
+    if alike := sum(not row["shown"] for row in compared):
+        yield f"no difference is shown for {alike} of {len(rows)}"
+    if lost := sum(map(len, apart.values())):
+        yield f"{lost} {'is' if lost == 1 else 'are'} not compared"
+
+
+def rows_details(results: Mapping[str, Any]) -> list[str]:
+    """Which rows show no difference, and which are not compared and why, as sentences.
+
+    Args:
+        results: As of :func:`rows_said`.
+    """
+    if _has_one_seed(results):
+        return []
+    compared, apart = _compared_and_apart(results)
+    alike = [_named(row) for row in compared if not row["shown"]]
+    # Names have commas of their own.
+    said = [f"No difference is shown for: {'; '.join(alike)}."] if alike else []
+    return said + [f"Not compared, as {why}: {'; '.join(of)}." for why, of in apart.items()]
+
+
+def _has_one_seed(results: Mapping[str, Any]) -> bool:
+    return all(len(entry["values"]) == 1 for entry in results["differences"])
+
+
+def _compared_and_apart(
+    results: Mapping[str, Any],
+) -> tuple[list[Mapping[str, Any]], dict[str, list[str]]]:
+    """Rows, and by reason the names of those with a side that diverged, or that has not passed the
+    induction phase where others have: their losses say who copies by now."""
+    compared: list[Mapping[str, Any]] = []
+    apart: dict[str, list[str]] = {}
+    for row in results["rows"]:
+        pair = (row["variant"], row["baseline"])
+        why = phase.lost(results.get("diverged") or {}, *pair)
+        if why := why or phase.gap(results["variants"], *pair, row["at"]):
+            apart.setdefault(why, []).append(_named(row))
+        else:
+            compared.append(row)
+    return compared, apart
 
 
 def _named(row: Mapping[str, Any]) -> str:

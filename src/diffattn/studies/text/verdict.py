@@ -6,7 +6,7 @@ from typing import Any
 from diffattn.report.page import phase
 from diffattn.report.page.wording import listing, plural, type_name
 from diffattn.studies.limits import MARGIN
-from diffattn.studies.text.rows import rows_said
+from diffattn.studies.text.rows import rows_details, rows_said
 from diffattn.studies.text.sentence import (
     control_name,
     details,
@@ -31,20 +31,20 @@ def verdict(results: Mapping[str, Any]) -> dict[str, Any]:
         results: Of :func:`diffattn.studies.text.results.comparison_results`.
 
     Returns:
-        ``sentence`` and, of an informative comparison of types, ``details``: every difference that
-        it sums up, and how they were tested.
+        ``sentence`` and, of an informative comparison, ``details``: every difference that it sums
+        up, and how they were tested; of rows those that it only counts.
     """
     reasons, of_rows = list(_reasons(results)), "rows" in results
-    said = rows_said(results) if of_rows else lead(results)
+    said, in_full = (rows_said, rows_details) if of_rows else (lead, details)
     sentence = (
         f"Uninformative about attention types: {reasons[0]}."
         if reasons
-        else f"{setting(results)}: {'; '.join(said)}."
+        else f"{setting(results)}: {'; '.join(said(results))}."
     )
     return {
         "informative": not reasons,
         "sentence": sentence,
-        "details": [] if reasons or of_rows else details(results),
+        "details": [] if reasons else in_full(results),
         "reasons": reasons + list(_warnings(results)),
         "margin": MARGIN,
     }
