@@ -29,6 +29,7 @@ from diffattn.report.study.summary import (
     in_words,
     tests_of,
     variants_of,
+    why_apart,
 )
 from diffattn.report.study.tables import level_of, rates_shown
 
@@ -122,7 +123,7 @@ def _tests(study: TextStudy, tests: list[Test]) -> str:
 def _adjusted(study: TextStudy, test: Test) -> str:
     """Adjusted p-value; what is not compared counts with 1, which says nothing of it."""
     entry = difference(study, test["variant"], test["baseline"], test["at"])
-    apart = entry is None or in_words(study, entry).startswith(NOT_COMPARED)
+    apart = entry is None or why_apart(study, entry)
     return NOT_COMPARED if apart else p_value(test["p_holm"])
 
 

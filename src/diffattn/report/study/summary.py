@@ -157,6 +157,16 @@ def tests_of(study: TextStudy) -> list[Test]:
     return rows_of(study) or (study.results or {}).get("tests") or []
 
 
+def why_apart(study: TextStudy, entry: Difference) -> str:
+    """Why a difference that is tested is not compared; empty if it is.
+
+    Args:
+        study: The study.
+        entry: One of its differences.
+    """
+    return gap((study.results or {})["variants"], entry.variant, entry.baseline, entry.at)
+
+
 def in_words(study: TextStudy, entry: Difference) -> str:
     """What a difference shows: by the adjusted p-value where the study has one, else its interval.
 
@@ -168,7 +178,7 @@ def in_words(study: TextStudy, entry: Difference) -> str:
     for test in tests_of(study) if entry.metric == LOSS else ():
         # A test of the turned pair is the same test.
         if {test["variant"], test["baseline"]} == set(pair) and test["at"] == entry.at:
-            if why := gap((study.results or {})["variants"], *pair, entry.at):
+            if why := why_apart(study, entry):
                 return f"{NOT_COMPARED}: {why}"
             if test["p_holm"] is not None and not test["shown"]:
                 return "no difference shown after Holm"
