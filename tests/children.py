@@ -7,6 +7,8 @@ import signal
 import socket
 import traceback
 
+import torch
+
 MEMORY = 6 * 2**30
 """Bytes of address space that a child may add to what its parent has."""
 
@@ -54,10 +56,22 @@ def values(outcomes):
     return [value for _, value in outcomes]
 
 
+def fork():
+    """:func:`os.fork` after which the child may use PyTorch from several threads.
+
+    A child's pool of threads has no threads. PyTorch replaces it when it is first asked for, and
+    without a lock: two threads that ask together raise "Invalid thread pool!" or crash.
+    """
+    pid = os.fork()
+    if pid == 0:
+        torch.set_num_threads(torch.get_num_threads())  # asks for the pool, in the only thread
+    return pid
+
+
 def _forked(function, seconds, *, memory=None, environment=None):
     """Process id and pipe of a child that calls the function."""
     reader, writer = os.pipe()
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         os.close(reader)
         os.environ |= environment or {}

@@ -42,10 +42,8 @@ def by_transformers(folder):
     [*((name, {}) for name in ATTENTION_TYPES), ("diff_v2", {"qkv_bias": True, "qk_norm": True})],
 )
 def test_gradients_are_those_of_the_whole_model(
-    attention_type, options, shard, make_config, build, ids, tmp_path, monkeypatch
+    attention_type, options, shard, make_config, build, ids, tmp_path
 ):
-    # In a forked process, a thread that converts weights may find OpenMP's pool gone.
-    monkeypatch.setenv("HF_DEACTIVATE_ASYNC_LOAD", "1")
     model = build(make_config(attention_type, tie_word_embeddings=False, **options)).to(
         torch.bfloat16
     )

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from children import in_child
+from children import fork, in_child
 from diffattn.training.ordered_trainer import OrderedTrainer
 from tally import trial
 from trials import commands
@@ -60,7 +60,7 @@ def life(command, log, steps=None, seconds=0.0):
     Returns its exit status, negative for a signal.
     """
     made = lines_of(log)
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         status = 9
         try:
