@@ -157,6 +157,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--within", type=float, metavar="SECONDS",
                         help="of this command: what may take longer is left for the next"
                         )  # fmt: skip
+    parser.add_argument("--limit", action="append", default=[], metavar="STAGE=SECONDS",
+                        help="in place of the plan's, for one stage (repeatable)")  # fmt: skip
     parser.add_argument("--plan", action="store_true", help="print the stages and stop")
     parser.add_argument("--commit", help="of the code, where there is no checkout [git's]")
     parser.add_argument("--accept", type=Path, metavar="FOLDER", help="of a session that is done")
@@ -166,7 +168,9 @@ def main(arguments: list[str] | None = None) -> int:
             accept(options.accept)
             return 0
         out = options.out.absolute()
-        planned = gpu_plan.gpu_stages(options.scale, options.device, ROOT, out)
+        planned = stages.with_limits(
+            gpu_plan.gpu_stages(options.scale, options.device, ROOT, out), options.limit
+        )
         chosen = stages.choose(planned, options.stages)
         if options.plan:
             for number, stage in enumerate(planned, 1):

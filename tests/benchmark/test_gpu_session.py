@@ -35,6 +35,20 @@ def test_the_plan_is_printed_and_nothing_runs(session, tmp_path, capsys):
     assert not out.exists()
 
 
+def test_a_stage_takes_another_limit(session, tmp_path, capsys):
+    words = ["--plan", "--stages", "1,ops", "--limit", "ops=60", "--out", str(tmp_path)]
+    assert session.main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].endswith("two calls, 60 s")
+    assert lines[-1] == "at most 8.5 minutes"
+
+
+@pytest.mark.parametrize("word", ["oops=60", "ops", "ops=0", "ops=soon", "ops=-3"])
+def test_a_wrong_limit_is_one_line(session, tmp_path, capsys, word):
+    assert session.main(["--plan", "--limit", word, "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("limit: must be STAGE=SECONDS with one of {corr")
+
+
 def test_a_wrong_stage_is_one_line(session, tmp_path, capsys):
     assert session.main(["--plan", "--stages", "oops", "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("stages: must be of 1 to 11 or of {correctness, ")

@@ -237,7 +237,7 @@ def _side_by_side() -> tuple[str, ...]:
     Each holds tensors of the longest cases, so not one for every core. One that a kernel broke is
     replaced.
     """
-    processes = min(8, (os.cpu_count() or 1) - 1)
+    processes = min(12, (os.cpu_count() or 1) - 2)
     words: tuple[str, ...] = ()
     if find_spec("xdist") and processes > 1:
         words += ("-n", str(processes), "--max-worker-restart", "200")

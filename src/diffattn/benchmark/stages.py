@@ -6,11 +6,12 @@ the stage ends, however it ends, and a later call goes on behind it.
 
 import math
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,28 @@ def choose(stages: Sequence[Stage], wanted: str | None) -> list[Stage]:
                 f"stages: must be of 1 to {len(stages)} or of {{{names}}}, got {key!r}."
             )
     return [stage for stage in stages if any(by_key[key] is stage for key in keys)]
+
+
+def with_limits(stages: Sequence[Stage], limits: Sequence[str]) -> list[Stage]:
+    """Stages of which some have other limits.
+
+    Args:
+        stages: As planned.
+        limits: ``STAGE=SECONDS``, by the stage's name.
+
+    Raises:
+        ConfigError: There is no such stage, or its seconds are not above 0.
+    """
+    seconds = {}
+    for word in limits:
+        name, _, number = word.partition("=")
+        if name not in {stage.name for stage in stages} or not re.fullmatch(r"0*[1-9]\d*", number):
+            names = ", ".join(stage.name for stage in stages)
+            raise ConfigError(
+                f"limit: must be STAGE=SECONDS with one of {{{names}}}, got {word!r}."
+            )
+        seconds[name] = float(number)
+    return [replace(x, limit_seconds=seconds.get(x.name, x.limit_seconds)) for x in stages]
 
 
 def run_stages(
