@@ -240,7 +240,7 @@ def _side_by_side() -> tuple[str, ...]:
     processes = min(12, (os.cpu_count() or 1) - 2)
     words: tuple[str, ...] = ()
     if find_spec("xdist") and processes > 1:
-        words += ("-n", str(processes), "--max-worker-restart", "200")
+        words += ("-n", str(processes), "--dist", "worksteal", "--max-worker-restart", "200")
     if find_spec("pytest_timeout"):
         words += ("--timeout=90", "--timeout-method=thread")
     return words

@@ -113,17 +113,18 @@ def rounding_errors(
         per_logit = maps * centred  # dS: [B, H, 2, R, S]
         per_logit_off = (
             (rounded * centred).square()
-            + tiny**2
             + (moved * (centred.abs() + eps * mean_off.sqrt())).square()
             + maps.square() * (per_key_off + mean_off)
         )
         grad_q = summed(per_logit, keys) + per_logit_off @ keys.square()
         grad_q = grad_q + mean_off * (maps @ keys).square()  # D moves the whole row
-        grad_q = (scale * factor).square() * grad_q  # [B, H, 2, R, D]
-        for_keys.add(factor * per_logit, factor.square() * per_logit_off, q)
+        # dS is kept with its factor in it: a λ near 0 makes it small, not what underflows of it.
+        below = tiny**2 * (maps > 0).to(maps)
+        grad_q = (scale * factor).square() * grad_q + scale**2 * (below @ keys.square())
+        for_keys.add(factor * per_logit, factor.square() * per_logit_off + below, q)
         for_values.add(factor * rounded, (factor * moved).square(), given)
         per_row["output"].append(output.sum(2).transpose(1, 2))
-        per_row["q"].append(grad_q.permute(0, 3, 1, 2, 4))
+        per_row["q"].append(grad_q.permute(0, 3, 1, 2, 4))  # of [B, H, 2, R, D]
         per_row["mean"].append(mean[:, :, 1, :, 0].transpose(1, 2))  # [B, R, H]
         per_row["mean_off"].append(mean_off[:, :, 1, :, 0].transpose(1, 2))
     whole = {name: torch.cat(parts, dim=1) for name, parts in per_row.items()}
