@@ -171,7 +171,7 @@ def test_kernels_are_opted_in_where_they_are_not_tested(tmp_path):
     """``auto`` leaves kernels without a record alone, and its tests expect that."""
     planned = gpu_plan.gpu_stages("full", "cuda", Path("/code"), tmp_path)
     without = [s.name for s in planned if s.environment.get(OPT_IN) != "1"]
-    assert without == ["correctness", "hopper"]
+    assert without == ["correctness", "others", "hopper"]
 
 
 def test_a_kernel_that_might_hang_is_run_by_the_last_stages_alone(tmp_path):

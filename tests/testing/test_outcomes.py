@@ -5,9 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from diffattn.testing import outcomes as plugin
-from diffattn.testing.outcomes import VARIABLE, kernel_of, read_outcomes
+from diffattn.testing.outcomes import CHOICE, VARIABLE, kernel_of, read_outcomes
 
 GPU = "tests/gpu/test_operators_on_gpu.py::test_every_case"
 TESTS = Path(__file__).parents[1]
@@ -33,6 +36,22 @@ def test_only_tests_of_numbers_count_for_a_kernel():
         "tests/layers/test_every_layer.py::test_shapes[cuda-triton]": None,
     }  # fmt: skip
     assert {test: kernel_of(test) for test in kernels} == kernels
+
+
+@pytest.mark.parametrize(
+    ("choice", "kept"), [("kernels", [0, 2]), ("others", [1]), (None, [0, 1, 2])]
+)
+def test_kernels_and_others_are_chosen_by_an_environment_variable(monkeypatch, choice, kept):
+    names = (f"{GPU}[cuda-triton-v1]", f"{GPU}[cuda-flex-v1]", f"{GPU}[cuda-hopper-v1]")
+    items = [SimpleNamespace(nodeid=name) for name in names]
+    wanted, left_out = [items[i] for i in kept], []
+    hook = SimpleNamespace(pytest_deselected=lambda items: left_out.extend(items))
+    monkeypatch.delenv(CHOICE, raising=False)
+    if choice:
+        monkeypatch.setenv(CHOICE, choice)
+    plugin.pytest_collection_modifyitems(SimpleNamespace(hook=hook), items)
+    assert items == wanted
+    assert len(left_out) == 3 - len(kept)
 
 
 def test_what_the_plugin_names_is_there():

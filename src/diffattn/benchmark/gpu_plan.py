@@ -13,7 +13,7 @@ from diffattn.models.known_names import check_known
 from diffattn.ops.kernel_support import OPT_IN
 from diffattn.records.results import BenchResult
 from diffattn.records.run import RunRecord
-from diffattn.testing.outcomes import VARIABLE, read_outcomes
+from diffattn.testing.outcomes import CHOICE, VARIABLE, read_outcomes
 
 JUDGE, HOPPER = "correctness", "hopper"
 """The stages that test kernels: all but one, and the one that might hang."""
@@ -90,7 +90,7 @@ def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
     cached = sized("4096,16384", "decode", quickly_compiled)
     decode = tuple(bench("decode", "--attention", x, *cached) for x in attentions)
     stages = [
-        _testing(JUDGE, "every operator case against float64", 450, out, _tests(full, root)),
+        _testing(JUDGE, "the kernels against float64", 270, out, _tests(full, root), "kernels"),
         Stage(
             name="ops", title="attention against SDPA's kernels, FlexAttention and two calls",
             limit_seconds=240, commands=ops, times=("triton",),
@@ -126,8 +126,11 @@ def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
             name="sharded", title="FSDP2 in one process",
             limit_seconds=45, commands=(_sharded(root),),
         ),
+        _testing("others", "the machinery around the kernels, other backends, layers", 180, out,
+                 _tests(full, root), "others"),
         # The last: a kernel of warps that wait for each other may wait forever.
-        _testing(HOPPER, "the Hopper kernel against float64", 75, out, _hopper_tests(full, root)),
+        _testing(HOPPER, "the Hopper kernel against float64", 75, out, _hopper_tests(full, root),
+                 "kernels"),
         Stage(
             name="hopper_ops", title="attention by the Hopper kernel", limit_seconds=30,
             commands=(bench("ops", *sized("4096", "composed", f"{HOPPER},triton"),
@@ -141,13 +144,17 @@ def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
     return stages
 
 
-def _testing(name: str, title: str, seconds: float, out: Path, argv: tuple[str, ...]) -> Stage:
-    """A stage that runs tests of kernels, and judges these."""
+def _testing(
+    name: str, title: str, seconds: float, out: Path, argv: tuple[str, ...], choice: str
+) -> Stage:
+    """A stage that runs tests, and judges the kernels whose numbers they compare."""
     outcomes = f"{name}.jsonl"
     return Stage(
         name=name, title=title, limit_seconds=seconds, commands=(argv,),
         # Each of many processes compiles by itself.
-        environment={VARIABLE: str(out / outcomes), "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+        environment={
+            VARIABLE: str(out / outcomes), CHOICE: choice, "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        },
         facts=lambda folder: read_outcomes(folder / outcomes),
     )  # fmt: skip
 
@@ -237,7 +244,7 @@ def _side_by_side() -> tuple[str, ...]:
     Each holds tensors of the longest cases, so not one for every core. One that a kernel broke is
     replaced.
     """
-    processes = min(12, (os.cpu_count() or 1) - 2)
+    processes = min(14, (os.cpu_count() or 1) - 2)
     words: tuple[str, ...] = ()
     if find_spec("xdist") and processes > 1:
         words += ("-n", str(processes), "--dist", "worksteal", "--max-worker-restart", "200")

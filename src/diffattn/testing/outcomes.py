@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "DIFFATTN_OUTCOMES"
+CHOICE = "DIFFATTN_TESTS_OF"
+"""In the environment ``"kernels"`` or ``"others"``: which of the two :func:`kernel_of` tells apart
+run. Default: both."""
 KERNELS = ("triton", "triton_decode", "hopper")
 _WORKER = "PYTEST_XDIST_WORKER"
 _MOST_CHARACTERS = 1_000  # of an error
@@ -41,6 +44,19 @@ def pytest_sessionstart() -> None:
     """What an earlier run wrote is of no use: tests may have changed since."""
     if _WORKER not in os.environ:
         Path(os.environ[VARIABLE]).write_text("", encoding="utf-8")
+
+
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """Leave out what was not chosen."""
+    wanted = os.environ.get(CHOICE)
+    if wanted is None:
+        return
+
+    def is_chosen(item: Any) -> bool:
+        return (kernel_of(item.nodeid) is not None) == (wanted == "kernels")
+
+    config.hook.pytest_deselected(items=[item for item in items if not is_chosen(item)])
+    items[:] = filter(is_chosen, items)
 
 
 def pytest_runtest_logreport(report: Any) -> None:

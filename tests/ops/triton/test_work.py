@@ -66,7 +66,7 @@ def test_counts_are_those_of_the_softmax_kernels(form, multiplied, monkeypatch):
     assert sum(multiplied) == 2 * work.multiply_adds(launches, 32, 32, 70, 90)
 
 
-@pytest.mark.parametrize("capability", configs.CAPABILITIES)
+@pytest.mark.parametrize("capability", [row for row in configs.CAPABILITIES if row != 90])
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_one_kernel_keeps_to_eight_products_against_seven(capability, head_dim):
     """Forward and backward, up to the tiles on the diagonal: 1.15 of softmax attention."""

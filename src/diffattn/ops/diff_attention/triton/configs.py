@@ -1,8 +1,10 @@
 """How each kernel is launched: tile sizes per kernel, width and chip.
 
-The table is static, so a result never depends on what was timed first. Its rows are seeds: they
-come from the compile gate (no product done twice, no wait for a copy and no reload of a register
-in a loop), not from measurements on a GPU. ``CANDIDATES`` is what a tuner on a GPU should try.
+The table is static, so a result never depends on what was timed first. Row 90 at widths 64 and 128
+is what ``diffattn bench tune`` found fastest on an H100 (``benchmarks/results/h100_tune.json``),
+where the compile gate passes it. All else are seeds, which come from the gate (no product done
+twice, no wait for a copy and no reload of a register in a loop), not from measurements.
+``CANDIDATES`` is what a tuner on a GPU should try.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -46,8 +48,9 @@ class LaunchConfig:
 # next of ``FORWARD_FORMS`` or ``BACKWARD_FORMS`` takes its place. Softmax attention has bwd for the
 # widths it is compared at. A line NAME_padding holds the tiles of padded rows, whose mask takes
 # registers too; ``None``: those of NAME. The compile gate (docs/records/compile_gate.md) shows what
-# rows cost; it does not see that dQ is added to memory once per block of keys, so that few keys
-# (V1, d 128) may cost more than the products that one kernel saves. A GPU decides.
+# rows cost; it does not see that ``bwd`` adds dQ to memory once per block of keys. On an H100 that
+# takes longer than the products it saves, for DIFF and softmax attention at every width that was
+# timed, so that row 90 has no ``bwd``; on other chips it is not measured.
 _Tile = tuple[int, int, int, int]
 _SEEDS: dict[int, dict[str, tuple[_Tile | None, ...]]] = {
     80: {
@@ -90,27 +93,25 @@ _SEEDS: dict[int, dict[str, tuple[_Tile | None, ...]]] = {
     },
     90: {
         "fwd": ((128, 64, 8, 2), (128, 64, 8, 3), None, None,
-                (128, 64, 8, 3), (128, 64, 8, 3), (128, 32, 8, 3), (128, 64, 8, 2)),
-        "fwd_by_map": (None, None, (128, 64, 8, 2), (128, 64, 8, 2),
+                (128, 64, 8, 3), (64, 64, 4, 3), (128, 32, 8, 3), (64, 64, 4, 2)),
+        "fwd_by_map": (None, None, (128, 64, 8, 2), (128, 64, 8, 3),
                        None, None, None, None),
-        "dkv": ((32, 128, 8, 2), (32, 128, 8, 2), None, None,
-                (32, 128, 8, 2), (32, 128, 8, 2), (32, 128, 8, 2), (32, 128, 8, 2)),
+        "dkv": ((32, 128, 8, 2), (32, 64, 4, 2), None, None,
+                (32, 128, 8, 2), (64, 64, 4, 2), (32, 128, 8, 2), (32, 64, 4, 2)),
+        "dkv_padding": (None, None, None, None,
+                        None, (32, 64, 4, 2), None, None),
         "dk": (None, None, (16, 128, 8, 2), (32, 128, 8, 2),
                None, None, None, None),
-        "dv": (None, None, (32, 128, 8, 2), (32, 128, 8, 2),
+        "dv": (None, None, (32, 128, 8, 2), (32, 64, 4, 2),
                None, None, None, None),
-        "bwd": ((32, 32, 2, 2), (16, 128, 8, 2), (64, 32, 8, 2), (64, 32, 8, 2),
-                (64, 64, 4, 2), (32, 128, 8, 2), (16, 128, 8, 2), (16, 128, 8, 2)),
-        "dq": ((128, 64, 8, 2), (128, 64, 8, 2), (128, 32, 8, 2), (128, 32, 8, 2),
-               (128, 64, 8, 2), (128, 64, 8, 2), (128, 32, 8, 2), (128, 32, 8, 2)),
+        "dq": ((128, 64, 8, 2), (64, 64, 4, 2), (128, 32, 8, 2), (128, 32, 8, 3),
+               (128, 64, 8, 2), (64, 32, 4, 3), (128, 32, 8, 2), (128, 32, 8, 3)),
         "softmax_fwd": ((128, 64, 8, 2), (128, 64, 8, 2), (128, 64, 8, 2), (128, 64, 8, 2),
-                        (128, 64, 4, 3), (128, 64, 4, 3), (128, 64, 8, 3), (128, 64, 8, 3)),
+                        (128, 64, 4, 3), (128, 64, 8, 3), (128, 64, 8, 3), (64, 64, 4, 3)),
         "softmax_dkv": ((32, 128, 8, 2), (32, 128, 8, 2), (64, 32, 8, 2), (16, 128, 8, 2),
-                        (64, 128, 8, 2), (64, 128, 8, 2), (32, 128, 8, 2), (32, 128, 8, 2)),
-        "softmax_bwd": (None, None, None, None,
-                        (64, 128, 8, 2), (64, 128, 8, 2), (32, 128, 8, 2), (32, 128, 8, 2)),
+                        (64, 128, 8, 2), (64, 64, 4, 2), (32, 128, 8, 2), (64, 128, 8, 2)),
         "softmax_dq": ((128, 64, 8, 2), (128, 64, 8, 2), (128, 32, 8, 2), (128, 32, 8, 2),
-                       (128, 64, 8, 2), (128, 64, 8, 2), (128, 64, 8, 2), (128, 64, 8, 2)),
+                       (128, 64, 8, 2), (128, 64, 8, 3), (128, 64, 8, 2), (128, 64, 8, 3)),
     },
     100: {
         "fwd": ((128, 64, 8, 2), (128, 64, 8, 2), None, None,
