@@ -52,15 +52,23 @@ def test_steps_until_recall():
     assert f"not shown sooner than with a uniform second map ({blind:g})" in v1
 
 
-def test_training_speed():
+@pytest.mark.parametrize(
+    ("question", "shape", "measured"),
+    [
+        ("Training speed of", "wide | 4 | 1 × 1,024 | float32", 3),
+        ("Speed in training a 3B model on an H100", "3b | 28 | 1 × 4,096 | bfloat16", 2),
+    ],
+)
+def test_training_speed(question, shape, measured):
     table = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    row = re.search(
-        r"^\| wide \| 4 \| 1 × 1,024 \| float32 \| forward \+ backward \|.*", table, re.M
-    )
-    speeds = [float(cell.split("(")[0].replace(",", "")) for cell in row.group().split("|")[6:11]]
-    softmax, _, *types = speeds
-    shown = [float(cell.split()[0]) for cell in cells("Training speed")[1:]]
-    assert shown == [pytest.approx(speed / softmax, abs=0.005) for speed in types]
+    row = re.search(rf"^\| {re.escape(shape)} \| forward \+ backward \|.*", table, re.M)
+    of_row = row.group().split("|")[6 : 8 + measured]
+    softmax, _, *types = (float(cell.split("(")[0].replace(",", "")) for cell in of_row)
+    shown = cells(question)[1:]
+    assert [float(cell.split()[0]) for cell in shown[:measured]] == [
+        pytest.approx(speed / softmax, abs=0.005) for speed in types
+    ]
+    assert shown[measured:] == ["not measured"] * (3 - measured)
 
 
 def test_what_is_shown_of_the_loss():

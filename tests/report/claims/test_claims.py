@@ -322,6 +322,11 @@ def test_times_of_a_cpu_say_nothing_about_gpus(bench_result):
     cases = [replace(case, device="cuda") for case in bench_result.cases]
     on_gpu = ClaimRecords(benchmarks=(BenchResult(runs=bench_result.runs, cases=cases),))
     assert time_ratio("", mode=ops.mode, suite="ops")(on_gpu).uninformative == ""
+    no_contender = replace(ops, device="cuda", rows=[row for row in ops.rows if row.role != "DIFF"])
+    cases = [*bench_result.cases, no_contender]
+    both = ClaimRecords(benchmarks=(BenchResult(runs=bench_result.runs, cases=cases),))
+    said = time_ratio("", mode=ops.mode, suite="ops", on_gpu=False)
+    assert said(both).note == said(records).note  # devices on which it was timed
     claim = replace(
         BY_ID["training-cost"], bound=1.08, measure=time_ratio("", mode=ops.mode, suite="ops")
     )

@@ -285,7 +285,7 @@ CLAIMS: tuple[Claim, ...] = (
     *(
         Claim(
             id=f"{name}-cost", expects="below", bound=bound, source=f"{V1}, Table 7",
-            effect=f"time of DIFF V1's {what} over the Transformer's by the same technique",
+            effect=f"time of DIFF V1's {what} over the Transformer's, both our layers, by `auto`",
             says=f"{says} times as long.", commands=commands.bench("models"), record=BENCHMARKS,
             measure=time_ratio("diff", mode=mode),
         )

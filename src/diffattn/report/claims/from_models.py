@@ -218,10 +218,11 @@ def time_ratio(
         ]
         with_gpu = [case for case in cases if case.device != "cpu"] if on_gpu else []
         chosen = with_gpu or cases
-        values = sorted(_ratios(chosen, contender, against))
-        if not values:
+        found = list(_ratios(chosen, contender, against))
+        if not found:
             return None
-        kinds = sorted({f"{case.device} {case.dtype}" for case in chosen})
+        values = sorted(ratio for _, ratio in found)
+        kinds = sorted({f"{case.device} {case.dtype}" for case, _ in found})
         why = "timed on a CPU; the claim is about GPUs" if on_gpu and not with_gpu else ""
         return Measured(
             effect=median(values), low=values[0], high=values[-1], n=len(values), of="cases",
@@ -231,8 +232,10 @@ def time_ratio(
     return measure
 
 
-def _ratios(cases: Sequence[BenchCase], contender: str, against: str | None) -> Iterator[float]:
-    """One per case: of the fastest contender that fits, its median over the rounds."""
+def _ratios(
+    cases: Sequence[BenchCase], contender: str, against: str | None
+) -> Iterator[tuple[BenchCase, float]]:
+    """One per case that has it: of the fastest contender that fits, its median over the rounds."""
     for case in cases:
         timed = [
             row
@@ -249,4 +252,4 @@ def _ratios(cases: Sequence[BenchCase], contender: str, against: str | None) -> 
                 if row.ratio_t and base and base.ratio_t
             ]
         if found:
-            yield min(found)
+            yield case, min(found)

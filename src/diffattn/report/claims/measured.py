@@ -42,7 +42,8 @@ class Measured:
     @property
     def count(self) -> str:
         """Over how many of what, with the note."""
-        return f"{self.n} {self.of}" + (f" ({self.note})" if self.note else "")
+        of = self.of.removesuffix("s") if self.n == 1 else self.of
+        return f"{self.n} {of}" + (f" ({self.note})" if self.note else "")
 
 
 Measure = Callable[[ClaimRecords], Measured | None]

@@ -187,7 +187,7 @@ def _max_spill_bytes(launch: str, capability: int) -> int:
     if launch.removeprefix("softmax_") in GRADIENTS:  # between the query heads of a group
         # Of sm_100 dK and dV of V1 at d 128, which deterministic runs alone take, spill the most.
         return 3072 if 100 <= capability < 120 else 640
-    return 128
+    return 192
 
 
 def _signature(kernel: Any, constexprs: dict[str, Any]) -> dict[str, str]:

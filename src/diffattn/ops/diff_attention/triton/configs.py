@@ -1,7 +1,7 @@
 """How each kernel is launched: tile sizes per kernel, width and chip.
 
 The table is static, so a result never depends on what was timed first. Row 90 at widths 64 and 128
-is what ``diffattn bench tune`` found fastest on an H100 (``benchmarks/results/h100_tune.json``),
+is what ``diffattn bench tune`` found fastest on an H100 (``docs/records/h100_tune.json``),
 where the compile gate passes it. All else are seeds, which come from the gate (no product done
 twice, no wait for a copy and no reload of a register in a loop), not from measurements.
 ``CANDIDATES`` is what a tuner on a GPU should try.
