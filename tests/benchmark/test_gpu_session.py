@@ -150,13 +150,13 @@ def test_all_stages_run_on_a_cpu(tmp_path):
     subprocess.run([*command, "--out", str(tmp_path)], check=False)
     records = {path.stem: read_stage(path) for path in tmp_path.glob("*.json")
                if path.stem != "table_7"}  # fmt: skip
-    assert len(records) == 11
+    assert len(records) == 12
     for name, record in records.items():
         assert record["outcome"] == ("failed" if name == "tune" else "passed"), record["commands"]
         assert record["hardware"]["processor"]
         assert record["versions"]["triton"]
         assert record["facts"]["table"] == "shipped"  # nothing was searched
-    for name in ("correctness", "hopper"):
+    for name in ("correctness", "others", "hopper"):
         assert records[name]["facts"]["passed"] > 0
         assert records[name]["facts"]["failed"] == 0
     measured = {json.loads((tmp_path / "bench" / f).read_text())["cases"][0]["suite"]
