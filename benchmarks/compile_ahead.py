@@ -20,6 +20,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
@@ -138,7 +139,15 @@ def compile_tests(capability: int, processes: int) -> None:
     common = ["-p", "no:cacheprovider", "-W", "default", *map(str, paths)]
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(
-        [str(ROOT / "src"), str(tests / "gpu"), str(Path(__file__).parent)]
+        filter(
+            None,
+            [
+                str(ROOT / "src"),
+                str(tests / "gpu"),
+                str(Path(__file__).parent),
+                environment.get("PYTHONPATH"),
+            ],
+        )
     )
     listed = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "pretended_cuda",
@@ -232,16 +241,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pack", type=Path, metavar="FILE", help="a .tar.xz, to be carried there")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="of the tests")
     options = parser.parse_args(arguments)
-    options.cache.mkdir(parents=True, exist_ok=True)
-    os.environ["TRITON_CACHE_DIR"] = str(options.cache)
+    if "tests" in options.what and find_spec("xdist") is None:
+        parser.error("tests: needs pytest-xdist, got none installed")
+    cache = options.cache.absolute()
+    cache.mkdir(parents=True, exist_ok=True)
+    os.environ["TRITON_CACHE_DIR"] = str(cache)
     began = time.monotonic()
     if "tests" in options.what:  # in processes of their own
         compile_tests(options.capability, options.processes)
     if "tune" in options.what:
         compile_search(options.capability)
-    print(f"{len(list(options.cache.glob('*/*.cubin')))} kernels, {time.monotonic() - began:.0f} s")
+    print(f"{len(list(cache.glob('*/*.cubin')))} kernels, {time.monotonic() - began:.0f} s")
     if options.pack:
-        print(f"{pack(options.cache, options.pack)} kernels packed: {options.pack}")
+        print(f"{pack(cache, options.pack)} kernels packed: {options.pack}")
     return 0
 
 

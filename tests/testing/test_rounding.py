@@ -5,9 +5,15 @@ from itertools import product
 
 import pytest
 import torch
+from torch import Tensor
 
 from diffattn.ops.diff_attention.api import diff_attention
-from diffattn.testing.assertions import assert_close_to_reference
+from diffattn.testing.assertions import (
+    assert_close_to_reference,
+    exact_weights,
+    output_and_gradients,
+)
+from diffattn.testing.budget import compare
 from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
 from diffattn.testing.rounding import _softmax_moves, rounding_errors
 
@@ -103,3 +109,37 @@ def test_no_keys():
     inputs = make_diff_attention_inputs(replace(CASE, num_keys=0))
     for error in errors_of(inputs)[1].values():
         assert (error <= 1e-44).all()
+
+
+@pytest.mark.parametrize("factors", ["", "λ", "sλ"])
+def test_underflow_of_the_logits_gradient_is_allowed_with_any_factor_in_it(factors):
+    """Float16 rounds dS to steps of 6e-8; kernels keep it with or without λ and s. Here λ is small,
+    as many weights are, so that most of dS underflows."""
+    case = OpCase(name="", num_queries=1, num_keys=2_048, batch=1, num_heads=1, num_kv_heads=1,
+                  head_dim=64, value_dim=128, causal=False)  # fmt: skip
+    inputs = make_diff_attention_inputs(case, dtype=torch.float16)
+    with torch.no_grad():
+        inputs.lam.fill_(0.01)
+        inputs.v.mul_(0.1)
+    exact = inputs.map_tensors(Tensor.double)
+    weights = exact_weights(torch.empty(1, 1, 1, 128, dtype=torch.float64))
+    out = diff_attention(*exact.tensors().values(), backend="reference", causal=False)
+    want = output_and_gradients(out, exact.tensors(), weights)
+    off = rounding_errors(inputs, weights)
+    scale, lam = 64**-0.5, float(exact.lam.detach())
+    q, k, v = (x.detach() for x in (exact.q, exact.k, exact.v))
+    per_key = v[0, :, 0] @ weights[0, 0, 0]  # dP: [S]
+    for i in range(2):
+        keys, query = k[0, :, 0, i], q[0, 0, 0, i]
+        map_ = (scale * keys @ query).softmax(0)
+        per_logit = map_ * (per_key - map_ @ per_key)  # dS
+        own = (1.0, -lam)[i]
+        kept = (own if "λ" in factors else 1.0) * (scale if "s" in factors else 1.0)
+        rounded = (kept * per_logit).half().double() * (scale * own / kept)
+        for name, actual in (
+            ("gradient of q", rounded @ keys), ("gradient of k", rounded[:, None] * query)
+        ):  # fmt: skip
+            at = (0, 0, 0, i) if name.endswith("q") else (0, slice(None), 0, i)
+            result = compare(actual.half(), want[name][at], off[name][at])
+            assert result.problem is None, (name, i, result)
+            assert result.error > 0

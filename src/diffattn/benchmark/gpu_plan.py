@@ -129,8 +129,7 @@ def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
         _testing("others", "the machinery around the kernels, other backends, layers", 180, out,
                  _tests(full, root), "others"),
         # The last: a kernel of warps that wait for each other may wait forever.
-        _testing(HOPPER, "the Hopper kernel against float64", 75, out, _hopper_tests(full, root),
-                 "kernels"),
+        _testing(HOPPER, "the Hopper kernel against float64", 75, out, _hopper_tests(full, root)),
         Stage(
             name="hopper_ops", title="attention by the Hopper kernel", limit_seconds=30,
             commands=(bench("ops", *sized("4096", "composed", f"{HOPPER},triton"),
@@ -145,9 +144,9 @@ def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
 
 
 def _testing(
-    name: str, title: str, seconds: float, out: Path, argv: tuple[str, ...], choice: str
+    name: str, title: str, seconds: float, out: Path, argv: tuple[str, ...], choice: str = ""
 ) -> Stage:
-    """A stage that runs tests, and judges the kernels whose numbers they compare."""
+    """A stage that runs tests, all or those of a choice, and judges the kernels among them."""
     outcomes = f"{name}.jsonl"
     return Stage(
         name=name, title=title, limit_seconds=seconds, commands=(argv,),

@@ -16,7 +16,7 @@ from typing import Any
 VARIABLE = "DIFFATTN_OUTCOMES"
 CHOICE = "DIFFATTN_TESTS_OF"
 """In the environment ``"kernels"`` or ``"others"``: which of the two :func:`kernel_of` tells apart
-run. Default: both."""
+run. Both if empty."""
 KERNELS = ("triton", "triton_decode", "hopper")
 _WORKER = "PYTEST_XDIST_WORKER"
 _MOST_CHARACTERS = 1_000  # of an error
@@ -49,8 +49,10 @@ def pytest_sessionstart() -> None:
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     """Leave out what was not chosen."""
     wanted = os.environ.get(CHOICE)
-    if wanted is None:
+    if not wanted:
         return
+    if wanted not in ("kernels", "others"):
+        raise ValueError(f"{CHOICE} must be 'kernels', 'others' or empty, got {wanted!r}.")
 
     def is_chosen(item: Any) -> bool:
         return (kernel_of(item.nodeid) is not None) == (wanted == "kernels")

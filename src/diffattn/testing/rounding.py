@@ -56,7 +56,7 @@ def rounding_errors(
     gradients. A weight is rounded, moves with its row's log-sum, which kernels keep in float32,
     and by as much as a softmax can whose logits are off by E: no first order there, because in
     bfloat16 a logit of 1e4 is known to 40 only. Numbers below the smallest normal one, 6e-5 in
-    float16, are rounded as that is.
+    float16, are rounded as that is, dS with any of its factors λ and s in it, as kernels keep it.
 
     Args:
         inputs: Arguments of the call.
@@ -118,10 +118,11 @@ def rounding_errors(
         )
         grad_q = summed(per_logit, keys) + per_logit_off @ keys.square()
         grad_q = grad_q + mean_off * (maps @ keys).square()  # D moves the whole row
-        # dS is kept with its factor in it: a λ near 0 makes it small, not what underflows of it.
-        below = tiny**2 * (maps > 0).to(maps)
-        grad_q = (scale * factor).square() * grad_q + scale**2 * (below @ keys.square())
-        for_keys.add(factor * per_logit, factor.square() * per_logit_off + below, q)
+        # dS may be kept with λ and s in it, which then make it small but not what underflows of it.
+        below = (tiny * max(1.0, abs(scale)) * factor.abs().clamp(min=1)).square() * (maps > 0)
+        grad_q = (scale * factor).square() * grad_q + below @ keys.square()
+        for_keys.add(factor * per_logit, factor.square() * per_logit_off, q)
+        for_keys.off = for_keys.off + below.mT @ all_q[:, rows].permute(0, 2, 3, 1, 4).square()
         for_values.add(factor * rounded, (factor * moved).square(), given)
         per_row["output"].append(output.sum(2).transpose(1, 2))
         per_row["q"].append(grad_q.permute(0, 3, 1, 2, 4))  # of [B, H, 2, R, D]

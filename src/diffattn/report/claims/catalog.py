@@ -290,7 +290,7 @@ CLAIMS: tuple[Claim, ...] = (
             measure=time_ratio("diff", mode=mode),
         )
         for name, what, mode, bound, says in (
-            ("training", "training step", "forward_backward", 7_491 / 6_718,
+            ("training", "forward and backward pass", "forward_backward", 7_491 / 6_718,
              "Training throughput is 6 to 12 % lower (H100): by the tokens per second printed a "
              "step takes 1.06 to 1.12"),
             ("forward", "forward pass", "forward", 48_762 / 44_521,

@@ -196,7 +196,8 @@ def time_ratio(
     also: tuple[str, str] | None = None,
     **shape: Any,
 ) -> Measure:
-    """Time over another's, side by side: its median over all cases timed, and their range.
+    """Time over another's, side by side: its median over all cases timed, and their range; of one
+    case that of its rounds.
 
     Args:
         contender: ``"diff"``, ``"diff_v2"`` or ``"shared_diff"``; any of role DIFF if empty.
@@ -221,11 +222,14 @@ def time_ratio(
         found = list(_ratios(chosen, contender, against))
         if not found:
             return None
-        values = sorted(ratio for _, ratio in found)
+        values = sorted(ratio for _, (ratio, *_) in found)
+        low, high = values[0], values[-1]
+        if len(found) == 1:  # all that is known of the range is that of its rounds
+            _, (_, low, high) = found[0]
         kinds = sorted({f"{case.device} {case.dtype}" for case, _ in found})
         why = "timed on a CPU; the claim is about GPUs" if on_gpu and not with_gpu else ""
         return Measured(
-            effect=median(values), low=values[0], high=values[-1], n=len(values), of="cases",
+            effect=median(values), low=low, high=high, n=len(values), of="cases",
             is_range=True, uninformative=why, note=", ".join(kinds),
         )  # fmt: skip
 
@@ -234,22 +238,25 @@ def time_ratio(
 
 def _ratios(
     cases: Sequence[BenchCase], contender: str, against: str | None
-) -> Iterator[tuple[BenchCase, float]]:
-    """One per case that has it: of the fastest contender that fits, its median over the rounds."""
+) -> Iterator[tuple[BenchCase, tuple[float, float, float]]]:
+    """One per case that has it, of the fastest contender that fits: its median over the rounds, and
+    their extremes, which two ratios to T do not give of one to the other."""
     for case in cases:
         timed = [
             row
             for row in case.rows
             if row.status == "ok" and row.role == "DIFF" and contender in ("", row.contender)
         ]
-        base = None if against is None else case.row(against)
         if against is None:
-            found = [row.ratio_tc.median for row in timed if row.ratio_tc]
+            spreads = [row.ratio_tc for row in timed if row.ratio_tc]
+            found = [(of.median, of.minimum, of.maximum) for of in spreads]
         else:
-            found = [
+            base = case.row(against)
+            medians = [
                 row.ratio_t.median / base.ratio_t.median
                 for row in timed
                 if row.ratio_t and base and base.ratio_t
             ]
+            found = [(ratio, ratio, ratio) for ratio in medians]
         if found:
             yield case, min(found)

@@ -1,9 +1,10 @@
 """How each kernel is launched: tile sizes per kernel, width and chip.
 
 The table is static, so a result never depends on what was timed first. Row 90 at widths 64 and 128
-is what ``diffattn bench tune`` found fastest on an H100 (``docs/records/h100_tune.json``),
-where the compile gate passes it. All else are seeds, which come from the gate (no product done
-twice, no wait for a copy and no reload of a register in a loop), not from measurements.
+is what ``diffattn bench tune`` found fastest on an H100 (``docs/records/h100_tune.json``) under a
+causal mask; by analogy its other widths have no ``bwd`` either, and padded rows of V2 at d 64 have
+a tile that reloads no register. All else are seeds, which come from the compile gate (no product
+done twice, no wait for a copy and no reload of a register in a loop), not from measurements.
 ``CANDIDATES`` is what a tuner on a GPU should try.
 """
 
