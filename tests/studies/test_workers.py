@@ -26,7 +26,8 @@ FAKE = """
     order = json.loads(sys.stdin.readline())
     name, folder = order["name"], Path(order["folder"])
     folder.mkdir()
-    (folder.parent / f"{name}.pid").write_text(str(os.getpid()))
+    (folder / "pid").write_text(str(os.getpid()))
+    (folder / "pid").rename(folder.parent / f"{name}.pid")  # it may be killed in between
     def send(**event):
         print(json.dumps(event), flush=True)
     send(step=1, loss=2.5)
