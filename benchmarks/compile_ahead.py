@@ -4,7 +4,8 @@
 
 Most of a search for launches, and of the tests of the kernels, is compilation: on an H100 lent for
 minutes the search took 92 s with 492 of 514 kernels compiled before, and the tests 106 s with 1,442
-of 2,037 (those of the search among them). On the GPU's machine unpack the file and name its folder by ``TRITON_CACHE_DIR``, at the same path as here.
+of 2,037 (those of the search among them). On the GPU's machine unpack the file at the same path as
+here and name its folder by ``TRITON_CACHE_DIR``.
 Triton finds a kernel there if its own version, that of its assembler and this checkout's kernels
 are the same, and Python's minor version is; else it compiles as if nothing had been brought.
 
