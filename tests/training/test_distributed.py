@@ -12,9 +12,10 @@ import torch.distributed as dist
 from children import launched, values
 from continued_runs import interrupt_at
 from diffattn.errors import ConfigError
+from diffattn.records import run as run_record
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.manifest import MANIFEST, write_manifest
-from diffattn.records.run import RunRecord
+from diffattn.records.run import RunRecord, package_versions
 from diffattn.training import distributed, sharding
 from diffattn.training.distributed import (
     joined,
@@ -138,12 +139,14 @@ def test_what_fails_on_one_process_leaves_no_half_checkpoint_and_no_process_wait
         ("rate", r"got train\.learning_rate 0\.5 where [0-9.]+ is the first process's"),
         ("data", r"got data\.train_hash 'other' where"),
         ("engine", r"save_every 3 where None is the first process's"),
+        ("versions", r"got torch '1\.0' where '[^']+' is the first process's"),
     ],
 )
 def test_processes_that_were_asked_for_different_runs_are_refused(
-    difference, message, make_run, data, tmp_path
+    difference, message, make_run, data, tmp_path, monkeypatch
 ):
-    """A mistyped command on one machine, or its own older packing, would spoil the gradients."""
+    """A mistyped command on one machine, its own older packing or packages would spoil the
+    gradients."""
     config, folder = make_run("diff"), tmp_path / "run"
 
     def run():
@@ -152,6 +155,9 @@ def test_processes_that_were_asked_for_different_runs_are_refused(
             ours = replace(config, train=replace(config.train, learning_rate=0.5))
         elif process_index() == 1 and difference == "engine":
             ours = replace(config, engine=EngineConfig(save_every=3))
+        elif process_index() == 1 and difference == "versions":
+            here = package_versions()
+            monkeypatch.setattr(run_record, "package_versions", lambda: {**here, "torch": "1.0"})
         elif process_index() == 1:
             packed = copy(data)
             packed.train.metadata["token_hash"] = "other"

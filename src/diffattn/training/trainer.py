@@ -180,19 +180,19 @@ def finish(
 
 def _require_same(run: RunRecord) -> None:
     """Refuse a launch whose processes were asked for different runs: they would average gradients
-    of different models, or wait for one another for ever.
+    of different models, or wait for one another for ever. So may other versions of a package.
 
     Raises:
-        ConfigError: Names the first setting, or fact of the data, that differs.
+        ConfigError: Names the first setting, fact of the data or package that differs.
     """
-    ours = {"config": run.config, "engine": run.engine}
+    ours = {"config": run.config, "engine": run.engine, "versions": run.versions}
     firsts = from_first(lambda: ours)
     with together():
         for kind, first in firsts.items():
             if fault := difference("", first, ours[kind], (), where="is the first process's"):
                 raise ConfigError(
-                    f"training: every process must be launched with the same settings and data, "
-                    f"got {fault}."
+                    f"training: every process must be launched with the same settings, data and "
+                    f"versions of packages, got {fault}."
                 )
 
 
