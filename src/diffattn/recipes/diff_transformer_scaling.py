@@ -14,11 +14,12 @@ _LEARNING_RATES = MappingProxyType(
 
 
 def scaling(size: str) -> RunPlan:
-    """One DIFF model of Figure 3a: 10B tokens at length 2,048.
+    """One DIFF model of Figure 3a: 10B tokens (40,000 steps, 10.49B) at length 2,048.
 
     Command: ``diffattn train scaling-830m --out FOLDER --set data.source=... --set
     data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Expected:
-    the validation losses of Figure 3a. The paper's corpus is not public: name your own.
+    the validation losses of Figure 3a. The paper's corpus is not public: name your own. It prints
+    that the rate falls linearly, not to what: here to 0.
 
     Source: arXiv:2410.05258v2, section 3.2 and Appendix E.
     """

@@ -16,7 +16,7 @@ def laptop_sibling(make: Callable[[], RunPlan], seq_len: int = 256) -> RunPlan:
     """A model of 0.4M to 7M parameters in place of the named one, 300 steps of 1,024 tokens.
 
     Hidden size and FFN are a sixteenth, head width, rank and layers are an eighth, so that siblings
-    of matched models match but for norms, λ and rounding: to 0.4 %. Kept are attention type,
+    of matched models match but for norms, λ and rounding: to 0.5 %. Kept are attention type,
     norms, λ, rotary θ, up-sampling, β₂, weight decay and how far the learning rate falls; the rest
     is that of the recipe ``laptop``, peak rate included.
 

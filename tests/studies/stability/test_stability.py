@@ -48,6 +48,8 @@ def test_the_study_is_the_laptop_comparison_at_its_rate_and_at_larger_ones():
         assert getattr(config.base.train, name) == getattr(compared.train, name)
     assert len(config.seeds) == 5
     assert config.types == (*ATTENTION_TYPES, "diff_no_norm", "diff_v2_norm", *FLOORS)
+    halved = stability_study("study", settings=[f"train.learning_rate={usual / 2}"])
+    assert halved.learning_rates == pytest.approx([rate / 2 for rate in config.learning_rates])
     norms = {m.config.name.split("-lr")[0]: m.config.model.head_norm for m in config.members()}
     assert (norms["diff"], norms["diff_no_norm"]) == (None, False)  # None: as the paper has it
     assert (norms["diff_v2"], norms["diff_v2_norm"]) == (None, True)
@@ -59,7 +61,6 @@ def test_the_study_is_the_laptop_comparison_at_its_rate_and_at_larger_ones():
         (["train.log_every=2"], "train.log_every must be 1"),
         (["train.num_steps=32", "train.warmup_steps=2"], "train.num_steps must be more than 32"),
         (["model.attention_type=diff"], "base must be a softmax model"),
-        (["train.learning_rate=4e-4"], "train.learning_rate must not be set"),
         (["guard.spike=skip"], "guard must be left at its defaults, as spikes and divergence"),
         (["guard.lam=clip"], "guard must be left at its defaults"),
     ],

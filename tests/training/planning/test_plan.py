@@ -167,6 +167,18 @@ def test_no_price_gives_no_cost_and_no_peak_no_time():
     assert make_plan(run(precision="float32"), device("h100")).days is None
 
 
+def test_processes_on_a_cpu_share_its_memory(monkeypatch):
+    """As when they are launched: each takes its own."""
+    monkeypatch.setattr(plan_module, "available_bytes", lambda: 1_000_000_000)
+    alone, two = (make_plan(run(), device("cpu"), devices=n) for n in (1, 2))
+    assert alone.device_memory_bytes == 1_000_000_000
+    assert two.device_memory_bytes == 500_000_000
+    monkeypatch.setattr(plan_module, "available_bytes", lambda: 2 * two.memory_bytes - 2)
+    assert make_plan(run(), device("cpu"), devices=2).fits is False
+    monkeypatch.setattr(plan_module, "available_bytes", lambda: None)
+    assert make_plan(run(), device("cpu"), devices=2).fits is None
+
+
 def test_what_does_not_fit_is_said():
     tiny = dataclasses.replace(device("h100"), memory_bytes=850_000)
     plan = make_plan(run(), tiny)

@@ -21,10 +21,13 @@ _GPU_MODEL = (
     "--set model.hidden_size=1024 --set model.num_hidden_layers=12 --set model.num_heads=16 "
     "--set model.head_dim=64 --set model.embedding_multiplier=32.0 --set train.seq_len=4096 "
     "--set train.batch_tokens=131072 --set train.micro_batch_sequences=4 "
-    "--set data.source=TEXTS --set data.vocab_size=16384"
+    "--set train.precision=bfloat16 --set data.source=TEXTS --set data.vocab_size=16384"
 )
 _GPU_STEPS = "--set train.num_steps=4000 --set train.warmup_steps=400"
 _GPU_FEW_STEPS = "--set train.num_steps=1000 --set train.warmup_steps=100"
+# Peak rates fall with the root of the width: from 0.003 at 128, and from the study's 0.002 at 256.
+_GPU_RATE = "--set train.learning_rate=1.06e-3 --set train.final_learning_rate=1.06e-4"
+_GPU_RATE_OF_ROWS = "--set train.learning_rate=1e-3 --set train.final_learning_rate=1e-4"
 
 TEXT = Commands(
     "diffattn reproduce text --seeds 0,1,2",
@@ -35,13 +38,14 @@ SCALING = Commands(
     "diffattn reproduce scaling",
     "diffattn reproduce scaling --seeds 0,1,2,3,4 --out runs/scaling-study",
     f"diffattn reproduce scaling --out runs/scaling-gpu {_GPU_MODEL} "
-    f"--set model.intermediate_size=2560 {_GPU_STEPS}",
+    f"--set model.intermediate_size=2560 {_GPU_STEPS} {_GPU_RATE}",
 )
 ABLATIONS, RANK = (
     Commands(
         f"diffattn reproduce {kind}",
         f"diffattn reproduce {kind} --scale study",
-        f"diffattn reproduce {kind} --scale study --out runs/{kind}-gpu {_GPU_MODEL} {_GPU_STEPS}",
+        f"diffattn reproduce {kind} --scale study --out runs/{kind}-gpu {_GPU_MODEL} {_GPU_STEPS} "
+        f"{_GPU_RATE_OF_ROWS}",
     )
     for kind in ("ablations", "rank")
 )
@@ -54,7 +58,7 @@ STABILITY = Commands(
     "diffattn reproduce stability",
     "diffattn reproduce stability --scale study",
     "diffattn reproduce stability --scale study --out runs/stability-gpu "
-    f"{_GPU_MODEL} {_GPU_FEW_STEPS}",
+    f"{_GPU_MODEL} {_GPU_FEW_STEPS} {_GPU_RATE}",
 )
 GRADIENT_FLOW = Commands(
     "diffattn reproduce gradient-flow",

@@ -126,7 +126,7 @@ def statement(config: ScalingStudyConfig, models: Iterable[DiffTransformerConfig
         "falls with the root of the width and is the same for all types and budgets, a rule "
         "written down before the first run; a type that wants another rate looks worse than it "
         "is. A fit says nothing of sizes and budgets beyond its points; the published curves begin "
-        "at models a thousand times larger. Intervals of fits have the degrees of freedom of sizes "
+        "at 830 million parameters. Intervals of fits have the degrees of freedom of sizes "
         "or budgets, whatever the number of seeds, and take these for independent, though runs of "
         f"a seed share their data order. {spread(len(config.seeds))}"
     )

@@ -10,7 +10,7 @@ from diffattn.studies.fixed_members import reproduce_members
 from diffattn.studies.stability.config import StabilityStudyConfig
 from diffattn.studies.stability.summary import stability_results
 from diffattn.studies.workers import OnMessage, OnProgress
-from diffattn.training.settings import apply_settings, require_unset
+from diffattn.training.settings import apply_settings
 
 
 def reproduce_stability(
@@ -56,7 +56,8 @@ def stability_study(
     Args:
         scale: ``"smoke"``, ``"laptop"`` or ``"study"``; see :mod:`diffattn.recipes.stability`.
         seeds: Seeds of initial weights and data order. Default: the scale's.
-        settings: Changes such as ``"data.source=my_texts"``.
+        settings: Changes such as ``"data.source=my_texts"``. Another ``train.learning_rate`` than
+            the scale's changes all rates by as much.
         match: What the models keep equal; see :func:`diffattn.models.twins.twin`.
 
     Raises:
@@ -65,12 +66,13 @@ def stability_study(
     from diffattn.recipes.stability import STABILITY
 
     check_known("reproduce", "scale", scale, STABILITY)
-    require_unset(settings, "train.learning_rate", "the study compares rates of its own")
     plan = STABILITY[scale]()
+    base = apply_settings(plan.run.config(), settings)
+    times = base.train.learning_rate / plan.run.train.learning_rate
     return StabilityStudyConfig(
         scale=scale,
-        base=apply_settings(plan.run.config(), settings),
-        learning_rates=plan.learning_rates,
+        base=base,
+        learning_rates=tuple(times * rate for rate in plan.learning_rates),
         seeds=plan.seeds if seeds is None else tuple(seeds),
         match=match,
     )

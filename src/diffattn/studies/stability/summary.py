@@ -296,6 +296,7 @@ def statement(config: StabilityStudyConfig) -> str:
     return (
         f"{size}What counts as a spike was fixed before the first run. All models read the same "
         "tokens at the same seed and step, so a hard batch raises the loss of all. The published "
-        "reports are of models thousands of times larger: what is stable here may not be there. "
+        "reports are of models of billions of parameters: what is stable at one size may not be at "
+        "another. "
         f"{spread(len(config.seeds))}"
     )

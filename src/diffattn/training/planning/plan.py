@@ -119,7 +119,9 @@ def make_plan(
         )
     planner = _Memory(config, device, devices, shards, share)
     step, memory = planner.step(micro), planner.parts(micro)
-    available = device.memory_bytes if device.memory_bytes is not None else available_bytes()
+    available = device.memory_bytes
+    if available is None and (of_machine := available_bytes()) is not None:
+        available = of_machine // devices  # its processes share it
     needed = sum(memory.values())
     forward = flops_per_token(model, train.seq_len)
     untested = planner.backend_untested(step)
