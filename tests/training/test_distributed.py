@@ -84,7 +84,9 @@ def test_two_processes_save_between_rows_of_the_log(make_run, data, finished, tm
     config, folder = replace(make_run("diff"), engine=EngineConfig(save_every=5)), tmp_path / "run"
     first, _ = launched(2, lambda: train(config, data, folder, on_progress=interrupt_at(7)))
     assert first[1][0][0] == "Interruption"
-    assert (folder / "checkpoints" / "checkpoint-5" / MANIFEST).exists()
+    saved = folder / "checkpoints" / "checkpoint-5"
+    assert (saved / MANIFEST).exists()
+    assert len({*read_json(saved / "unlogged.json")["loss_sums"]}) == 2  # each goes on from its own
     steps = []
 
     def run():
@@ -93,6 +95,9 @@ def test_two_processes_save_between_rows_of_the_log(make_run, data, finished, tm
 
     assert values(launched(2, run)) == [list(range(6, 13)), []]
     assert_same_losses(folder, finished / "diff")
+    values(launched(2, lambda: train(config, data, tmp_path / "undisturbed")))
+    rows = [(at / "metrics.jsonl").read_bytes() for at in (folder, tmp_path / "undisturbed")]
+    assert rows[0] == rows[1]
 
 
 def test_no_process_goes_on_before_a_checkpoint_is_whole(tmp_path, monkeypatch):

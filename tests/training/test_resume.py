@@ -18,6 +18,7 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.records.io import read_json, read_jsonl
 from diffattn.records.launches import LAUNCHES
 from diffattn.training import trainer
+from diffattn.training.checkpoints import last_checkpoint
 from diffattn.training.config import GuardConfig
 from diffattn.training.engine import EngineConfig
 from diffattn.training.ordered_trainer import OrderedTrainer
@@ -38,6 +39,18 @@ def test_at_every_kind_of_step(step, first, finished, make_run, data, tmp_path):
     steps = stop_and_continue(make_run("diff"), data, tmp_path / "run", step)
     assert steps == list(range(first, 13))
     assert_same_run(tmp_path / "run", finished / "diff")
+
+
+def test_a_first_checkpoint_that_is_not_whole_is_said_to_be_the_only_one(make_run, data, tmp_path):
+    stop(make_run("diff"), data, tmp_path, 10)
+    said = []
+    for checkpoint in (tmp_path / "checkpoints").iterdir():
+        (checkpoint / "manifest.json").unlink()
+    assert last_checkpoint(tmp_path / "checkpoints", said.append) is None
+    assert [line.partition(": ")[0] for line in said] == [
+        "checkpoint-8 is not whole, an earlier one is used",
+        "checkpoint-4 is not whole, training begins anew",
+    ]
 
 
 def test_twice_in_different_places(finished, make_run, data, tmp_path):

@@ -37,7 +37,7 @@ def train(
     ] = False,
     verify: VerifyOption = True,
     resume: Annotated[
-        bool, typer.Option("--resume", help="insist on a folder that exists, to be continued")
+        bool, typer.Option("--resume", help="insist on a run in OUT, to be continued")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the resolved configuration and stop")
@@ -122,7 +122,7 @@ def train(
     require_runnable(config)
 
     def may_start() -> None:
-        if resume and not out.exists():
+        if resume and not any((out / name).exists() for name in ("run.json", "data")):
             raise ConfigError(f"train: --resume needs a run in {out}, got none.")
         is_claimed(out, "run.json", "a run", besides="data")  # before data is packed there
 

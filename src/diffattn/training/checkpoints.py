@@ -160,11 +160,13 @@ def last_checkpoint(
     Raises:
         CheckpointError: From ``fits``.
     """
-    for path in reversed(_checkpoints(folder)):
+    paths = _checkpoints(folder)
+    for path in reversed(paths):
         try:
             verify_manifest(path)
         except CheckpointError as error:
-            on_message(f"{path.name} is not whole, an earlier one is used: {error}")
+            then = "training begins anew" if path == paths[0] else "an earlier one is used"
+            on_message(f"{path.name} is not whole, {then}: {error}")
         else:
             if fits(path):
                 return path

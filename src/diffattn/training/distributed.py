@@ -58,11 +58,9 @@ def local_processes() -> int:
 
 
 def run_device() -> str:
-    """Type of the device that a run uses here; several processes need CUDA or the CPU."""
-    if torch.cuda.is_available():
-        return "cuda"
-    has_mps = torch.backends.mps.is_available() and num_processes() == 1
-    return "mps" if has_mps else "cpu"
+    """Type of the device that a run uses here. Not Apple's GPU, which has no float64: losses are
+    measured in it."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def take_gpu() -> None:

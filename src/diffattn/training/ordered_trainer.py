@@ -17,7 +17,7 @@ from diffattn.data.tokens import PackedTokens, TokenDataset
 from diffattn.data.upsampling import UpsampledTokens
 from diffattn.ops.packed_rows import window_inputs
 from diffattn.probes.window_losses import window_losses
-from diffattn.training.callbacks import METRICS, OnMessage
+from diffattn.training.callbacks import METRICS, OnMessage, require_finite
 from diffattn.training.config import RunConfig, TrainConfig
 from diffattn.training.distributed import (
     is_first,
@@ -28,6 +28,7 @@ from diffattn.training.distributed import (
 )
 from diffattn.training.engine import EngineConfig
 from diffattn.training.monitoring.monitored_trainer import MonitoredTrainer
+from diffattn.training.monitoring.unlogged import unlogged_losses
 from diffattn.training.sharding import ShardedState, written_by_all
 
 
@@ -148,14 +149,17 @@ class OrderedTrainer(MonitoredTrainer, ShardedState):
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        step = self.state.global_step
+        folder = Path(self.args.output_dir) / f"checkpoint-{step}"
+        require_finite(step, {"train_loss": unlogged_losses(self)})  # no row has told of them yet
         with written_by_all(folder):
             with together():
                 super()._save_checkpoint(model, trial)
             self.require_parts(folder)
-            if is_first():
-                shutil.copy(folder.parents[1] / METRICS, folder)
-            self.save_carried(folder)  # by all: they add up what no row of the log holds yet
+            with together():
+                if is_first():
+                    shutil.copy(folder.parents[1] / METRICS, folder)
+            self.save_carried(folder)  # by all: they gather what no row of the log holds yet
 
 
 def training_arguments(

@@ -33,6 +33,16 @@ def test_a_run_that_ends_leaves_one(guarded, bad_batches, data, tmp_path):
     assert "lam must" in found["stopped_by"] or found["layers"][0]["hidden_max"] == "nan"
 
 
+def test_between_rows_of_the_log_no_checkpoint_is_written(guarded, bad_batches, data, tmp_path):
+    """It could not be: its sum of losses is no number either."""
+    config = guarded(log_every=5, evaluate_every=12, engine={"save_every": 2})
+    bad_batches(config, {4: lambda model, loss: loss * math.inf})
+    with pytest.raises(DivergenceError, match=r"train_loss must stay finite, got inf at step 4\."):
+        train(config, data, tmp_path)
+    assert (tmp_path / "postmortem.json").exists()
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["checkpoint-2"]
+
+
 def test_with_a_policy_it_is_of_the_weights_before_the_update(guarded, bad_batches, data, tmp_path):
     config = guarded(guard={"spike": "stop"}, micro_batch_sequences=2)
     bad_batches(config, {6: lambda model, loss: loss * math.nan})

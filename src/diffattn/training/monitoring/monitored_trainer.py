@@ -19,6 +19,8 @@ class MonitoredTrainer(Trainer):
 
     guard: BatchGuard | None = None
     """Judges every step, if a policy says so."""
+    signals: StopSignals | None = None
+    """Those that came while it trained."""
     _norm: Tensor | float | None = None
 
     def train_from(self, checkpoint: Path | None) -> None:
@@ -33,14 +35,27 @@ class MonitoredTrainer(Trainer):
         if checkpoint is not None:
             for carried in self._carried():
                 carried.load(checkpoint)
-        with StopSignals() as signals:
-            self.add_callback(signals)
+        with StopSignals() as self.signals:
+            self.add_callback(self.signals)
             try:
                 self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
             except RolledBack:
-                signals.require_none("The run goes back from here")
+                self.require_no_signal("The run goes back from here")
                 raise
-        signals.require_none(f"The checkpoint of step {self.state.global_step} is saved")
+        self.require_no_signal(f"The checkpoint of step {self.state.global_step} is saved")
+
+    def require_no_signal(self, state: str) -> None:
+        """End if a signal came to any process while this one trained; called by all of them.
+
+        Args:
+            state: What a later start finds, in words.
+
+        Raises:
+            Terminated: SIGTERM came.
+            KeyboardInterrupt: SIGINT came.
+        """
+        if self.signals is not None and self.signals.agreed(self.args.device):
+            self.signals.require_none(state)
 
     def save_carried(self, folder: Path) -> None:
         """Add to a checkpoint what transformers does not save."""

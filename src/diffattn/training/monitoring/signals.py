@@ -44,12 +44,12 @@ class StopSignals(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Save, and end training, if a signal has come."""
-        if self._agreed(args.device):
+        if self.agreed(args.device):
             control.should_save = control.should_training_stop = True
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End training if a signal has come meanwhile: there is a checkpoint now."""
-        if self._agreed(args.device):
+        if self.agreed(args.device):
             control.should_training_stop = True
 
     def require_none(self, state: str) -> None:
@@ -79,8 +79,8 @@ class StopSignals(TrainerCallback):
         for other in self._before:
             signal.signal(other, again[other])
 
-    def _agreed(self, device: torch.device) -> bool:
-        """Whether any process was asked to end; all of them then know."""
+    def agreed(self, device: torch.device) -> bool:
+        """Whether any process was asked to end; all of them then know, and all must ask."""
         if not (distributed.is_available() and distributed.is_initialized()):
             return self.received is not None
         asked = torch.tensor(self.received or 0, device=device)
