@@ -21,10 +21,8 @@ def folder(kind):
 
 def config_of(kind):
     study = read_json(folder(kind) / "study.json")
-    # Evaluations during training read more when the records of laptop scale were made.
-    as_then = {"laptop": ["train.evaluation_tokens=16384"]}.get(study["scale"], [])
-    config = comparison(study["scale"], kind=kind, seeds=study["seeds"], settings=as_then)
-    return as_it_was_run(config, folder(kind))
+    assert study["scale"] == "study"
+    return as_it_was_run(comparison("study", kind=kind, seeds=study["seeds"]), folder(kind))
 
 
 def test_results_follow_from_the_runs(kind, assert_same_statistics):
@@ -41,8 +39,6 @@ def test_every_run_is_whole_and_from_a_clean_commit(kind):
     members = config.trials(config.base_rates())
     assert {path.name for path in (study / "runs").iterdir()} == {m.config.name for m in members}
     records = clean_records(members, study)
-    # At study scale some are copied from the study of types.
-    assert config.scale != "laptop" or len({record.commit for record in records}) == 1
     assert all(record.config["data"] == records[0].config["data"] for record in records)
     for member in members:
         rows = read_jsonl(study / "runs" / member.config.name / "metrics.jsonl")
@@ -52,7 +48,7 @@ def test_every_run_is_whole_and_from_a_clean_commit(kind):
 
 def test_runs_of_the_study_of_types_are_the_same(kind):
     """Copied, so that a type has one number in both."""
-    types = ROOT / "published" / {"study": "text", "laptop": "laptop"}[config_of(kind).scale]
+    types = ROOT / "published" / "text"
     both = {path.name for path in (folder(kind) / "runs").iterdir()}
     both &= {path.name for path in (types / "runs").iterdir()}
     members = {"softmax", "diff", "none"}
