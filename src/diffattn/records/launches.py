@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from diffattn.records.io import append_jsonl, read_jsonl, recover_jsonl
+from diffattn.records.io import append_jsonl, read_jsonl, recover_jsonl, sync
 from diffattn.records.run import git_state, package_versions
 
 LAUNCHES = "launches.jsonl"
@@ -45,6 +45,7 @@ def append_launch(
             "dirty": dirty,
         },
     )
+    sync(path)  # or the results of a finished run outlive a loss of power that its rows do not
     return before[-1] if before else None
 
 
