@@ -14,7 +14,7 @@ import pytest
 from diffattn.errors import DiffAttnError
 from diffattn.studies import worker, workers
 from diffattn.studies.text.reproduce import comparison
-from diffattn.studies.workers import run_members, unfinished
+from diffattn.studies.workers import is_done, run_members, unfinished
 from diffattn.training.config import GuardConfig, InitConfig
 from diffattn.training.engine import EngineConfig
 from diffattn.training.windows import WindowConfig
@@ -53,6 +53,14 @@ def run(members, tmp_path, count=2, on_progress=None):
     hear = on_progress or (lambda name, event: received.append((name, event)))
     run_members(members, tmp_path / "data", tmp_path / "runs", workers=count, on_progress=hear)
     return received
+
+
+@pytest.mark.parametrize("left", ["checkpoints", ".lock"])
+def test_a_run_that_was_killed_while_it_cleaned_up_is_not_done(left, tmp_path):
+    (tmp_path / "results.json").touch()
+    assert is_done(tmp_path)
+    (tmp_path / left).touch()
+    assert not is_done(tmp_path)
 
 
 def test_each_member_gets_its_own_job(members, tmp_path, monkeypatch):

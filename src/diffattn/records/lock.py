@@ -12,7 +12,8 @@ from diffattn.records.destination import require_folder_destination
 from diffattn.records.io import make_folder
 from diffattn.records.temporary import clean_leftovers
 
-_LOCK = ".lock"
+LOCK = ".lock"
+"""Name of the file by which a folder is held, or was by a process that was killed."""
 
 
 class BusyError(CheckpointError):
@@ -44,7 +45,7 @@ def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):  # the folder may have been removed
-            (folder / _LOCK).unlink()
+            (folder / LOCK).unlink()
         os.close(handle)
         with contextlib.suppress(OSError):  # the first that is not empty
             for path in missing:
@@ -53,7 +54,7 @@ def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
 
 def _held(folder: Path, wait: bool) -> int:
     """A handle of the folder's lock, taken."""
-    path = folder / _LOCK
+    path = folder / LOCK
     while True:
         make_folder(folder)
         try:

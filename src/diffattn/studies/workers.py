@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.models.twins import Twin
+from diffattn.records.lock import LOCK
 from diffattn.studies.worker import job
 from diffattn.training.config import RunConfig
 from diffattn.training.monitoring.termination import ended_by_sigterm
@@ -88,7 +89,8 @@ def unfinished(members: Sequence[Member[Config]], folder: Path) -> list[Member[C
 
 def is_done(run: Path) -> bool:
     """Whether a run directory has results, and was not killed before it had cleaned up."""
-    return (run / "results.json").exists() and not (run / "checkpoints").exists()
+    left = (run / name for name in ("checkpoints", LOCK))
+    return (run / "results.json").exists() and not any(path.exists() for path in left)
 
 
 def run_members(
