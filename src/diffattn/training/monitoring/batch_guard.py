@@ -174,7 +174,9 @@ class BatchGuard(TrainerCallback, Carried):
             value: That it had.
 
         Raises:
-            RolledBack: Always; training has to begin again.
+            RolledBack: Training has to begin again.
+            Terminated: SIGTERM came, so that it does not.
+            KeyboardInterrupt: So with SIGINT.
             GuardStop: Nothing is left that could be left out, or it has been done too often.
         """
         every = self.config.train.evaluate_every
@@ -182,6 +184,8 @@ class BatchGuard(TrainerCallback, Carried):
         if step == 0 or set(range(target + 1, step + 1)) <= set(self.left_out):
             raise _stopped(what, value, step)
         self._decide("roll_back", step, target + 1, step, what, value)
+        trainer = self.trainer
+        trainer.signals.require_none("The run goes back from here", trainer.args.device)
         raise RolledBack
 
     def _fault(self, loss: float, norm: float) -> tuple[str, str, float] | None:

@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 from diffattn.training.callbacks import DivergenceError, MetricsCallback, OnMessage
 from diffattn.training.checkpoints import last_checkpoint
 from diffattn.training.config import RunConfig
-from diffattn.training.monitoring.batch_guard import GUARD, BatchGuard, GuardStop, RolledBack
+from diffattn.training.monitoring.batch_guard import GUARD, BatchGuard, GuardStop
 from diffattn.training.monitoring.gradient_flow import GradientFlowCallback
 from diffattn.training.monitoring.lambda_policy import LambdaPolicy
 from diffattn.training.monitoring.monitored_trainer import MonitoredTrainer
@@ -89,9 +89,6 @@ class Monitor:
             try:
                 if not isinstance(error, GuardStop):
                     self.guard.roll_back(error.step, "a number", "nan or infinity")
-            except RolledBack:
-                trainer.require_no_signal("The run goes back from here")
-                raise
             except GuardStop as stop:
                 error = stop
         if "divergence" not in self.config.resolved():

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import Trainer
 
 from diffattn.training.checkpoints import Carried
-from diffattn.training.monitoring.batch_guard import BatchGuard, RolledBack
+from diffattn.training.monitoring.batch_guard import BatchGuard
 from diffattn.training.monitoring.signals import StopSignals
 from diffattn.training.monitoring.trackers import flat
 from diffattn.training.monitoring.unlogged import UnloggedLosses
@@ -19,7 +19,7 @@ class MonitoredTrainer(Trainer):
 
     guard: BatchGuard | None = None
     """Judges every step, if a policy says so."""
-    signals: StopSignals | None = None
+    signals: StopSignals
     """Those that came while it trained."""
     _norm: Tensor | float | None = None
 
@@ -37,25 +37,9 @@ class MonitoredTrainer(Trainer):
                 carried.load(checkpoint)
         with StopSignals() as self.signals:
             self.add_callback(self.signals)
-            try:
-                self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-            except RolledBack:
-                self.require_no_signal("The run goes back from here")
-                raise
-        self.require_no_signal(f"The checkpoint of step {self.state.global_step} is saved")
-
-    def require_no_signal(self, state: str) -> None:
-        """End if a signal came to any process while this one trained; called by all of them.
-
-        Args:
-            state: What a later start finds, in words.
-
-        Raises:
-            Terminated: SIGTERM came.
-            KeyboardInterrupt: SIGINT came.
-        """
-        if self.signals is not None and self.signals.agreed(self.args.device):
-            self.signals.require_none(state)
+            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        saved = f"The checkpoint of step {self.state.global_step} is saved"
+        self.signals.require_none(saved, self.args.device)
 
     def save_carried(self, folder: Path) -> None:
         """Add to a checkpoint what transformers does not save."""

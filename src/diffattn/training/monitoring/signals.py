@@ -44,25 +44,26 @@ class StopSignals(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Save, and end training, if a signal has come."""
-        if self.agreed(args.device):
+        if self._agreed(args.device):
             control.should_save = control.should_training_stop = True
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End training if a signal has come meanwhile: there is a checkpoint now."""
-        if self.agreed(args.device):
+        if self._agreed(args.device):
             control.should_training_stop = True
 
-    def require_none(self, state: str) -> None:
-        """End if a signal has come.
+    def require_none(self, state: str, device: torch.device) -> None:
+        """End if a signal has come to any process; called by all of them.
 
         Args:
             state: What a later start finds, in words.
+            device: Of this process, on which they agree.
 
         Raises:
             Terminated: SIGTERM came.
             KeyboardInterrupt: SIGINT came.
         """
-        if self.received is None:
+        if not self._agreed(device):
             return
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt
@@ -79,8 +80,8 @@ class StopSignals(TrainerCallback):
         for other in self._before:
             signal.signal(other, again[other])
 
-    def agreed(self, device: torch.device) -> bool:
-        """Whether any process was asked to end; all of them then know, and all must ask."""
+    def _agreed(self, device: torch.device) -> bool:
+        """Whether any process was asked to end; all of them then know."""
         if not (distributed.is_available() and distributed.is_initialized()):
             return self.received is not None
         asked = torch.tensor(self.received or 0, device=device)

@@ -44,7 +44,7 @@ _ROWS = (
         "memory: secondary pages; peak: from memory, a secondary page has about 1.3e15; "
         "not checked against the datasheet",
     ),
-    Device("cpu", "this machine's main memory", None, None, "asked; no speed is estimated"),
+    Device("cpu", "CPU process on this machine", None, None, "asked; no speed is estimated"),
 )  # fmt: skip
 DEVICES = MappingProxyType({row.name: row for row in _ROWS})
 """Name to facts."""
