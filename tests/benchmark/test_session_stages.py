@@ -72,8 +72,8 @@ def test_an_overrun_is_killed_with_its_children(tmp_path, monkeypatch):
     stubborn = (
         "import os, pathlib, signal, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('working', flush=True)\n"  # before there are two that would write at once
         f"pid = os.fork()\nif pid: pathlib.Path({str(child)!r}).write_text(str(pid))\n"
-        "print('working', flush=True)\n"
         "time.sleep(600)"
     )
     began = time.monotonic()
